@@ -70,9 +70,8 @@ def row(what: str, value: Interval, beside: str) -> Row:
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """What the tables say that hold no numbers, by name."""
-    return {
-        name: str(frame[_NOTE].iloc[0]) for name, frame in tables.items() if list(frame) == [_NOTE]
-    }
+    without_numbers = {name: frame for name, frame in tables.items() if list(frame) == [_NOTE]}
+    return {name: str(frame[_NOTE].iloc[0]) for name, frame in without_numbers.items()}
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
@@ -83,9 +82,12 @@ def predictions_of(run: Rollout) -> NDArray[np.float64]:
 def cut(model: Machine) -> Hook:
     """A forward hook that replaces all that is carried by what the first round reads."""
     layout = model.layout.max_layout
-    return "hook_latents", lambda latents, hook: model.initial(len(latents), layout)[
-        :, : latents.shape[1]
-    ]
+
+    def read_first(latents: Tensor, hook: Any) -> Tensor:
+        initial = model.initial(len(latents), layout)
+        return initial[:, : latents.shape[1]]
+
+    return "hook_latents", read_first
 
 
 SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
@@ -103,7 +105,8 @@ def round_attention(
     rows = []
     for layer, name in enumerate(names):
         seen = run.cache[name].double()
-        mean = (seen.mean if run.missing is None else seen.nanmean)((0, 1)).numpy(force=True)
+        average = seen.mean if run.missing is None else seen.nanmean
+        mean = average((0, 1)).numpy(force=True)
         for head, query, key in np.ndindex(mean.shape):
             if key <= query:
                 rows.append(
@@ -127,9 +130,9 @@ def lacks_attention(model: Machine) -> str:
 
 def patterns(model: Machine) -> list[str]:
     """The hook points of a machine's attention patterns, layer by layer; refused where it has none."""
-    if said := lacks_attention(model):
+    if lack := lacks_attention(model):
         raise InputError(
-            f"{said}; its points are {', '.join(model.points)}, which probes and interp.rollout read"
+            f"{lack}; its points are {', '.join(model.points)}, which probes and interp.rollout read"
         )
     kind = model.points["pattern"]
     return [kind.hook.format(layer=layer) for layer in range(kind.n_layers or 1)]

@@ -76,15 +76,19 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     )
     assert episodes is not None
     sets = torch.from_numpy(_sets(episodes)).flatten(0, 1)
-    latents = rollout(model, episodes).latents[:, :-1].flatten(0, 1).flatten(1).double().cpu()
+    carried = rollout(model, episodes).latents[:, :-1]
+    latents = carried.flatten(0, 1).flatten(1).double().cpu()
     reading, writing = Affine.fit(latents, sets), Affine.fit(sets, latents)
 
     def read(latents: Tensor) -> Tensor:
-        return reading(latents.flatten(-2).double().cpu()).to(latents)
+        flat = latents.flatten(-2).double().cpu()
+        return reading(flat).to(latents)
 
     def write(latents: Tensor, state: Tensor) -> Tensor:
-        change = (state - (read(latents) > 0.5).to(state)).double().cpu() @ writing.slopes
-        return latents + change.unflatten(-1, latents.shape[-2:]).to(latents)
+        present = (read(latents) > 0.5).to(state)
+        change = (state - present).double().cpu() @ writing.slopes
+        shaped = change.unflatten(-1, latents.shape[-2:])
+        return latents + shaped.to(latents)
 
     return read, write
 
@@ -100,10 +104,12 @@ def exact_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
     """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
-    decoded = read(rollout(model, episodes).latents[:, 1:-1]).numpy(force=True) > 0.5
+    latents = rollout(model, episodes).latents[:, 1:-1]
+    decoded = read(latents).numpy(force=True) > 0.5
     right = (decoded == (_sets(episodes)[:, 1:] > 0.5)).all(-1)
-    of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
-    return pd.DataFrame([{"round": t + 1, **vars(of(right[:, t]))} for t in range(right.shape[1])])
+    mean_of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
+    shares = [mean_of(right[:, t]) for t in range(right.shape[1])]
+    return pd.DataFrame([{"round": t, **vars(share)} for t, share in enumerate(shares, 1)])
 
 
 # Is the recurrence needed?
@@ -118,11 +124,11 @@ def _discrete(read: Read, write: Write, seed: int) -> Hook:
         reached = read(latents) > 0.5
         known = path.get("known", torch.zeros_like(reached))
         new = reached & ~known
-        luck = torch.rand(new.shape, generator=generator).to(latents.device).masked_fill(~new, -1.0)
+        luck = torch.rand(new.shape, generator=generator).to(latents.device)
+        drawn = luck.masked_fill(~new, -1.0).argmax(-1)
         # The first thought holds the root as well; a chain starts there.
-        path["known"] = known | (
-            torch.nn.functional.one_hot(luck.argmax(-1), new.shape[-1]).bool() & new
-        )
+        is_drawn = torch.nn.functional.one_hot(drawn, new.shape[-1]).bool()
+        path["known"] = known | (is_drawn & new)
         return write(latents, path["known"].to(latents.dtype))
 
     return _HOOK, commit
@@ -141,12 +147,17 @@ def controlled(
     ``read`` and ``write`` are as :func:`codec` gives them; a handwired transformer's own when None.
     """
     refuse_missing("the control of the recurrence", episodes)
-    rounds, kept = range(episodes.n_rounds), dict[str, Tensor]()
+    rounds, stored = range(episodes.n_rounds), dict[str, Tensor]()
+    middle = rounds[len(rounds) // 2 :][:1]
+
+    def repeat_first(latents: Tensor, hook: Any) -> Tensor:
+        """One thought, repeated: every round reads what the first hooked one read."""
+        return stored.setdefault("first", latents)
+
     hooks: dict[str, tuple[Sequence[int], Hook]] = {
         "cut": (rounds, cut(model)),
-        "reset": (rounds[len(rounds) // 2 :][:1], cut(model)),
-        # One thought, repeated: every round reads what the first hooked one read.
-        "frozen": (rounds[1:], (_HOOK, lambda latents, hook: kept.setdefault("first", latents))),
+        "reset": (middle, cut(model)),
+        "frozen": (rounds[1:], (_HOOK, repeat_first)),
     }
     if len(episodes) > 1:
         hooks["swapped"] = rounds, SWAP
@@ -166,8 +177,10 @@ def controlled(
 
 def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
     """One of the allowed nodes of each episode, all equally likely; the empty set where no node is allowed."""
-    luck = np.where(allowed, np.random.default_rng(seed).random(allowed.shape), -1.0)
-    return np.eye(allowed.shape[-1])[luck.argmax(-1)] * allowed.any(-1, keepdims=True)
+    rng = np.random.default_rng(seed)
+    luck = np.where(allowed, rng.random(allowed.shape), -1.0)
+    drawn = np.eye(allowed.shape[-1])[luck.argmax(-1)]
+    return drawn * allowed.any(-1, keepdims=True)
 
 
 def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
@@ -184,15 +197,13 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
     for candidate in (episodes.targets, episodes.negatives):
         others &= ~paths[rows, :, candidate]
         others[rows, candidate] = False
+    parents = np.asarray(matrix[rows, :, episodes.negatives])
     return {
         "nothing": (nothing, nothing),
         "the negative is added": (negative, nothing),
         "the target is taken out": (nothing, target),
         "the negative takes the target's place": (negative, target),
-        PARENT: (
-            _one(np.asarray(matrix[rows, :, episodes.negatives]), seed),
-            nothing,
-        ),  # none is ever reached
+        PARENT: (_one(parents, seed), nothing),  # none is ever reached
         OTHER: (_one(others, seed), nothing),
     }
 
@@ -212,9 +223,10 @@ def moved(
     ``model`` with ``low`` and ``high``, ``search`` (what parallel breadth-first search answers), ``n``.
     """
     depths = episodes.depths
+    n_needed = depths.max() + 2
     require(
-        episodes.n_rounds > depths.max() + 1,
-        f"episodes need a round after the deepest target is known, {depths.max() + 2} in all, got {episodes.n_rounds}; "
+        episodes.n_rounds >= n_needed,
+        f"episodes need a round after the deepest target is known, {n_needed} in all, got {episodes.n_rounds}; "
         "sample them with more rounds",
     )
     if read is None or write is None:
@@ -223,7 +235,8 @@ def moved(
     def move(latents: Tensor, hook: Any, t: int, wanted: _Set) -> Tensor:
         """In round t, the latents that hold the set ``wanted``, of the episodes whose target is t steps away."""
         now = torch.from_numpy(depths == t).to(latents.device)[:, None, None]
-        return torch.where(now, write(latents, torch.from_numpy(wanted).to(latents)), latents)
+        state = torch.from_numpy(wanted).to(latents)
+        return torch.where(now, write(latents, state), latents)
 
     every, search = np.arange(len(episodes)), breadth_first()
     inputs = {key: value[:, 0] for key, value in search.read(episodes).items()}
@@ -243,12 +256,11 @@ def moved(
             target, negative = (
                 v["prediction"][every, nodes] for nodes in (episodes.targets, episodes.negatives)
             )
-            at = share[every, depths + later][possible]
-            number = mean_interval(at, seed=seed, participants=participants_of(episodes)[possible])
-            of_search = {
-                "search": float((target / (target + negative))[possible].mean()),
-                "n": int(possible.sum()),
-            }
+            shares = share[every, depths + later][possible]
+            participants = participants_of(episodes)[possible]
+            number = mean_interval(shares, seed=seed, participants=participants)
+            expected = (target / (target + negative))[possible]
+            of_search = {"search": float(expected.mean()), "n": int(possible.sum())}
             rows.append({"move": name, "later": later, **vars(number), **of_search})
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
 
@@ -289,22 +301,17 @@ def answers(
     for key, predictions in predicted.items():
         right = episodes.correct(np.asarray(predictions, dtype=np.float64))
         for depth, t in product(np.unique(episodes.depths), range(episodes.n_rounds)):
-            at = episodes.depths == depth
-            of = {
+            is_deep = episodes.depths == depth
+            labels = {
                 "regime": episodes.regime,
                 "key": key,
                 "depth": int(depth),
                 "round": t,
-                "n": int(at.sum()),
+                "n": int(is_deep.sum()),
             }
-            rows.append(
-                of
-                | vars(
-                    mean_interval(
-                        right[at, t], seed=seed, participants=participants_of(episodes)[at]
-                    )
-                )
-            )
+            participants = participants_of(episodes)[is_deep]
+            number = mean_interval(right[is_deep, t], seed=seed, participants=participants)
+            rows.append(labels | vars(number))
     return pd.DataFrame(rows)
 
 
@@ -336,10 +343,10 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
-    last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
-    wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[
-        list(dict.fromkeys(last["key"]))
-    ]
+    last_round = frame.groupby("regime")["round"].transform("max")
+    last = frame[frame["round"] == last_round]
+    keys = list(dict.fromkeys(last["key"]))
+    wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[keys]
     return {
         "summary": wide.rename_axis(columns=None).reset_index(),
         "by_round": frame,
@@ -354,17 +361,18 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     frame = answers(model, episodes, read, write, seed)
     rows: list[Row] = []
     for depth in sorted(frame["depth"].unique()):
-        of = frame[frame["depth"] == depth].set_index(["key", "round"])
+        by_key = frame[frame["depth"] == depth].set_index(["key", "round"])
         for t, what in (
             (depth, f"depth {depth}, round {depth}"),
             (depth - 1, f"depth {depth}, a round too early"),
         ):
             others = ("breadth_first", "more_ancestors", "cut")
-            beside = ", ".join(f"{key} {of.loc[(key, t), 'estimate']:.2f}" for key in others)
-            rows.append(row(f"accuracy, {what}", interval(of.loc[(MODEL, t)]), beside))
+            beside = ", ".join(f"{key} {by_key.loc[(key, t), 'estimate']:.2f}" for key in others)
+            rows.append(row(f"accuracy, {what}", interval(by_key.loc[(MODEL, t)]), beside))
     after = moved(model, episodes, read, write, seed)
     for move in (PARENT, OTHER):
-        value = after[(after["move"] == move) & (after["later"] == 1)].iloc[0]
+        is_later = (after["move"] == move) & (after["later"] == 1)
+        value = after[is_later].iloc[0]
         beside = f"search {value['search']:.2f}"
         rows.append(row(f"P(target), {move}, a round later", interval(value, "model"), beside))
     return rows

@@ -51,9 +51,9 @@ class Evaluation(Result):
             f"{self.settings['model']}, {self.settings['n_episodes']} episodes a regime": "summary"
         }
         tables = []
-        for title, key in (
-            titles | ({"theory": "theory"} if "theory" in self.tables else {})
-        ).items():
+        if "theory" in self.tables:
+            titles["theory"] = "theory"
+        for title, key in titles.items():
             frame = self.tables[key]
             how = [
                 "right" if pd.api.types.is_numeric_dtype(frame[column]) else "left"
@@ -111,17 +111,17 @@ def evaluate(
         raise InputError(
             f"the evaluation of {model.layout.task!r} has no theory to check; leave --theory out"
         )
-    names, found = plan.parts(model), {}
+    names, parts = plan.parts(model), {}
     for name, part in each(
         _measured, (model, n_episodes, seed), names, n_jobs=n_jobs, scheduler=scheduler
     ):
-        found[name] = part
+        parts[name] = part
         done(1)
-    tables = plan.tables(model, {name: found[name] for name in names})
+    tables = plan.tables(model, {name: parts[name] for name in names})
     if with_theory and plan.theory is not None:
         tables["theory"] = plan.theory(model, n_episodes, seed)
-    about = {"task": model.layout.task, "commit": "own", "origin": model.origin}
-    return Evaluation(tables, provenance(model, n_episodes=n_episodes, seed=seed, **about))
+    described = {"task": model.layout.task, "commit": "own", "origin": model.origin}
+    return Evaluation(tables, provenance(model, n_episodes=n_episodes, seed=seed, **described))
 
 
 def _measured(asked: tuple[Machine, int, int], part: str) -> tuple[str, Any]:

@@ -56,7 +56,8 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 def training_prior(model: Machine) -> list[str]:
     """Return the regimes a model was trained on, but for those that switch among others; "uniform" if handwired."""
-    trained = model.origin.get("training", {}).get("regimes") or ["uniform"]
+    training = model.origin.get("training", {})
+    trained = training.get("regimes") or ["uniform"]
     regimes = list(dict.fromkeys(trained))
     steady = [name for name in regimes if not _switches(name)]
     return steady or regimes[:1]
@@ -88,7 +89,9 @@ def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
 def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
     """Compute the KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1)."""
     p, q = reference, predictions
-    return special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
+    of_one = special.rel_entr(p, q)
+    of_zero = special.rel_entr(1 - p, 1 - q)
+    return of_one + of_zero
 
 
 def fitting_regimes(model: Machine) -> list[str]:
@@ -156,12 +159,12 @@ def evaluate(
                 beside[record.name, key, metric] = scored.beside[metric,]
             curve = _regret_curve(run, episodes, seed)
             curves.append(curve.assign(regime=record.name, key=key, name=name))
-        _, own = runs[MODEL]
-        apart = divergence(reference.predictions, own.predictions).mean(axis=1)
-        if np.isfinite(apart).all():
-            numbers[record.name, MODEL, "divergence"] = mean_interval(apart, seed=seed)
-            about = beside[record.name, MODEL, "excess_log_loss"]
-            beside[record.name, MODEL, "divergence"] = about
+        _, of_model = runs[MODEL]
+        divergences = divergence(reference.predictions, of_model.predictions).mean(axis=1)
+        if np.isfinite(divergences).all():
+            numbers[record.name, MODEL, "divergence"] = mean_interval(divergences, seed=seed)
+            described = beside[record.name, MODEL, "excess_log_loss"]
+            beside[record.name, MODEL, "divergence"] = described
     settings = provenance(
         model,
         training_prior=prior,

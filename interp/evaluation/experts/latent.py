@@ -42,8 +42,9 @@ def latent_control(
         for name, hook in (("cut", cut(model)), ("swapped", SWAP))
     }
     predictions = {name: predictions_of(run) for name, run in runs.items()}
+    majority = PREDICTORS["majority_vote"].run(episodes)
     predictions |= {
-        "majority_vote": PREDICTORS["majority_vote"].run(episodes).predictions,
+        "majority_vote": majority.predictions,
         "bayes": bayes(episodes).predictions,
     }
     right = {
@@ -52,13 +53,12 @@ def latent_control(
     }
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "n_experts", "seed")}
     settings = provenance(model, n_episodes=len(episodes), **drawn, bootstrap_seed=seed)
-    measured = {
-        **{f"accuracy, {name}": values for name, values in right.items()},
-        **{f"lost when {name}": right["intact"] - right[name] for name in ("cut", "swapped")},
-        "cut minus majority vote": right["cut"] - right["majority_vote"],
-    }
-    of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
-    return Scores(("quantity",), {(k,): of(values) for k, values in measured.items()}, settings)
+    lost = {f"lost when {name}": right["intact"] - right[name] for name in ("cut", "swapped")}
+    measured = {f"accuracy, {name}": values for name, values in right.items()} | lost
+    measured["cut minus majority vote"] = right["cut"] - right["majority_vote"]
+    mean_of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
+    numbers = {(name,): mean_of(values) for name, values in measured.items()}
+    return Scores(("quantity",), numbers, settings)
 
 
 _READERS = ("p?", "w?")  # the positions that attend, by label
@@ -82,7 +82,7 @@ def attention_to_experts(
     names = patterns(model)
     run = rollout(model, episodes) if run is None else require_own(run, model, episodes)
     chosen = select_rounds(rounds, run.n_rounds)
-    at = {reader: run.layout.position(reader) for reader in _READERS}
+    positions = {reader: run.layout.position(reader) for reader in _READERS}
     shares: dict[tuple[Any, ...], Interval] = {}
     blank: dict[tuple[Any, ...], dict[str, Any]] = {}
     _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
@@ -91,8 +91,11 @@ def attention_to_experts(
     )
     targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
     for layer, name in enumerate(names):
-        with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
-        without = _by_target(forgot[name].double().numpy(force=True), episodes, at, chosen).mean(0)
+        with_history = _by_target(
+            seen[name].double().numpy(force=True), episodes, positions, chosen
+        )
+        cut_off = forgot[name].double().numpy(force=True)
+        without = _by_target(cut_off, episodes, positions, chosen).mean(0)
         mean, low, high = bootstrap_mean(
             with_history, seed=seed, participants=participants_of(episodes)
         )
@@ -115,10 +118,12 @@ def _by_target(
     """``[episode, round, head, query, key] -> [episode, head + 1, reader, target]``, averaged over rounds."""
     paid = patterns[:, :, :, list(at.values())]
     pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]
-    by_expert = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2).sum(-1)
+    by_label = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2)
+    by_expert = by_label.sum(-1)
     rank = np.argsort(-episodes.accuracies_by_round[:, list(rounds)], axis=-1, kind="stable")
     ranked = np.take_along_axis(by_expert, rank[:, :, None, None], axis=-1)
     latent = paid[..., 1:2]
-    other = paid.sum(-1, keepdims=True) - latent - ranked.sum(-1, keepdims=True)
-    shares = np.concatenate([latent, ranked, other], axis=-1).mean(1)
+    total = paid.sum(-1, keepdims=True)
+    elsewhere = total - latent - ranked.sum(-1, keepdims=True)
+    shares = np.concatenate([latent, ranked, elsewhere], axis=-1).mean(1)
     return np.concatenate([shares, shares.mean(1, keepdims=True)], axis=1)

@@ -47,9 +47,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime or of long episodes, or the tables that are read from one batch."""
     if part == _LONG:
         few = max(2, n_episodes // 2)
-        said = _lacks_room(model, by_regime.LONGEST)
+        lack = _lacks_room(model, by_regime.LONGEST)
         return unless(
-            said, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
+            lack, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
         )
     if part == _BATCH:
         return _of_batch(model, n_episodes, seed)
@@ -58,11 +58,11 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 def _lacks_room(model: Machine, n_rounds: int) -> str:
     """A sentence where a channel that grows has no room for so many rounds; empty where all have."""
-    most = room(model, n_rounds)
+    n_possible = room(model, n_rounds)
     return (
         ""
-        if most >= n_rounds
-        else f"not applicable: {model.name} has room for {most} rounds, not for {n_rounds:,}"
+        if n_possible >= n_rounds
+        else f"not applicable: {model.name} has room for {n_possible} rounds, not for {n_rounds:,}"
     )
 
 
@@ -76,20 +76,20 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
         "bayes": bayes(episodes).predictions,
     }.items():
         result = calibration(predictions, episodes, seed=seed)
-        calibrated.append(
-            result.to_frame().assign(
-                key=key, error=result.error, error_by_chance=result.chance.estimate
-            )
-        )
+        table = result.to_frame()
+        chance = result.chance.estimate
+        calibrated.append(table.assign(key=key, error=result.error, error_by_chance=chance))
     few = episodes.select(slice(_N_ATTENDED))
     known = run if len(few) == len(episodes) else None
+    control = latent_control(model, episodes, seed, run)
+    attention = unless(
+        lacks_attention(model),
+        lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame(),
+    )
     return {
-        "latent_control": latent_control(model, episodes, seed, run).to_frame(),
+        "latent_control": control.to_frame(),
         "calibration": pd.concat(calibrated, ignore_index=True),
-        "attention": unless(
-            lacks_attention(model),
-            lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame(),
-        ),
+        "attention": attention,
     }
 
 
@@ -101,15 +101,16 @@ def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]
     regret = frame[frame["metric"] == "regret"].pivot(
         index="regime", columns="key", values="estimate"
     )
-    own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")[
-        "estimate"
-    ]
+    is_own = (frame["metric"] == "accuracy") & (frame["key"] == MODEL)
+    accuracy = frame[is_own].set_index("regime")["estimate"]
     order = [MODEL, *(key for key in by_regime.BASELINES if key in regret)]
-    table = regret.loc[frame["regime"].unique(), order].assign(accuracy=own)
+    table = regret.loc[frame["regime"].unique(), order].assign(accuracy=accuracy)
+    curves = [part["regret_curves"] for part in by_name]
+    summary = table.rename_axis(index="regime", columns=None)
     return {
-        "summary": table.rename_axis(index="regime", columns=None).reset_index(),
+        "summary": summary.reset_index(),
         "regimes": frame,
-        "regret_curves": pd.concat([part["regret_curves"] for part in by_name], ignore_index=True),
+        "regret_curves": pd.concat(curves, ignore_index=True),
         "lengths": found[_LONG],
         **found[_BATCH],
     }
@@ -132,11 +133,11 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
     claims = []
     for regime in main:
-        own = scored.get(regime, MODEL, "excess_log_loss")
+        excess = scored.get(regime, MODEL, "excess_log_loss")
         text = f"Bayes predictor {value(regime, 'bayes', 'log_loss'):.4f} nats"
         if len(main) > 1:
             text += f", that of the training prior {value(regime, 'bayes_training', 'excess_log_loss'):.4f} above it"
-        claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own, text))
+        claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", excess, text))
         if (regime, MODEL, "divergence") in scored.numbers:
             text = "expected excess, by the KL divergence from the Bayes predictor"
             claims.append(
@@ -163,9 +164,9 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         )
     few = max(2, n_episodes // 8)
     (first, *late), n_rounds = _WINDOWS, _WINDOWS[-1][1]
-    long, said = None, _lacks_room(model, n_rounds)
-    if said:
-        claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, said))
+    long, lack = None, _lacks_room(model, n_rounds)
+    if lack:
+        claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, lack))
     else:
         long = by_regime.over_lengths(
             model, n_episodes=few, n_rounds=n_rounds, windows=_WINDOWS, seed=seed
@@ -176,7 +177,8 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     ):
         if long is None or (MODEL, metric, *first) not in long.numbers:
             continue
-        text = f"{long.get(MODEL, metric, *first).estimate:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
+        early = long.get(MODEL, metric, *first).estimate
+        text = f"{early:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
         for start, stop in late:
             what = f"uniform: {name}, rounds {start}-{stop} of {n_rounds:,} (nats a round)"
             claims.append(row(what, long.get(MODEL, metric, start, stop), text))
@@ -192,9 +194,8 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 def _theory(model: Machine, n_episodes: int, seed: int) -> pd.DataFrame:
     """The paper's appendix B, one row per statement; the last two on a learned model's own predictions, too."""
-    made = theory.check(seed=seed)
+    checks = theory.check(seed=seed)
     if not model.is_handwired:
-        made += theory.excess_is_divergence(model, n_episodes, seed)
-    return pd.DataFrame([{**vars(check), "holds": check.holds} for check in made])[
-        ["claim", "error", "bound", "holds", "left", "right"]
-    ]
+        checks += theory.excess_is_divergence(model, n_episodes, seed)
+    table = pd.DataFrame([{**vars(check), "holds": check.holds} for check in checks])
+    return table[["claim", "error", "bound", "holds", "left", "right"]]

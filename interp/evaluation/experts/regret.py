@@ -55,8 +55,10 @@ def mistakes(
     p = _check_predictions(predictions, episodes)
     require_known("decision", decision, ("threshold", "sample"))
     if decision == "threshold":
-        p = np.where(np.abs(p - 0.5) <= _TIE, 0.5, (p > 0.5).astype(np.float64))
-    return np.where(episodes.counted, np.abs(p - episodes.labels), np.nan)
+        is_tied = np.abs(p - 0.5) <= _TIE
+        p = np.where(is_tied, 0.5, (p > 0.5).astype(np.float64))
+    distances = np.abs(p - episodes.labels)
+    return np.where(episodes.counted, distances, np.nan)
 
 
 @checked
@@ -65,16 +67,16 @@ def regret(
 ) -> _PerRound:
     """The regret after each round over the best expert of the rounds until then, never clipped."""
     wrong = ~episodes.correct & episodes.counted[..., None]
-    return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - wrong.cumsum(
-        axis=1
-    ).min(axis=-1)
+    of_best = wrong.cumsum(axis=1).min(axis=-1)
+    return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - of_best
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong, NaN in a missing round."""
     p = _check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
-        losses = -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
+        is_one = episodes.labels == 1
+        losses = -np.where(is_one, np.log(p), np.log1p(-p))
     return np.where(episodes.counted, losses, np.nan)
 
 
@@ -112,8 +114,9 @@ def score(
         reference_name: the reference's name, with what it ignores of the regime, if anything.
     """
     after = regret(predictions, episodes, decision)[:, -1]
+    wrong = mistakes(predictions, episodes, decision)
     measured = {
-        "accuracy": 1 - np.nanmean(mistakes(predictions, episodes, decision), axis=1),
+        "accuracy": 1 - np.nanmean(wrong, axis=1),
         "regret": after,
         "log_loss": np.nanmean(log_loss(predictions, episodes), axis=1),
     }
@@ -122,8 +125,9 @@ def score(
             excess_log_loss(predictions, reference, episodes), axis=1
         )
     drawn = {key: getattr(episodes, key) for key in ("regime", "n_rounds", "n_experts", "seed")}
-    own = {"name": name, "decision": decision, "n_episodes": len(episodes), **drawn}
-    own |= {} if episodes.missing is None else {"n_counted": int(episodes.counted.sum())}
+    described = {"name": name, "decision": decision, "n_episodes": len(episodes), **drawn}
+    if episodes.missing is not None:
+        described["n_counted"] = int(episodes.counted.sum())
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
@@ -138,7 +142,7 @@ def score(
         beside[metric,] = {
             "std": std,
             "reference": reference_name if metric == "excess_log_loss" else "",
-            **own,
+            **described,
         }
     settings = provenance(**drawn, n_episodes=len(episodes), params=dict(episodes.params))
     return Scores(("metric",), numbers, settings, beside)
@@ -184,19 +188,20 @@ def calibration(
     require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
     p = _check_predictions(predictions, episodes)
     b = len(p)
-    cells = np.minimum((p * n_bins).astype(int), n_bins - 1) + n_bins * np.arange(b)[:, None]
+    bins = np.minimum((p * n_bins).astype(int), n_bins - 1)
+    cells = bins + n_bins * np.arange(b)[:, None]
 
     def per_episode(values: np.ndarray) -> np.ndarray:
         weights = (values * episodes.counted).ravel()
-        return np.bincount(cells.ravel(), weights=weights, minlength=b * n_bins).reshape(b, n_bins)
+        totals = np.bincount(cells.ravel(), weights=weights, minlength=b * n_bins)
+        return totals.reshape(b, n_bins)
 
     count, predicted = per_episode(np.ones_like(p)), per_episode(p)
     observed = per_episode(episodes.labels.astype(float))
 
     def error(labels: np.ndarray) -> float:
-        return float(
-            np.abs((per_episode(labels) - predicted).sum(axis=0)).sum() / episodes.counted.sum()
-        )
+        excess = (per_episode(labels) - predicted).sum(axis=0)
+        return float(np.abs(excess).sum() / episodes.counted.sum())
 
     resampled = resample_weights(b, seed=seed, participants=participants_of(episodes))
     with np.errstate(invalid="ignore"):
@@ -212,11 +217,9 @@ def calibration(
         "share": total / total.sum(),
         "prediction": prediction,
     }
-    return Calibration(
-        pd.DataFrame({**columns, "frequency": frequency, "low": low, "high": high}),
-        error(episodes.labels.astype(float)),
-        Interval.of_samples(drawn, float(np.mean(drawn))),
-        provenance(
-            regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed
-        ),
+    bins = pd.DataFrame({**columns, "frequency": frequency, "low": low, "high": high})
+    chance = Interval.of_samples(drawn, float(np.mean(drawn)))
+    settings = provenance(
+        regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed
     )
+    return Calibration(bins, error(episodes.labels.astype(float)), chance, settings)

@@ -36,9 +36,8 @@ class _LatentExpertEpisodes:
     @property
     def likelihoods(self) -> Float[np.ndarray, "episode round expert"]:
         """The probability that each expert gave to what happened."""
-        return np.take_along_axis(self.distributions, self.outcomes[..., None, None], axis=-1)[
-            ..., 0
-        ]
+        happened = self.outcomes[..., None, None]
+        return np.take_along_axis(self.distributions, happened, axis=-1)[..., 0]
 
 
 def _sample_latent_expert(
@@ -59,7 +58,8 @@ def _sample_latent_expert(
     )
     truth = distributions[np.arange(n_episodes)[:, None], np.arange(n_rounds), experts[:, None]]
     luck = np.random.default_rng([seed, 3]).random((n_episodes, n_rounds, 1))
-    outcomes = np.minimum((luck > truth.cumsum(axis=-1)).sum(axis=-1), 1)
+    is_beyond = luck > truth.cumsum(axis=-1)
+    outcomes = np.minimum(is_beyond.sum(axis=-1), 1)
     return _LatentExpertEpisodes(distributions, outcomes, experts, prior)
 
 
@@ -67,16 +67,16 @@ def _posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode ro
     """P(I* = i | history) before each round, and after the last, from the definition: prior times all likelihoods."""
     evidence = np.log(episodes.likelihoods).cumsum(axis=1)
     start = np.zeros_like(evidence[:, :1])
-    return special.softmax(
-        np.log(episodes.prior) + np.concatenate([start, evidence], axis=1), axis=-1
-    )
+    evidence_before = np.concatenate([start, evidence], axis=1)
+    return special.softmax(np.log(episodes.prior) + evidence_before, axis=-1)
 
 
 def _multiplicative_weights(
     episodes: _LatentExpertEpisodes,
 ) -> Float[np.ndarray, "episode round_plus_1 expert"]:
     """The weights of multiplicative weights with eta = 1, losses ``-log p_i(Y)`` and the prior as start."""
-    path = [np.broadcast_to(episodes.prior, (len(episodes.outcomes), len(episodes.prior)))]
+    shape = (len(episodes.outcomes), len(episodes.prior))
+    path = [np.broadcast_to(episodes.prior, shape)]
     for likelihoods in np.moveaxis(episodes.likelihoods, 1, 0):
         losses = -np.log(likelihoods)
         grown = path[-1] * np.exp(-losses)
@@ -91,7 +91,8 @@ def _mixture_log_loss(
     weights = special.softmax(logits, axis=-1)
     joint = weights * likelihoods
     loss = special.logsumexp(logits, axis=-1) - special.logsumexp(logits, b=likelihoods, axis=-1)
-    return np.asarray(loss), weights - joint / joint.sum(axis=-1, keepdims=True)
+    updated = joint / joint.sum(axis=-1, keepdims=True)
+    return np.asarray(loss), weights - updated
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,13 @@ class _TheoryCheck:
 def _equal_means(claim: str, left: np.ndarray, right: np.ndarray) -> _TheoryCheck:
     """Whether two numbers of every episode have one mean: the means may differ by four standard errors."""
     difference = left - right
-    bound = 4 * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
-    return _TheoryCheck(
-        claim, float(abs(difference.mean())), float(bound), float(left.mean()), float(right.mean())
-    )
+    bound = np.inf
+    if len(difference) > 1:
+        bound = 4 * difference.std(ddof=1) / np.sqrt(len(difference))
+    error = float(abs(difference.mean()))
+    left_mean = float(left.mean())
+    right_mean = float(right.mean())
+    return _TheoryCheck(claim, error, float(bound), left_mean, right_mean)
 
 
 def _excess_and_divergence(
@@ -130,10 +134,13 @@ def _excess_and_divergence(
 
     In nats; equal in expectation, not episode by episode.
     """
-    both = _posterior(episodes)[:, :-1], weights
-    best, forecasts = (np.einsum("bti,btik->btk", of, episodes.distributions) for of in both)
+    mixtures = _posterior(episodes)[:, :-1], weights
+    best, forecasts = (
+        np.einsum("bti,btik->btk", mixed, episodes.distributions) for mixed in mixtures
+    )
     ratio = np.log(best) - np.log(forecasts)
-    excess = np.take_along_axis(ratio, episodes.outcomes[..., None], axis=-1)[..., 0].sum(axis=1)
+    of_outcomes = np.take_along_axis(ratio, episodes.outcomes[..., None], axis=-1)
+    excess = of_outcomes[..., 0].sum(axis=1)
     return excess, (best * ratio).sum(axis=(1, 2))
 
 
@@ -164,15 +171,14 @@ def _corollary(seed: int = 0) -> _TheoryCheck:
     episodes, probabilities = _every_history(seed=seed)
     right = np.log(_posterior(episodes)[:, :-1])
     wrong = [special.softmax(rate * right, axis=-1) for rate in (0.0, 0.5, 0.9, 2.0)]
-    wrong.append(np.roll(special.softmax(right, axis=-1), 1, axis=-1))
+    exchanged = np.roll(special.softmax(right, axis=-1), 1, axis=-1)
+    wrong.append(exchanged)
     epsilon, divergence = (
         np.array([_excess_and_divergence(weights, episodes) for weights in wrong]) @ probabilities
     ).T
     largest = int(divergence.argmax())
-    error, sides = (
-        float(max(0.0, (divergence - epsilon).max())),
-        (float(divergence[largest]), float(epsilon[largest])),
-    )
+    error = float(max(0.0, (divergence - epsilon).max()))
+    sides = (float(divergence[largest]), float(epsilon[largest]))
     return _TheoryCheck("summed KL <= excess log-loss (corollary)", error, 1e-12, *sides)
 
 
@@ -190,15 +196,16 @@ def check(
     logits = np.random.default_rng([seed, 4]).normal(size=likelihoods.shape)
     shifts = 1e-5 * np.eye(n_experts)[:, None]
     up, down = (_mixture_log_loss(logits + sign * shifts, likelihoods)[0] for sign in (1, -1))
-    gradient = np.abs(
-        np.moveaxis(up - down, 0, -1) / 2e-5 - _mixture_log_loss(logits, likelihoods)[1]
-    ).max()
+    numeric = np.moveaxis(up - down, 0, -1) / 2e-5
+    gradient = np.abs(numeric - _mixture_log_loss(logits, likelihoods)[1]).max()
     # A learner that is wrong in an ordinary way: it updates at half the learning rate.
-    slow = special.softmax(0.5 * np.log(_posterior(episodes)[:, :-1]), axis=-1)
+    posterior = _posterior(episodes)[:, :-1]
+    slow = special.softmax(0.5 * np.log(posterior), axis=-1)
+    identity = _equal_means("excess log-loss = summed KL", *_excess_and_divergence(slow, episodes))
     return [
         _TheoryCheck("posterior = multiplicative weights", float(update), 1e-12),
         _TheoryCheck("gradient of the log-loss = w - w+", float(gradient), 1e-9),
-        _equal_means("excess log-loss = summed KL", *_excess_and_divergence(slow, episodes)),
+        identity,
         _corollary(seed=seed),
     ]
 
@@ -217,5 +224,8 @@ def excess_is_divergence(model: Machine, n_episodes: int, seed: int = 0) -> list
         f"excess log-loss of {model.name} over Bayes = summed KL", excess, divergence
     )
     at_most = f"summed KL of {model.name} <= its excess log-loss over Bayes (corollary)"
-    left, right = identity.right, identity.left
-    return [identity, _TheoryCheck(at_most, max(0.0, left - right), identity.bound, left, right)]
+    kl, excess_mean = identity.right, identity.left
+    return [
+        identity,
+        _TheoryCheck(at_most, max(0.0, kl - excess_mean), identity.bound, kl, excess_mean),
+    ]

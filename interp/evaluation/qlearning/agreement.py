@@ -116,8 +116,9 @@ def agreement_by_round(
         steps = counts[quantity].steps
         for t in np.flatnonzero(steps.sum(axis=0)):
             number = ratio_interval(hits[:, t], steps[:, t], weights=weights)
-            about = {"key": key, "round": int(t) + 1}
-            rows.append({**about, **vars(number), "n_steps": int(steps[:, t].sum())})
+            labels = {"key": key, "round": int(t) + 1}
+            n_steps = int(steps[:, t].sum())
+            rows.append({**labels, **vars(number), "n_steps": n_steps})
     return pd.DataFrame(rows)
 
 
@@ -138,11 +139,13 @@ class _Count:
 
     def hits_in(self, phase: str) -> NDArray[np.float64]:
         """Return the hits of each episode in a phase."""
-        return np.asarray(self.hits[:, self._rounds_of(phase)].sum(axis=1))
+        hits = self.hits[:, self._rounds_of(phase)]
+        return np.asarray(hits.sum(axis=1))
 
     def steps_in(self, phase: str) -> NDArray[np.float64]:
         """Return the steps of each episode in a phase."""
-        return np.asarray(self.steps[:, self._rounds_of(phase)].sum(axis=1))
+        steps = self.steps[:, self._rounds_of(phase)]
+        return np.asarray(steps.sum(axis=1))
 
     def _rounds_of(self, phase: str) -> NDArray[np.bool_]:
         """Return which rounds are in a phase: all, or a third."""
@@ -162,8 +165,9 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
         actions = episode_array("choices", array, "episode, round", 0, n_actions - 1, whole=True)
         return _Policy(np.eye(n_actions)[actions])
     wanted = (*shape, n_actions)
+    has_probabilities = array.shape == wanted and array.dtype.kind == "f"
     require(
-        array.shape == wanted and array.dtype.kind == "f",
+        has_probabilities,
         f"predictions must be probabilities [episode, round, action] = {wanted} or integer choices "
         f"{shape}, got {array.dtype} of shape {array.shape}",
     )
@@ -175,7 +179,8 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
         are_shares and bool((sums_missed < _ROUNDING_OF_SUMS).all()),
         "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first",
     )
-    return _Policy(np.eye(n_actions)[array.argmax(axis=-1)], array)
+    choices = np.eye(n_actions)[array.argmax(axis=-1)]
+    return _Policy(choices, array)
 
 
 def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
@@ -194,15 +199,20 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Cou
     is_greedy = (policy.choices * greedy).sum(axis=-1)
     is_greedy_gamma0 = (policy.choices * greedy_gamma0).sum(axis=-1)
     floor = np.log(n_greedy)
-    counts = {
-        "untied": _Count(chosen * untied, untied),
-        "untied_gamma0": _Count(chosen_gamma0 * untied, untied),
-        "untied_gain": _Count((chosen - chosen_gamma0) * untied, untied),
+    ceiling = (target * target).sum(axis=-1)
+    counts = {"untied": _Count(chosen * untied, untied)}
+    counts["untied_gamma0"] = _Count(chosen_gamma0 * untied, untied)
+    counts["untied_gain"] = _Count((chosen - chosen_gamma0) * untied, untied)
+    counts |= {
         "random_ties": _Count(chosen, every),
-        "random_ties_ceiling": _Count((target * target).sum(axis=-1), every),
+        "random_ties_ceiling": _Count(ceiling, every),
         "random_ties_gamma0": _Count(chosen_gamma0, every),
+    }
+    counts |= {
         "disputed": _Count(is_greedy * disputed, disputed),
         "disputed_gamma0": _Count(is_greedy_gamma0 * disputed, disputed),
+    }
+    counts |= {
         "cross_entropy_floor": _Count(floor, every),
         "share_tied": _Count(1 - untied, every),
         "share_disputed": _Count(disputed, every),
@@ -260,8 +270,8 @@ def followed_discount(
     best = {
         "best": float((smallest[0] + largest[0]) / 2),
         "best_low": float(percentile_bounds(smallest_samples)[0]),
-        "best_high": float(percentile_bounds(largest_samples)[1]),
     }
+    best["best_high"] = float(percentile_bounds(largest_samples)[1])
     numbers: dict[tuple[Any, ...], Interval] = {}
     for i, gamma in enumerate(_GAMMAS):
         numbers[gamma,] = Interval(float(curve[i]), float(low[i]), float(high[i]))

@@ -77,7 +77,8 @@ def sample(
     )
     sizes = _sizes(model)
     rng = np.random.default_rng([seed, 0])
-    lengths = rng.permutation(np.linspace(low, high, len(sizes)).round().astype(int))
+    spread = np.linspace(low, high, len(sizes)).round()
+    lengths = rng.permutation(spread.astype(int))
     seeds = rng.integers(2**31, size=len(sizes))
     per_size = -(-n_episodes // len(sizes))
     batches = []
@@ -120,13 +121,13 @@ def evaluate(
         for key, choices in _predictions(model, batches, commit, seed).items():
             scores = agreement(choices, batches, table=table, seed=seed)
             is_model = key in (MODEL, "cut")
-            about = {
+            labels = {
                 "predictor": _CONTROLS.get(key, model.name),
                 "commit": commit if is_model else "",
             }
-            for at, number in scores.numbers.items():
-                numbers[regime, key, *at] = number
-                beside[regime, key, *at] = {**scores.beside[at], **about}
+            for name, number in scores.numbers.items():
+                numbers[regime, key, *name] = number
+                beside[regime, key, *name] = {**scores.beside[name], **labels}
     settings = provenance(
         model,
         commit=commit,
@@ -267,30 +268,23 @@ def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     n_disputed = scored.beside["grid", MODEL, "disputed", "all"]["n_steps"]
     best, *_ = _followed(model, n_episodes, seed).beside.values()
     followed = Interval(best["best"], best["best_low"], best["best_high"])
-    return [
-        row(
-            "grid: agreement, untied steps",
-            number("untied"),
-            f"gamma = 0 table {value('untied_gamma0'):.4f}",
-        ),
-        row(
-            "grid: agreement, all steps, random ties",
-            number("random_ties"),
-            f"perfect learner {ceiling:.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}",
-        ),
-        row(
-            "grid: agreement where the tables disagree",
-            number("disputed"),
-            f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
-            f"{value('disputed', 'chance'):.3f}; {n_disputed} steps",
-        ),
-        row(
-            "grid: cross-entropy above its floor (nats)",
-            number("cross_entropy_excess"),
-            f"floor {value('cross_entropy_floor'):.4f}",
-        ),
-        row("grid: discount that its choices follow best", followed, "the data's is .9"),
-    ]
+    beside_untied = f"gamma = 0 table {value('untied_gamma0'):.4f}"
+    beside_ties = (
+        f"perfect learner {ceiling:.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}"
+    )
+    beside_disputed = (
+        f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
+        f"{value('disputed', 'chance'):.3f}; {n_disputed} steps"
+    )
+    beside_entropy = f"floor {value('cross_entropy_floor'):.4f}"
+    described = {
+        "untied": ("grid: agreement, untied steps", beside_untied),
+        "random_ties": ("grid: agreement, all steps, random ties", beside_ties),
+        "disputed": ("grid: agreement where the tables disagree", beside_disputed),
+        "cross_entropy_excess": ("grid: cross-entropy above its floor (nats)", beside_entropy),
+    }
+    rows = [row(what, number(key), beside) for key, (what, beside) in described.items()]
+    return [*rows, row("grid: discount that its choices follow best", followed, "the data's is .9")]
 
 
 def _rate_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:

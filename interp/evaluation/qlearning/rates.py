@@ -60,12 +60,9 @@ class _Moments:
     @classmethod
     def joined(cls, parts: Sequence[_Moments]) -> _Moments:
         """Join the episodes of several batches."""
-        return cls(
-            xx=np.concatenate([part.xx for part in parts]),
-            xd=np.concatenate([part.xd for part in parts]),
-            zx=np.concatenate([part.zx for part in parts]),
-            zd=np.concatenate([part.zd for part in parts]),
-        )
+        names = ("xx", "xd", "zx", "zd")
+        moments = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**moments)
 
 
 def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
@@ -122,7 +119,8 @@ def _causes(tables: _Array, batch: MDPEpisodes) -> _Array:
     """Return r - Q(s, a) and max_a Q(s', a) of each round that counts, ``[episode, round, 2]``."""
     surprise = batch.rewards - _visited(tables, batch)
     next_value = bellman.rows_at(tables, batch.next_states).max(axis=-1)
-    return np.stack([surprise, next_value], axis=-1) * batch.counted[..., None]
+    causes = np.stack([surprise, next_value], axis=-1)
+    return causes * batch.counted[..., None]
 
 
 def _moments(decoded: Any, batch: MDPEpisodes) -> _Moments:
@@ -138,12 +136,11 @@ def _moments(decoded: Any, batch: MDPEpisodes) -> _Moments:
     causes = _causes(before, batch)
     instruments = _causes(batch.q_tables[:, :-1], batch)
     change = _visited(after, batch) - _visited(before, batch)
-    return _Moments(
-        xx=np.einsum("bti,btj->bij", causes, causes),
-        xd=np.einsum("bti,bt->bi", causes, change),
-        zx=np.einsum("bti,btj->bij", instruments, causes),
-        zd=np.einsum("bti,bt->bi", instruments, change),
-    )
+    xx = np.einsum("bti,btj->bij", causes, causes)
+    zx = np.einsum("bti,btj->bij", instruments, causes)
+    xd = np.einsum("bti,bt->bi", causes, change)
+    zd = np.einsum("bti,bt->bi", instruments, change)
+    return _Moments(xx=xx, xd=xd, zx=zx, zd=zd)
 
 
 def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Interval]:
@@ -268,7 +265,8 @@ def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int)
     for decoded, batch in zip(tables, batches, strict=True):
         true = batch.q_tables
         missed.append(((decoded - true) ** 2).sum(axis=(1, 2, 3)))
-        total.append(((true - true.mean()) ** 2).sum(axis=(1, 2, 3)))
+        deviations = true - true.mean()
+        total.append((deviations**2).sum(axis=(1, 2, 3)))
     unexplained = ratio_interval(
         np.concatenate(missed),
         np.concatenate(total),

@@ -60,8 +60,9 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     random = np.concatenate([by_chance for by_chance, _ in references])
     optimal = np.concatenate([optimum for _, optimum in references])
     could_gain = float((optimal - random).sum())
+    rounding = _ROUNDING * (1 + float(np.abs(optimal).sum()))
     require(
-        could_gain > _ROUNDING * (1 + float(np.abs(optimal).sum())),
+        could_gain > rounding,
         "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice",
     )
     bootstrap: dict[str, Any] = {"seed": seed, "participants": participants_of(*batches)}
