@@ -51,7 +51,9 @@ class PlayerBehaviour(Result):
 
     def _draw(self, figures: Any) -> Any:
         """Draw what every family loses; the row alone where none was asked."""
-        return super()._draw(figures) if self.found is None else self.found._draw(figures)
+        if self.found is None:
+            return super()._draw(figures)
+        return self.found._draw(figures)
 
     @property
     def group(self) -> dict[str, str]:
@@ -88,7 +90,8 @@ class PlayerBehaviour(Result):
 
 def _ceiling(repeated: float) -> float:
     """Return the largest agreement with a player whose repeated plays agree in this share of the rounds."""
-    return float((1 + np.sqrt(max(0.0, 2 * repeated - 1))) / 2)
+    above_even = np.sqrt(max(0.0, 2 * repeated - 1))
+    return float((1 + above_even) / 2)
 
 
 def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
@@ -97,17 +100,15 @@ def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
     parameters = []
     for name, value in found.parameters.items():
         parameters.append(f"{name} {found.intervals.get(name, value)}")
-    return {
+    described = {
         "verdict": found.verdict,
         "closest": found.closest,
         "set": ", ".join(found.confidence_set),
         "parameters": ", ".join(parameters),
-        "lapse": link.lapse,
-        "temperature": link.temperature,
-        **found.nats.columns("nats"),
-        **found.floor_nats.columns("floor_nats"),
-        "agreement": found.agreement,
     }
+    fitted = {"lapse": link.lapse, "temperature": link.temperature}
+    losses = found.nats.columns("nats") | found.floor_nats.columns("floor_nats")
+    return {**described, **fitted, **losses, "agreement": found.agreement}
 
 
 @checked
@@ -148,13 +149,14 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
                 "n": act.n,
                 "machine": name,
                 "verdict": beside.measure.verdict,
-                **beside.over_floor.columns("over_floor"),
-                **beside.over_untrained.columns("over_untrained"),
-                **beside.left.columns("left"),
             }
+            row |= beside.over_floor.columns("over_floor")
+            row |= beside.over_untrained.columns("over_untrained")
+            row |= beside.left.columns("left")
             machines.append(row)
+    rows = [act.to_frame() for act in acts]
     return {
-        "behaviour": pd.concat([act.to_frame() for act in acts], ignore_index=True),
+        "behaviour": pd.concat(rows, ignore_index=True),
         "families": pd.concat(families, ignore_index=True),
         "machines": pd.DataFrame(machines),
     }
@@ -164,15 +166,15 @@ def _explain_group(
     members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
 ) -> PlayerBehaviour:
     model, condition, regime = members[0].group
-    found = None
+    explained = None
     if len(members) >= FEWEST_RUNS:
-        found = _explain_runs(members, regime, seed, machines)
+        explained = _explain_runs(members, regime, seed, machines)
     return PlayerBehaviour(
         model=model,
         condition=condition,
         regime=regime,
         n=len(members),
-        found=found,
+        found=explained,
         repeated=_repeated_share(members, seed),
     )
 
@@ -197,11 +199,12 @@ def _repeated_share(members: Sequence[LLMRun], seed: int) -> Interval:
     equal, counted = [], []
     for run in members:
         n_equal, n_known = 0, 0
-        for other in run.again:
-            first = run.predictions[: len(other)]
-            second = other[: run.rounds]
+        for further in run.again:
+            first = run.predictions[: len(further)]
+            second = further[: run.rounds]
             n_equal += int((first == second).sum())
-            n_known += int((~np.isnan(first) & ~np.isnan(second)).sum())
+            is_known = ~np.isnan(first) & ~np.isnan(second)
+            n_known += int(is_known.sum())
         equal.append(n_equal)
         counted.append(n_known)
     return ratio_interval(np.array(equal, float), np.array(counted, float), seed=seed)

@@ -88,7 +88,7 @@ class BesideMachine:
             needs_control=False,
             unless={} if has_untrained else {"undecided": not_run},
         )
-        left = Measure(
+        remaining = Measure(
             "beside",
             "",
             self.left,
@@ -100,7 +100,7 @@ class BesideMachine:
             needs_control=False,
         )
         return decisive(
-            [saved, over_untrained, left],
+            [saved, over_untrained, remaining],
             claim="The player chooses as the machine does",
             yes="chooses as the machine does",
             no="chooses differently than the machine",
@@ -139,7 +139,8 @@ class ChoiceExplanation(Result):
     @property
     def confidence_set(self) -> tuple[str, ...]:
         """The keys of the families whose loss the data do not tell from the least one, the best first."""
-        return tuple(key for key in self.scores if self.p_values[key] >= 1 - LEVEL)
+        least_p = 1 - LEVEL
+        return tuple(key for key in self.scores if self.p_values[key] >= least_p)
 
     @property
     def floor(self) -> str:
@@ -211,11 +212,12 @@ class ChoiceExplanation(Result):
     def answer(self) -> str:
         """Which algorithm it is, in a few words."""
         names = [self.scores[key].name for key in self.confidence_set]
+        closest = self.scores[self.closest].name
         by_verdict = {
             "named": names[0],
             "several": " or ".join(names),
             "no memory": "no memory shows",
-            "none": f"none of these; closest {self.scores[self.closest].name}",
+            "none": f"none of these; closest {closest}",
         }
         return by_verdict[self.verdict]
 
@@ -264,17 +266,14 @@ class ChoiceExplanation(Result):
         losses = self._of(key)
         difference = losses - self.units[:, 0]
         check = self.checks.get(key)
-        return {
-            "family": key,
-            "name": score.name,
-            "nats": float(losses.sum()) / self.n_choices,
-            **_mean_of(difference, self.n_choices).columns("behind"),
-            "standard_error": _standard_error(difference, self.n_choices),
-            **self._row_of_set(key),
-            "passes": check.passes if check else None,
-            "memoryless": score.memoryless,
-            **_row_of_fit(score),
-        }
+        behind = _mean_of(difference, self.n_choices)
+        row = {"family": key, "name": score.name, "nats": float(losses.sum()) / self.n_choices}
+        row |= behind.columns("behind")
+        row["standard_error"] = _standard_error(difference, self.n_choices)
+        row |= self._row_of_set(key)
+        row["passes"] = check.passes if check else None
+        row["memoryless"] = score.memoryless
+        return row | _row_of_fit(score)
 
     def _row_of_set(self, key: str) -> dict[str, Any]:
         return {"in_set": key in self.confidence_set, "p": self.p_values[key]}
@@ -288,9 +287,10 @@ class ChoiceExplanation(Result):
 
 def _row_of_fit(score: FamilyScore) -> dict[str, Any]:
     """Return the columns of what was fitted."""
+    link = score.link
     return {
-        "lapse": score.link.lapse,
-        "temperature": score.link.temperature,
+        "lapse": link.lapse,
+        "temperature": link.temperature,
         "parameters": in_words(score.parameters),
         "at_bound": ", ".join(score.at_bound),
     }
@@ -305,7 +305,8 @@ def _mean_of(sums: Array, n_choices: int) -> Interval:
 
 def _standard_error(sums: Array, n_choices: int) -> float:
     """Return the standard error of the mean a choice, from sums over independent units."""
-    return float(sums.std(ddof=1) * np.sqrt(len(sums))) / n_choices
+    of_sum = sums.std(ddof=1) * np.sqrt(len(sums))
+    return float(of_sum) / n_choices
 
 
 @checked
@@ -333,14 +334,14 @@ def explain_choices(
     task = tasks.of(episodes)
     chosen = checked_choices(episodes, choices)
     rows = np.flatnonzero(~np.isnan(chosen).all(1))
-    asked = asked_families(episodes, families)
+    chosen_families = asked_families(episodes, families)
     data = ChoiceData(episodes.select(rows), chosen[rows], task.data.first_asked)
-    scores = score_families(data, asked)
+    scores = score_families(data, chosen_families)
     scores += score_guess(data, like=scores[0].fitted)
     best = int(np.argmin([score.losses.sum() for score in scores]))
     closest = scores[best]
-    if closest.key in asked:
-        intervals = profile_intervals(data, asked[closest.key], closest)
+    if closest.key in chosen_families:
+        intervals = profile_intervals(data, chosen_families[closest.key], closest)
         scores[best] = replace(closest, intervals=intervals)
     machines = {}
     for name, (trained, untrained) in (beside or {}).items():
@@ -349,7 +350,7 @@ def explain_choices(
                 f"{name!r} has no predictions; only those of its untrained copy may be None"
             )
         machines[name] = _hold_beside(data, scores, episodes, rows, trained, untrained)
-    return explanation_of(data, 0, scores, asked, seed=seed, beside=machines)
+    return explanation_of(data, 0, scores, chosen_families, seed=seed, beside=machines)
 
 
 def checked_choices(episodes: Any, choices: Any) -> Array:
@@ -382,9 +383,14 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
     """Return the families that are asked by key; all of the task's when None."""
-    asked = tasks.of(episodes).rivals() if families is None else unique(families, "family")
-    require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
-    return asked
+    chosen_families = (
+        tasks.of(episodes).rivals() if families is None else unique(families, "family")
+    )
+    require(
+        bool(chosen_families),
+        "no family of algorithms to ask; give families=None for all of the task's",
+    )
+    return chosen_families
 
 
 def explanation_of(
@@ -423,13 +429,14 @@ def explanation_of(
         algorithm = families[closest.key].make(**closest.parameters)
     is_clear = known & (closest.prefers >= 0)
     agrees = (closest.prefers == choices)[is_clear]
+    agreement = float(agrees.mean()) if agrees.size else float("nan")
     return ChoiceExplanation(
         scores={score.key: score for score in ranked},
         units=units,
         p_values=p_values,
         checks=checks,
         n_choices=int(known.sum()),
-        agreement=float(agrees.mean()) if agrees.size else float("nan"),
+        agreement=agreement,
         algorithm=algorithm,
         beside=beside or {},
     )

@@ -100,7 +100,8 @@ def by_round(p: Array, q: Array, kind: Predicted) -> Array:
     nats = divergence(p.reshape(one_round_each), q.reshape(one_round_each), kind)
     nats = nats.reshape(p.shape[:2])
     if kind == "mean":
-        return nats / max(float(np.var(q)), np.finfo(float).tiny)
+        variance = float(np.var(q))
+        return nats / max(variance, np.finfo(float).tiny)
     return nats
 
 
@@ -123,12 +124,14 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
     (array([9.]), array([3.375]))
     """
     if kind == "mean":
-        return np.asarray(np.square(p - q).sum(-1).mean(1))
+        squares = np.square(p - q).sum(-1)
+        return np.asarray(squares.mean(1))
     if kind == "normal":
         by_episode = _normal_divergence(p, q).mean(1)
     else:
         entropies = (special.entr(p) + special.entr(q)) / 2
-        by_episode = (special.entr((p + q) / 2) - entropies).sum(-1).mean(1)
+        divergences = (special.entr((p + q) / 2) - entropies).sum(-1)
+        by_episode = divergences.mean(1)
     return np.asarray(np.where(by_episode < _ROUNDING, 0.0, by_episode))
 
 
@@ -136,7 +139,8 @@ def _normal_divergence(p: Array, q: Array) -> Array:
     """Return the mean of both Kullback-Leibler divergences of normals, by mean and log variance."""
     squared_distance = np.square(p[..., 0] - q[..., 0])
     width = np.sinh((p[..., 1] - q[..., 1]) / 2)
-    precisions = np.exp(-p[..., 1]) + np.exp(-q[..., 1])
+    precision_of_p = np.exp(-p[..., 1])
+    precisions = precision_of_p + np.exp(-q[..., 1])
     return np.asarray(np.square(width) + squared_distance * precisions / 4)
 
 
@@ -161,25 +165,28 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
     p = np.asarray(predictions, np.float64)
     wanted = (len(episodes), episodes.n_rounds)
     kind = tasks.of(episodes).kind
+    has_shape = p.ndim == 3 and p.shape[:2] == wanted
     require(
-        p.ndim == 3 and p.shape[:2] == wanted,
+        has_shape,
         f"predictions must be [episode, round, outcome] with {wanted} first, got shape {p.shape}",
     )
     if kind != "classes":
         numbers = 1 if kind == "mean" else 2
         are_finite = bool(np.isfinite(p).all())
+        has_numbers = p.shape[-1] == numbers and are_finite
         require(
-            p.shape[-1] == numbers and are_finite,
+            has_numbers,
             f"predictions of the kind {kind!r} must be {numbers} finite numbers a round, got shape {p.shape}",
         )
         return asked_rounds(p, episodes)
     total = p.sum(-1, keepdims=True)
     off = np.abs(total - 1)
     are_probabilities = np.isfinite(p) & (p >= -1e-6) & (off < 1e-3)
+    worst_sum = total.flat[off.argmax()]
     require(
         bool(are_probabilities.all()),
         "predictions must be probabilities that sum to 1, got one of "
-        f"{p.min():.4g} and a sum of {total.flat[off.argmax()]:.6g}",
+        f"{p.min():.4g} and a sum of {worst_sum:.6g}",
     )
     return asked_rounds(np.asarray(np.clip(p, 0.0, None) / total), episodes)
 
@@ -335,8 +342,8 @@ def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, f
         for point in leaders[:_STARTS]:
             candidates.append(_refined_point(loss, searched, point))
         candidates += _retried_choices(loss, searched, leaders[_STARTS:], best=min(candidates)[1])
-    least, best = min(candidates)
-    return least, _named(searched, best)
+    lowest, best = min(candidates)
+    return lowest, _named(searched, best)
 
 
 _Point = tuple[float, ...]
@@ -376,8 +383,8 @@ def _named(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, fl
 
 
 def _refined_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
-    least, parameters = refine(loss, searched, _named(searched, point))
-    return least, tuple(parameters[parameter.name] for parameter in searched)
+    lowest, parameters = refine(loss, searched, _named(searched, point))
+    return lowest, tuple(parameters[parameter.name] for parameter in searched)
 
 
 def refine(
@@ -401,16 +408,18 @@ def refine(
     """
     from scipy import optimize  # a quarter of a second: only where it is used
 
-    free = [one for one in searched if one.kind == "real" and len(one.grid) > 1]
+    free = [
+        parameter for parameter in searched if parameter.kind == "real" and len(parameter.grid) > 1
+    ]
     if not free:
         return loss(start), dict(start)
-    scales = [_Steps(one, is_smooth) for one in free]
+    scales = [_Steps(parameter, is_smooth) for parameter in free]
     at_start = np.array([scale.position(start[scale.name]) for scale in scales])
     last = np.array([scale.last for scale in scales])
 
     def at(steps: Array) -> dict[str, float]:
-        moved = {scale.name: scale.value(step) for scale, step in zip(scales, steps, strict=True)}
-        return {**start, **moved}
+        values = {scale.name: scale.value(step) for scale, step in zip(scales, steps, strict=True)}
+        return {**start, **values}
 
     def loss_at(steps: Array) -> float:
         return loss(at(steps))
@@ -418,10 +427,11 @@ def refine(
     bounds = [(0, end) for end in last]
     if is_smooth:
         near = at_start
-        least = loss_at(near)
+        lowest = loss_at(near)
     else:
         corners = np.tile(at_start, (len(free) + 1, 1))
-        corners[1:] += np.diag(np.where(at_start + 0.5 <= last, 0.5, -0.5))
+        half_steps = np.where(at_start + 0.5 <= last, 0.5, -0.5)
+        corners[1:] += np.diag(half_steps)
         rough = optimize.minimize(
             loss_at,
             at_start,
@@ -430,19 +440,20 @@ def refine(
             options={"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf},
         )
         near = rough.x
-        least = float(rough.fun)
-    scale = abs(least) or 1.0
+        lowest = float(rough.fun)
+    scale = abs(lowest) or 1.0
     options = _SMOOTH if is_smooth else _EXACT
+    n_evaluations = _STEPS_PER_PARAMETER * len(free)
     exact = optimize.minimize(
         lambda steps: loss_at(steps) / scale,
         near,
         method="L-BFGS-B",
         bounds=bounds,
-        options={**options, "maxfun": _STEPS_PER_PARAMETER * len(free)},
+        options={**options, "maxfun": n_evaluations},
     )
-    if float(exact.fun) * scale < least:
+    if float(exact.fun) * scale < lowest:
         return float(exact.fun) * scale, at(exact.x)
-    return least, at(near)
+    return lowest, at(near)
 
 
 class _Steps:
@@ -461,8 +472,10 @@ class _Steps:
     def value(self, step: float) -> float:
         """Return the value after a number of steps."""
         if self._curve is not None:
-            return float(np.clip(self._curve(step), self._grid[0], self._grid[-1]))
-        return float(np.interp(step, np.arange(len(self._grid)), self._grid))
+            on_curve = self._curve(step)
+            return float(np.clip(on_curve, self._grid[0], self._grid[-1]))
+        steps = np.arange(len(self._grid))
+        return float(np.interp(step, steps, self._grid))
 
     def position(self, value: float) -> float:
         """Return the number of steps to a value."""

@@ -55,7 +55,8 @@ class Link:
             ratio = np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True)
             power = np.power(ratio, 1 / self.temperature)
         without_lapse = power / power.sum(-1, keepdims=True)
-        q = self.lapse / p.shape[-1] + (1 - self.lapse) * without_lapse
+        guess = self.lapse / p.shape[-1]
+        q = guess + (1 - self.lapse) * without_lapse
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def spread(self, n_choices: int) -> Link:
@@ -63,10 +64,10 @@ class Link:
 
         It is at least 1 / (n + 2) for n choices that the link was fitted to, and :data:`_MISSED` at temperature 0.
         """
-        least = 1 / (n_choices + 2)
+        lowest = 1 / (n_choices + 2)
         if self.temperature == 0:
-            least = max(least, _MISSED)
-        return replace(self, lapse=max(self.lapse, least))
+            lowest = max(lowest, _MISSED)
+        return replace(self, lapse=max(self.lapse, lowest))
 
     def preferred(self, p: Array) -> NDArray[np.int64]:
         """Return the likeliest outcome, -1 where several are and the link prefers none."""
@@ -106,7 +107,8 @@ class ChoiceLikelihood:
         is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
         tied_choices = np.bincount(choices[is_tied], minlength=self.n_outcomes)
         self.tied = (tied_choices + 1.0) / (is_tied.sum() + self.n_outcomes)
-        self.tied_nats = -float(np.log(self.tied[choices[is_tied]]).sum())
+        of_tied = self.tied[choices[is_tied]]
+        self.tied_nats = -float(np.log(of_tied).sum())
         graded = p[~is_tied]
         chosen = choices[~is_tied][:, None]
         logs = np.log(np.maximum(graded, _CERTAIN))
@@ -115,13 +117,15 @@ class ChoiceLikelihood:
         chose_likeliest = np.take_along_axis(is_likeliest, chosen, -1)[:, 0]
         self._likeliest = chose_likeliest / is_likeliest.sum(-1)
         self.always_likeliest = bool(self._likeliest.min(initial=1.0) > 0)
-        self.is_certain = bool((graded.max(-1, initial=0) >= 1 - _CERTAIN).all())
+        likeliest = graded.max(-1, initial=0)
+        self.is_certain = bool((likeliest >= 1 - _CERTAIN).all())
 
     def chances(self, temperature: float) -> Array:
         """Return the probability of each choice without a lapse, ``[choice]``."""
         if temperature == 0:
             return self._likeliest
-        return np.asarray(1 / np.exp(self._behind / temperature).sum(-1))
+        ratios = np.exp(self._behind / temperature)
+        return np.asarray(1 / ratios.sum(-1))
 
     def nats(self, lapse: float, temperature: float) -> float:
         """Return the loss of all choices that are not tied."""
@@ -130,13 +134,13 @@ class ChoiceLikelihood:
 
     def best_temperature(self, lapse: float) -> float:
         """Return the temperature above 0 of least loss at a lapse rate."""
-        found = optimize.minimize_scalar(
+        fit = optimize.minimize_scalar(
             lambda log: self.nats(lapse, float(np.exp(log))),
             bounds=_LOG_TEMPERATURES,
             method="bounded",
             options={"xatol": 2e-3},
         )
-        return float(np.exp(found.x))
+        return float(np.exp(fit.x))
 
     def best_lapse(self, temperature: float) -> float:
         """Return the lapse rate of least loss at a temperature, by bisection: the loss is convex in it."""
@@ -157,7 +161,8 @@ class ChoiceLikelihood:
     def _gain_of_lapse(self, chances: Array, lapse: float) -> float:
         """Return the slope of the log-likelihood in the lapse rate."""
         guess = 1 / self.n_outcomes
-        return float(((guess - chances) / (lapse * guess + (1 - lapse) * chances)).sum())
+        mixed = lapse * guess + (1 - lapse) * chances
+        return float(((guess - chances) / mixed).sum())
 
 
 def fit_link(
@@ -244,9 +249,9 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
         profile: the least loss at each of them, nats of all choices.
         temperature: of the link; at 0 the likelihood is a random walk, and the interval is wider.
     """
-    most = _STEPS if temperature == 0 else HALF_CHI2
+    rise = _STEPS if temperature == 0 else HALF_CHI2
     excess = np.sqrt(profile - profile.min())
-    root = float(np.sqrt(most))
+    root = float(np.sqrt(rise))
     within = np.flatnonzero(excess <= root)
     first, last = int(within[0]), int(within[-1])
     low = _crossing(grid, excess, root, inside=first, outside=max(first - 1, 0))

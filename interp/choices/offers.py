@@ -30,7 +30,8 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
     """
     if offers is None:
         return outcomes
-    return np.asarray((offers == outcomes[..., None]).argmax(-1))
+    is_chosen = offers == outcomes[..., None]
+    return np.asarray(is_chosen.argmax(-1))
 
 
 def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:

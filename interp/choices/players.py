@@ -60,9 +60,10 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         ends of its 95 % profile likelihood interval.
     """
     chosen = checked_choices(episodes, choices)
+    n_parameters = len(family.searched)
     require(
-        1 <= len(family.searched) <= 3,
-        f"{family.name} has {len(family.searched)} parameters; participants are fitted by 1 to 3",
+        1 <= n_parameters <= 3,
+        f"{family.name} has {n_parameters} parameters; participants are fitted by 1 to 3",
     )
     people, numbers = participants_of(episodes)
     data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, numbers)
@@ -97,7 +98,7 @@ class EachParticipant(Result):
         """How many participants have each family in their set, and how many have a set of one."""
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
-        verdicts = Counter(one.verdict for one in self.found.values())
+        verdicts = Counter(explanation.verdict for explanation in self.found.values())
         ends = f"{verdicts['named']} have one family alone, {verdicts['no memory']} show no memory"
         if verdicts["none"]:
             ends += f", {verdicts['none']} are explained by none"
@@ -112,13 +113,13 @@ class EachParticipant(Result):
         in_set: Counter[str] = Counter()
         alone: Counter[str] = Counter()
         closest: Counter[str] = Counter()
-        for one in self.found.values():
-            names |= {key: score.name for key, score in one.scores.items()}
-            closest[one.closest] += 1
-            if one.verdict != "none":
-                in_set.update(one.confidence_set)
-            if one.family:
-                alone[one.family] += 1
+        for explanation in self.found.values():
+            names |= {key: score.name for key, score in explanation.scores.items()}
+            closest[explanation.closest] += 1
+            if explanation.verdict != "none":
+                in_set.update(explanation.confidence_set)
+            if explanation.family:
+                alone[explanation.family] += 1
         rows = []
         for key, name in names.items():
             row = {"family": key, "name": name, "in_set": in_set[key]}
@@ -129,18 +130,23 @@ class EachParticipant(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each participant: its set, the closest family, and its parameters with their intervals."""
         rows = []
-        for name, one in self.found.items():
+        for name, explanation in self.found.items():
             row: dict[str, Any] = {
                 "participant": name,
-                "closest": one.closest,
-                "verdict": one.verdict,
-                "set": ", ".join(one.confidence_set),
-                "nats": one.nats.estimate,
-                "floor_nats": one.floor_nats.estimate,
-                **one.over_floor.columns("saved"),
+                "closest": explanation.closest,
+                "verdict": explanation.verdict,
+                "set": ", ".join(explanation.confidence_set),
             }
-            for key, value in one.parameters.items():
-                row |= one.intervals[key].columns(key) if key in one.intervals else {key: value}
+            row |= {
+                "nats": explanation.nats.estimate,
+                "floor_nats": explanation.floor_nats.estimate,
+            }
+            row |= explanation.over_floor.columns("saved")
+            for key, value in explanation.parameters.items():
+                if key in explanation.intervals:
+                    row |= explanation.intervals[key].columns(key)
+                else:
+                    row[key] = value
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -150,12 +156,12 @@ class EachParticipant(Result):
         The spread is the standard deviation over participants, which holds the error of each one's estimate, too.
         """
         by_family: dict[str, list[ChoiceExplanation]] = {}
-        for one in self.found.values():
-            by_family.setdefault(one.closest, []).append(one)
+        for explanation in self.found.values():
+            by_family.setdefault(explanation.closest, []).append(explanation)
         rows = []
         for key, members in by_family.items():
             for name in members[0].parameters:
-                values = np.array([one.parameters[name] for one in members])
+                values = np.array([member.parameters[name] for member in members])
                 row: dict[str, Any] = {
                     "family": key,
                     "participants": len(members),
@@ -168,9 +174,10 @@ class EachParticipant(Result):
 
     def _draw(self, figures: Any) -> Any:
         table = self.to_frame()
+        names = table["participant"].astype(str) + ", " + table["closest"]
         drawn = pd.DataFrame(
             {
-                "name": table["participant"].astype(str) + ", " + table["closest"],
+                "name": names,
                 "estimate": table["saved"],
                 "low": table["saved_low"],
                 "high": table["saved_high"],
@@ -205,30 +212,34 @@ def explain_each(
         "the episodes name no participants; give participants, one an episode",
     )
     chosen = checked_choices(episodes, choices)
-    asked = asked_families(episodes, families)
+    chosen_families = asked_families(episodes, families)
     people, numbers = participants_of(episodes)
     counts = np.bincount(numbers, (~np.isnan(chosen)).sum(1))
     fewest = int(counts.argmin())
+    n_fewest = int(counts[fewest])
     require(
-        counts[fewest] >= FEWEST_CHOICES,
+        n_fewest >= FEWEST_CHOICES,
         f"a fit needs at least {FEWEST_CHOICES} choices, and participant {people[fewest]} made "
-        f"{int(counts[fewest])}; leave it out",
+        f"{n_fewest}; leave it out",
     )
-    share_grids = all(one.tempered and len(one.searched) <= 3 for one in asked.values())
-    if len(people) == 1 or not share_grids:
-        found = {}
+    are_small = [
+        family.tempered and len(family.searched) <= 3 for family in chosen_families.values()
+    ]
+    explained: dict[str, ChoiceExplanation] = {}
+    if len(people) == 1 or not all(are_small):
         for player, name in enumerate(people):
             rows = np.flatnonzero(numbers == player)
-            found[str(name)] = explain_choices(
-                episodes.select(rows), chosen[rows], families=list(asked.values()), seed=seed
+            own_episodes = episodes.select(rows)
+            explained[str(name)] = explain_choices(
+                own_episodes, chosen[rows], families=list(chosen_families.values()), seed=seed
             )
-        return EachParticipant(found, seed)
+        return EachParticipant(explained, seed)
     data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, numbers)
-    by_family = [score_players(data, family) for family in asked.values()]
-    like = np.zeros((*data.known.shape, by_family[0][0].fitted.shape[-1]))
+    by_family = [score_players(data, family) for family in chosen_families.values()]
+    n_outcomes = by_family[0][0].fitted.shape[-1]
+    like = np.zeros((*data.known.shape, n_outcomes))
     by_family.append(score_guess(data, like))
-    found = {}
     for player, name in enumerate(people):
         scores = [of_players[player] for of_players in by_family]
-        found[str(name)] = explanation_of(data, player, scores, asked, seed=seed)
-    return EachParticipant(found, seed)
+        explained[str(name)] = explanation_of(data, player, scores, chosen_families, seed=seed)
+    return EachParticipant(explained, seed)

@@ -108,9 +108,11 @@ def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any
         y = change[rows] - change[rows].mean()
         slope = (x @ y) / (x @ x or 1.0)
         residual = y - x * slope
+        mean_before = before[rows].mean()
+        mean_change = change[rows].mean()
         yield {
-            "logit": before[rows].mean(),
-            "change": change[rows].mean(),
+            "logit": mean_before,
+            "change": mean_change,
             "spread": residual.std(),
             "n": len(rows),
         }
@@ -119,7 +121,9 @@ def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any
 def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
     """Say by how much each source moves the logit after a choice of the arm that paid most, and least."""
     of_arm = bins[bins["choice"] == arm]
-    rewards = list(dict.fromkeys((of_arm["reward"].iloc[-1], of_arm["reward"].iloc[0])))
+    last = of_arm["reward"].iloc[-1]
+    first = of_arm["reward"].iloc[0]
+    rewards = list(dict.fromkeys((last, first)))
     sources = []
     for source, part in of_arm.groupby("source", sort=False):
         moves = []

@@ -69,7 +69,8 @@ class PredictiveCheck(Result):
     @property
     def failures(self) -> tuple[str, ...]:
         """The statistics that differ by more than chance explains."""
-        return tuple(name for name, one in self.statistics.items() if abs(one.z) > self.most)
+        z = {name: statistic.z for name, statistic in self.statistics.items()}
+        return tuple(name for name in z if abs(z[name]) > self.most)
 
     @property
     def passes(self) -> bool:
@@ -85,8 +86,8 @@ class PredictiveCheck(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each statistic."""
         rows = []
-        for name, one in self.statistics.items():
-            rows.append({"statistic": name, **one._asdict(), "z": one.z})
+        for name, statistic in self.statistics.items():
+            rows.append({"statistic": name, **statistic._asdict(), "z": statistic.z})
         return pd.DataFrame(rows)
 
 
@@ -118,17 +119,17 @@ def check_predictions(
     is_likeliest = q >= q.max(-1, keepdims=True) - _TIED
     in_long_run = np.zeros_like(known)
     in_long_run[:, 1:] = run_lengths(outcomes, known)[:, :-1] >= _LONG_RUN
-    asked = {
+    counted = {
         "agreement": (is_likeliest / is_likeliest.sum(-1, keepdims=True), known),
         "long run goes on": (repeats, follows & in_long_run),
     }
     if successes is not None:
         after_success = np.zeros_like(known)
         after_success[:, 1:] = successes[:, :-1]
-        asked["win-stay"] = (repeats, follows & after_success)
-        asked["lose-shift"] = (1 - repeats, follows & ~after_success)
+        counted["win-stay"] = (repeats, follows & after_success)
+        counted["lose-shift"] = (1 - repeats, follows & ~after_success)
     statistics = {}
-    for name, (values, use) in asked.items():
+    for name, (values, use) in counted.items():
         if use.any():
             statistics[name] = expected_mean(q, values, choices, use, participants)
     return PredictiveCheck(statistics)
@@ -152,7 +153,8 @@ def expected_mean(
     """
     of_choices = np.take_along_axis(values, choices[..., None], -1)[..., 0]
     means = (q * values).sum(-1)
-    variances = np.maximum((q * np.square(values)).sum(-1) - np.square(means), 0)
+    mean_squares = (q * np.square(values)).sum(-1)
+    variances = np.maximum(mean_squares - np.square(means), 0)
     n_choices = int(use.sum())
     spread = float(np.sqrt(variances[use].sum())) / n_choices
     if participants is not None:
@@ -161,12 +163,9 @@ def expected_mean(
         n_participants = len(of_participants)
         total_spread = of_participants.std(ddof=1) * np.sqrt(n_participants)
         spread = max(spread, float(total_spread) / n_choices)
-    return Statistic(
-        observed=float(of_choices[use].mean()),
-        expected=float(means[use].mean()),
-        spread=spread,
-        n_choices=n_choices,
-    )
+    observed = float(of_choices[use].mean())
+    expected = float(means[use].mean())
+    return Statistic(observed=observed, expected=expected, spread=spread, n_choices=n_choices)
 
 
 def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
@@ -179,7 +178,8 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
     for t in range(choices.shape[1]):
         length = known[:, t].astype(np.int64)
         if t > 0:
-            goes_on = known[:, t] & known[:, t - 1] & (choices[:, t] == choices[:, t - 1])
+            repeats = choices[:, t] == choices[:, t - 1]
+            goes_on = known[:, t] & known[:, t - 1] & repeats
             length = np.where(goes_on, lengths[:, t - 1] + 1, length)
         lengths[:, t] = length
     return lengths

@@ -119,7 +119,8 @@ def _predict(cell: AdaptedMachine, episodes: Any) -> NDArray[np.float64]:
     """Return the probability of each outcome, ``[episode, round, outcome]``."""
     with torch.no_grad():
         scores = _scores(cell, episodes)
-    return np.asarray(scores.softmax(-1).double().numpy(force=True))
+    chances = scores.softmax(-1).double()
+    return np.asarray(chances.numpy(force=True))
 
 
 def _losses_of_participants(
@@ -145,14 +146,16 @@ def _losses_of_participants(
 
 def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
     """Train the machine in place on all episodes at once, and return it."""
-    targets = torch.from_numpy(goal_of(catalog.of(episodes)).targets(episodes)).float()
+    goal = goal_of(catalog.of(episodes))
+    targets = torch.from_numpy(goal.targets(episodes)).float()
     machine.requires_grad_(True)
     optimizer = torch.optim.Adam(machine.module.parameters(), lr=_RATE)
     scored = torch.from_numpy(episodes.scored)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         scores = _scores(machine, episodes)
-        loss = -(scores.log_softmax(-1) * targets).sum(-1)[scored].mean()
+        losses = -(scores.log_softmax(-1) * targets).sum(-1)
+        loss = losses[scored].mean()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(machine.module.parameters(), 1.0)
@@ -168,11 +171,12 @@ def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
     while the cell runs.
     """
     counted = torch.from_numpy(episodes.counted)
-    said = Said(machine.layout)
+    speech = Said(machine.layout)
     module = cast(Any, machine.module)
     rounds = machine.layout.fit(episodes).encode(episodes)
-    rows = replace(rounds, values=rounds.values.float()).each(lambda part: part.flatten(0, 1))
-    heard = module.hear(said.after(rows)).unflatten(0, counted.shape)
+    in_floats = replace(rounds, values=rounds.values.float())
+    rows = in_floats.each(lambda part: part.flatten(0, 1))
+    heard = module.hear(speech.after(rows)).unflatten(0, counted.shape)
     order = (~counted).int().argsort(dim=1, stable=True)
     in_order = heard.gather(1, order[..., None].expand_as(heard))
     by_round, *_ = module.core(in_order.transpose(0, 1))
@@ -181,7 +185,7 @@ def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
     n_before = counted.cumsum(1) - counted.int()
     state_index = n_before[..., None].expand(*counted.shape, states.shape[-1])
     carried = from_the_start.gather(1, state_index)
-    question = said.before(rows).unflatten(0, counted.shape)
+    question = speech.before(rows).unflatten(0, counted.shape)
     scores: Tensor = module.read(torch.cat([carried, question], -1))
     offered = getattr(episodes, "offered", None)
     if offered is None:

@@ -59,9 +59,9 @@ class Recovery(Result):
         return sentence
 
     def _in_set(self) -> pd.Series[bool]:
-        found = self.each.found.values()
-        pairs = zip(self.truth, found, strict=True)
-        return pd.Series([true.key in one.confidence_set for true, one in pairs])
+        explained = self.each.found.values()
+        pairs = zip(self.truth, explained, strict=True)
+        return pd.Series([true.key in explanation.confidence_set for true, explanation in pairs])
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each player: its family, its parameters (``true_rate``, ...), and what was found of it."""
@@ -69,7 +69,8 @@ class Recovery(Result):
         for algorithm in self.truth:
             parameters = {f"true_{name}": value for name, value in algorithm.parameters.items()}
             rows.append({"family": algorithm.key, **parameters})
-        return pd.concat([pd.DataFrame(rows), self.each.to_frame()], axis=1)
+        explained = self.each.to_frame()
+        return pd.concat([pd.DataFrame(rows), explained], axis=1)
 
     def confusion(self) -> pd.DataFrame:
         """Count how many players of each family, a row, are closest to each family, a column."""
@@ -82,8 +83,8 @@ class Recovery(Result):
     def sets(self) -> pd.DataFrame:
         """Return a row for each family: the share of its players whose set holds each family, a column."""
         rows = []
-        for algorithm, one in zip(self.truth, self.each.found.values(), strict=True):
-            in_set = {key: float(key in one.confidence_set) for key in one.scores}
+        for algorithm, explanation in zip(self.truth, self.each.found.values(), strict=True):
+            in_set = {key: float(key in explanation.confidence_set) for key in explanation.scores}
             rows.append({"family": algorithm.key, **in_set})
         return pd.DataFrame(rows).groupby("family", sort=False).mean()
 
@@ -102,7 +103,8 @@ class Recovery(Result):
             for name in parameters[str(key)]:
                 true = players[f"true_{name}"].astype(float)
                 fitted = players[name].astype(float)
-                if len(players) < 3 or true.nunique() < 2 or fitted.nunique() < 2:
+                is_constant = true.nunique() < 2 or fitted.nunique() < 2
+                if len(players) < 3 or is_constant:
                     continue
                 row = {"family": key, "parameter": name, "n": len(players)}
                 off = (fitted - true).abs().mean()
@@ -114,7 +116,7 @@ class Recovery(Result):
         table = self.to_frame()
         rows = []
         for algorithm_key, players in table[table["family"] == table["closest"]].groupby("family"):
-            names = next(one for one in self.truth if one.key == algorithm_key).parameters
+            names = next(true for true in self.truth if true.key == algorithm_key).parameters
             for name in names:
                 error = players[name].astype(float) - players[f"true_{name}"].astype(float)
                 row = {"family": algorithm_key, "parameter": name, "n": len(players)}
@@ -147,10 +149,10 @@ class Recovery(Result):
 
         counts = self.confusion()
         numbers = counts.to_numpy()
-        most = int(numbers.max())
-        figures.painted(axes, numbers.astype(float), Normalize(0, most))
+        highest = int(numbers.max())
+        figures.painted(axes, numbers.astype(float), Normalize(0, highest))
         for (row, column), n in np.ndenumerate(numbers):
-            hue = LIGHT_TEXT if 2 * n > most else INK
+            hue = LIGHT_TEXT if 2 * n > highest else INK
             axes.annotate(str(n), (column, row), ha="center", va="center", color=hue)
         columns = [str(key).replace("_", "\n") for key in counts.columns]
         rows = [str(key).replace("_", " ") for key in counts.index]
@@ -200,26 +202,26 @@ def recovery(
         bool(players), "no player to simulate; give families, or algorithms at their parameters"
     )
     bounds = dict(within or {})
-    drawn = [one for one in players if isinstance(one, Family)]
+    drawn = [player for player in players if isinstance(player, Family)]
     names = {searched.name for family in drawn for searched in family.searched}
     for name in bounds:
         require_known("parameter that is drawn", name, names)
     n_drawn = integer("n_players", n_players, 1)
     rng = np.random.default_rng(seed)
     truth = []
-    for one in players:
-        if isinstance(one, Algorithm):
-            truth.append(one)
+    for player in players:
+        if isinstance(player, Algorithm):
+            truth.append(player)
         else:
-            truth += [_draw_member(one, bounds, rng) for _ in range(n_drawn)]
+            truth += [_draw_member(player, bounds, rng) for _ in range(n_drawn)]
     design: dict[str, Any] = {"n_episodes": 2, "n_rounds": 100, "regime": "reversal", **played}
     seeds = rng.integers(2**31, size=len(truth)).tolist()
     batches = []
     for player_seed, algorithm in zip(seeds, truth, strict=True):
         batches.append(sample(**design, seed=player_seed, player=algorithm))
     episodes = _joined_players(batches)
-    found = explain_each(episodes, episodes.choices, families=families, seed=seed)
-    return Recovery(tuple(truth), found)
+    explained = explain_each(episodes, episodes.choices, families=families, seed=seed)
+    return Recovery(tuple(truth), explained)
 
 
 def _draw_member(
@@ -271,24 +273,25 @@ def recovery_of_design(
     """
     from interp.choices.explain import asked_families
 
-    asked = asked_families(episodes, families)
-    simulated = [key for key in explanation.confidence_set if key in asked]
+    chosen_families = asked_families(episodes, families)
+    simulated = [key for key in explanation.confidence_set if key in chosen_families]
     for key in explanation.scores:
-        if key in asked and len(simulated) < 4 and key not in simulated:
+        if key in chosen_families and len(simulated) < 4 and key not in simulated:
             simulated.append(key)
     players = []
     for key in simulated:
-        algorithm = asked[key].make(**explanation.scores[key].parameters)
+        algorithm = chosen_families[key].make(**explanation.scores[key].parameters)
         players += [algorithm] * integer("n_players", n_players, 1)
     people, _ = participants_of(episodes)
     episodes_each = max(1, round(len(episodes) / len(people)))
     rounds_each = max(1, round(float(episodes.counted.sum(1).mean())))
+    regime = episodes.regime if episodes.regime in REGIMES else "reversal"
     return recovery(
         players,
-        families=list(asked.values()),
+        families=list(chosen_families.values()),
         seed=seed,
         n_episodes=episodes_each,
         n_rounds=rounds_each,
         n_arms=episodes.n_arms,
-        regime=episodes.regime if episodes.regime in REGIMES else "reversal",
+        regime=regime,
     )

@@ -128,7 +128,8 @@ class ChoiceData:
 
     def nats(self, q: Array) -> Array:
         """Return the loss of each choice, ``[episode, round]``; 0 where there is none."""
-        return np.where(self.known, -np.log(self.chances(q)), 0.0)
+        losses = -np.log(self.chances(q))
+        return np.where(self.known, losses, 0.0)
 
     def sums(self, values: Array) -> Array:
         """Sum ``values [episode, round]`` for each player over each of :attr:`masks`, ``[player, mask]``."""
@@ -203,7 +204,8 @@ class _Best:
         shape = (data.n_players, len(data.masks))
         self.nats = np.full(shape, np.inf)
         self.links = np.empty(shape, object)
-        self.p = np.full((len(data.masks), *data.known.shape, n_outcomes), 1 / n_outcomes)
+        predicted_shape = (len(data.masks), *data.known.shape, n_outcomes)
+        self.p = np.full(predicted_shape, 1 / n_outcomes)
         self._points = np.zeros(shape, np.int64)
         self._parameters: list[Parameters] = []
         self._players = data.players
@@ -268,7 +270,7 @@ def _in_run_order(family: Family) -> list[Searched]:
 
 
 def _grid_points(searched: Sequence[Searched], grids: Sequence[Any]) -> Iterator[Parameters]:
-    names = [one.name for one in searched]
+    names = [parameter.name for parameter in searched]
     for values in product(*grids):
         yield dict(zip(names, values, strict=True))
 
@@ -278,9 +280,8 @@ def fine_grid(searched: Searched, n_values: int) -> Sequence[float]:
     if searched.kind == "choice" or len(searched.grid) == 1:
         return searched.grid
     positions = np.linspace(0, len(searched.grid) - 1, n_values)
-    values: list[float] = np.interp(
-        positions, np.arange(len(searched.grid)), searched.grid
-    ).tolist()
+    points = np.arange(len(searched.grid))
+    values: list[float] = np.interp(positions, points, searched.grid).tolist()
     return values
 
 
@@ -319,6 +320,8 @@ def _score(
     n_choices = int(data.n_choices[player, 0])
     fitted = whole.spread(n_choices).probabilities(p_whole)
     losses = np.where(known, -np.log(chances), 0.0)
+    at_bound = _at_bound(family, parameters)
+    nats = float(best.nats[player, 0])
     return FamilyScore(
         key=family.key,
         name=family.name,
@@ -327,8 +330,8 @@ def _score(
         parameters=parameters,
         link=whole,
         intervals=intervals,
-        at_bound=_at_bound(family, parameters),
-        nats=float(best.nats[player, 0]),
+        at_bound=at_bound,
+        nats=nats,
         fitted=fitted,
         losses=losses,
         prefers=prefers,
@@ -350,7 +353,7 @@ def score_players(data: ChoiceData, family: Family) -> list[FamilyScore]:
         len(searched) in _FINE,
         f"{family.name} has {len(searched)} parameters; participants are fitted by at most 3",
     )
-    grids = [fine_grid(one, _FINE[len(searched)]) for one in searched]
+    grids = [fine_grid(parameter, _FINE[len(searched)]) for parameter in searched]
     predict = _Predictor(data, family)
     best = None
     of_points = []
@@ -389,9 +392,9 @@ def _grid_intervals(
             continue
         other_axes = tuple(i for i in range(len(grids)) if i != axis)
         profile = nats.min(other_axes)
-        at = float(grid[profile.argmin()])
+        best = float(grid[profile.argmin()])
         low, high = profile_ends(np.array(grid), profile, temperature)
-        intervals[parameter.name] = Interval(at, min(low, at), max(high, at))
+        intervals[parameter.name] = Interval(best, min(low, best), max(high, best))
     return intervals
 
 
@@ -409,8 +412,8 @@ def score_families(data: ChoiceData, families: Mapping[str, Family]) -> list[Fam
     fits = {}
     for family in families.values():
         fits[family.key] = _fit_grid(data, family)
-    least = min(float(fit.nats[0, 0]) for fit in fits.values())
-    far = least + max(_FAR / data.n_choices[0, 0], _FAR_SHARE)
+    lowest = min(float(fit.nats[0, 0]) for fit in fits.values())
+    far = lowest + max(_FAR / data.n_choices[0, 0], _FAR_SHARE)
     for family in sorted(families.values(), key=lambda family: bool(family.extends)):
         fit = fits[family.key]
         predict = _Predictor(data, family)
@@ -431,7 +434,7 @@ def _fit_grid(data: ChoiceData, family: Family) -> _Best:
     searched = _in_run_order(family)
     predict = _Predictor(data, family)
     best = None
-    for parameters in _grid_points(searched, [one.grid for one in searched]):
+    for parameters in _grid_points(searched, [parameter.grid for parameter in searched]):
         p = predict(parameters)
         if best is None:
             best = _Best(data, p.shape[-1])
@@ -466,12 +469,12 @@ def _contained_points(family: Family, inner: Family, best: _Best, n_masks: int) 
     renamed = [name for name in inner_names if name not in names]
     points = []
     for mask in range(n_masks):
-        at = best.parameters(0, mask)
-        shared = {name: at[name] for name in inner_names if name in names}
+        inner_values = best.parameters(0, mask)
+        shared = {name: inner_values[name] for name in inner_names if name in names}
         for values in _grid_points(free, [searched.grid for searched in free]):
             points.append({**shared, **values})
         if len(renamed) == 1:
-            same = {searched.name: at[renamed[0]] for searched in free}
+            same = {searched.name: inner_values[renamed[0]] for searched in free}
             points.append({**shared, **same})
     return [_within_bounds(family, point) for point in points]
 
@@ -533,16 +536,18 @@ def profile_intervals(data: ChoiceData, family: Family, score: FamilyScore) -> d
     """
     predict = _Predictor(data, family)
     searched = _in_run_order(family)
-    free = [one for one in searched if one.kind == "real" and len(one.grid) > 1]
+    free = [
+        parameter for parameter in searched if parameter.kind == "real" and len(parameter.grid) > 1
+    ]
     n_steps = _PROFILED.get(len(free), 3)
     steps = np.linspace(0, 1, n_steps) ** 2
     grids = []
-    for one in searched:
-        at = score.parameters[one.name]
-        grid = [at]
-        if one in free:
-            below = at + (one.grid[0] - at) * steps
-            above = at + (one.grid[-1] - at) * steps
+    for parameter in searched:
+        best = score.parameters[parameter.name]
+        grid = [best]
+        if parameter in free:
+            below = best + (parameter.grid[0] - best) * steps
+            above = best + (parameter.grid[-1] - best) * steps
             grid = np.unique([*below, *above]).tolist()
         grids.append(grid)
     may_lapse = score.link.lapse > 0
