@@ -99,11 +99,13 @@ def patch(
         sample.n_map >= 0 and round >= 0,
         f"round and the map's size must be at least 0, got {round} and {sample.n_map}",
     )
-    measures = [find_metric(metric, model.layout) for metric in metrics or exits(model.layout)]
+    layout = model.layout
+    measures = [find_metric(metric, layout) for metric in metrics or exits(layout)]
     if not propagate and record.delay > 0:
         shown = [measure for measure in measures if measure.needs_update]
+        are_all_shown = len(shown) == len(measures)
         require(
-            len(shown) == len(measures) or not metrics,
+            are_all_shown or not metrics,
             f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
             "let effects propagate, or read --metric state",
         )
@@ -114,7 +116,8 @@ def patch(
         reads.append(first if read_round is None else read_round)
     n_rounds = sample.n_rounds
     if n_rounds is None:
-        n_rounds = max(*reads, round + max(sample.n_map, 1) - 1) + 1
+        last_mapped = round + max(sample.n_map, 1) - 1
+        n_rounds = max(*reads, last_mapped) + 1
     episodes = catalog.of(model).sample_for(
         model, sample.n_episodes, n_rounds, sample.seed, sample.regime, sample.sizes
     )
@@ -147,14 +150,15 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
     first = result.sweeps[0]
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
+    metrics = [
+        {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap}
+        for swept in result.sweeps
+    ]
     described = {
         "direction": first.direction,
         "round": first.round,
         "propagate": first.propagate,
-        "metrics": [
-            {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap}
-            for swept in result.sweeps
-        ],
+        "metrics": metrics,
         **first.settings,
     }
     paths = [
@@ -351,9 +355,11 @@ def circuit_tables(
     in_circuit = [graph.name(edge) for edge in graph.edges if keep[edge]]
     names = edges["source"] + " -> " + edges["destination"]
     circuit = evaluate(scorer, keep, n_random=10, n_sets=3, minimality=minimality, seed=seed)
+    curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
+    is_kept = names.isin(in_circuit)
     return {
-        "edges": edges.assign(kept=names.isin(in_circuit)),
-        "faithfulness": faithfulness_curve(scorer, attributed.edges, seed=seed).to_frame(),
+        "edges": edges.assign(kept=is_kept),
+        "faithfulness": curve.to_frame(),
         "circuit": circuit.to_frame(),
         "ablation": pd.concat(nodes, ignore_index=True),
     }

@@ -135,16 +135,20 @@ class EdgeGraph:
         """Which edges could change anything, as :attr:`exists`: heads and MLPs whose output weights are 0 have none."""
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
-            for head, does_write in enumerate(block.attn.W_O.flatten(1).any(1).tolist()):
-                writes[head_address(layer, head)] = does_write
-            if block.mlp is not None:
-                writes[f"mlp {layer}"] = bool(block.mlp.W_out.any() or block.mlp.b_out.any())
+            does_write = block.attn.W_O.flatten(1).any(1)
+            for head, head_writes in enumerate(does_write.tolist()):
+                writes[head_address(layer, head)] = head_writes
+            mlp = block.mlp
+            if mlp is not None:
+                mlp_writes = bool(mlp.W_out.any() or mlp.b_out.any())
+                writes[f"mlp {layer}"] = mlp_writes
         reads: list[bool] = []
         for name in self.destinations:
             # "mlp 0" and "L1H0.q" are of sources, "prediction" of none.
             node = name if name in writes else name.rpartition(".")[0]
             reads.append(writes.get(node, True))
-        return self.exists & np.outer([writes[name] for name in self.sources], reads)
+        source_writes = [writes[name] for name in self.sources]
+        return self.exists & np.outer(source_writes, reads)
 
     def name(self, edge: tuple[int, int]) -> str:
         """Return ``source -> destination`` of an edge, from its two indices."""
@@ -168,8 +172,9 @@ class EdgeGraph:
         n_sources, n_destinations = keep.shape
         for edge in edges or ():
             source, destination = edge
+            is_inside = 0 <= source < n_sources and 0 <= destination < n_destinations
             require(
-                0 <= source < n_sources and 0 <= destination < n_destinations,
+                is_inside,
                 f"edge {tuple(edge)} is none of {n_sources} sources and {n_destinations} destinations; give (source, "
                 "destination), as graph.edge(a, b)",
             )
@@ -194,8 +199,9 @@ class EdgeGraph:
         numbers = array[self.exists]
         smallest, largest = numbers.min(), numbers.max()
         bounds = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
+        is_inside = bool(np.isfinite(numbers).all()) and low <= smallest and largest <= high
         require(
-            bool(np.isfinite(numbers).all()) and low <= smallest and largest <= high,
+            is_inside,
             f"{what} must be finite numbers{bounds}, got {smallest:.3g} to {largest:.3g}",
         )
         return array
@@ -277,14 +283,17 @@ class EdgeGraph:
             later[start : start + len(now)] = shift
 
         is_later = np.arange(len(self.sources)) >= n_known
-        hooks = [*_record(self, is_later & cut.any(1), take), *rebuilt(self, weights, shifts, cut)]
+        is_recorded = is_later & cut.any(1)
+        hooks = [*_record(self, is_recorded, take), *rebuilt(self, weights, shifts, cut)]
         rows = partial(tile, times=n)
+        fed = run.fed.at(round).each(rows)
+        resid = rows(clean[1][layer])
         with torch.no_grad():
             prediction, latents = self.forward(
-                run.fed.at(round).each(rows),
+                fed,
                 rows(run.latents[:, round]),
                 hooks,
-                before=(layer, rows(clean[1][layer])),
+                before=(layer, resid),
             )
         shifts.clear()  # hooks are freed late, and what they hold is most of the memory
         return prediction.unflatten(0, (n, -1)), latents.unflatten(0, (n, -1))
@@ -413,10 +422,11 @@ def attribute(
             "head attends score 0; attribute to its softmax-only variant, circuits.differentiable(model)",
             stacklevel=3,
         )
-    measure, graph, t = find_metric(metric, pair.layout), EdgeGraph(model), pair.round
+    measure, graph = find_metric(metric, pair.layout), EdgeGraph(model)
+    t, clean = pair.round, pair.clean
     corrupted = graph.contributions(pair.corrupted, t)
-    difference = graph.contributions(pair.clean, t) - corrupted
-    total = np.zeros((*graph.exists.shape, pair.clean.n_episodes))
+    difference = graph.contributions(clean, t) - corrupted
+    total = np.zeros((*graph.exists.shape, clean.n_episodes))
     for step in range(1, steps + 1):
         weights = torch.zeros(total.shape).to(difference).requires_grad_()
         # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
@@ -427,9 +437,7 @@ def attribute(
             *probe,
         ]
         with torch.enable_grad(), frozen(pair.model):
-            prediction, latents = graph.forward(
-                pair.clean.fed.at(t), pair.clean.latents[:, t], hooks
-            )
+            prediction, latents = graph.forward(clean.fed.at(t), clean.latents[:, t], hooks)
             measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
             with theirs(
                 f"the metric {measure.key!r} has no gradient: {{error}}",
@@ -439,19 +447,19 @@ def attribute(
         total += slope.double().numpy(force=True)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)
     mean, std = scores.mean(-1), scores.std(-1)
-    rows = [
-        (graph.sources[s], graph.destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges
-    ]
-    frame = by_size(pd.DataFrame(rows, columns=["source", "destination", "score", "std"]), "score")
-    first, grid = (
-        frame.iloc[0],
-        {"edges": pd.DataFrame(mean, index=graph.sources, columns=graph.destinations)},
-    )
+    sources, destinations = graph.sources, graph.destinations
+    rows = [(sources[s], destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]
+    columns = ["source", "destination", "score", "std"]
+    frame = by_size(pd.DataFrame(rows, columns=columns), "score")
+    first = frame.iloc[0]
+    grid = pd.DataFrame(mean, index=sources, columns=destinations)
     axes = {"label": f"score on {measure.key}", "xlabel": "destination", "ylabel": "source"}
+    edge = f"{first['source']} -> {first['destination']}"
+    sentence = f"{edge} scores most on {measure.key}: {first['score']:+.3g}."
     return _AttributionResult(
-        sentence=f"{first['source']} -> {first['destination']} scores most on {measure.key}: {first['score']:+.3g}.",
+        sentence=sentence,
         table=frame.assign(metric=measure.key, steps=steps),
-        picture=lambda figures: figures.heatmaps(grid, **axes),
+        picture=lambda figures: figures.heatmaps({"edges": grid}, **axes),
         settings=provenance(model, round=t),
         graph=graph,
         scores=scores,
@@ -482,37 +490,42 @@ def strongest_reads(
         out = model(rows.fed.tokens, rows.latents, rows.fed.values)
         plain = _exits(run.layout, out.prediction, out.update)
     # The mean distance of rows from their mean; 1 where all are the same.
-    spread = [float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0 for x in plain]
-    candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
+    distances = [(x - x.mean(0)).norm(dim=-1) for x in plain]
+    spread = [float(distance.mean()) or 1.0 for distance in distances]
+    n_candidates = _CANDIDATES * k // 2
+    candidates = _candidates(model, rows, run.layout, spread, n_candidates, seed)
     layers = [Site("pattern", layer) for layer in range(model.config.n_layers)]
-    (whole,) = batches(Experiment(model, run, {"": []}, [round], commit="target", watched=layers))
+    unedited = Experiment(model, run, {"": []}, [round], commit="target", watched=layers)
+    (whole,) = batches(unedited)
     changes = []
     for layer, head, query, key in candidates:
         pattern = whole.seen[layers[layer]].clone()
         pattern[:, :, head, query, key] = 0
-        (cut,) = batches(
-            Experiment(
-                model, run, {"": [Edit(Place(layers[layer]), pattern)]}, [round], commit="target"
-            )
-        )
-        ends = (
-            _exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0])
-            for ran in (cut, whole)
-        )
-        sides = zip(*ends, spread, strict=True)
-        changes.append([(x - y).norm(dim=-1).numpy(force=True) / scale for x, y, scale in sides])
+        edit = Edit(Place(layers[layer]), pattern)
+        (cut,) = batches(Experiment(model, run, {"": [edit]}, [round], commit="target"))
+        ends = []
+        for outputs in (cut, whole):
+            prediction, carried = outputs.predictions[0, :, 0, 0], outputs.carried[0, :, 0, 0]
+            ends.append(_exits(run.layout, prediction, carried))
+        of_edit = []
+        for x, y, scale in zip(*ends, spread, strict=True):
+            distance = (x - y).norm(dim=-1)
+            of_edit.append(distance.numpy(force=True) / scale)
+        changes.append(of_edit)
     effects = np.stack(changes, 1)
     mean = effects.mean(-1)
-    first = np.argsort(-mean, axis=-1, kind="stable")[:, : k // 2]
+    n_each = k // 2
+    first = np.argsort(-mean, axis=-1, kind="stable")[:, :n_each]
     best = {int(i) for out, order in enumerate(first) for i in order if mean[out, i] > _NOTHING}
+    labels = run.layout.labels
+    players = participants_of(run.episodes)
     table = []
     for i in sorted(best, key=lambda i: candidates[i]):
         (layer, head, query, key), out = candidates[i], int(mean[:, i].argmax())
-        weight = whole.seen[layers[layer]][:, 0, head, query, key].double().mean()
-        where = (layer, head, run.layout.labels[key], run.layout.labels[query])
-        value = mean_interval(
-            effects[out, i], seed=seed, participants=participants_of(run.episodes)
-        )
+        weights = whole.seen[layers[layer]][:, 0, head, query, key]
+        weight = weights.double().mean()
+        where = (layer, head, labels[key], labels[query])
+        value = mean_interval(effects[out, i], seed=seed, participants=players)
         table.append((*where, float(weight), EXITS[out], value.estimate, value.low, value.high))
     columns = ["layer", "head", "source", "target", "weight", "exit", "effect", "low", "high"]
     return pd.DataFrame(table, columns=columns)
@@ -532,20 +545,14 @@ def _candidates(
     seed: int,
 ) -> list[tuple[int, ...]]:
     """The ``n`` reads (layer, head, query, key) of largest estimated effect on each exit, but of the first position."""
-    n_layers, n_heads, n_pos = model.config.n_layers, model.config.n_heads, rows.fed.tokens.shape[1]
-    kept = torch.ones(
-        n_layers,
-        len(rows.latents),
-        n_heads,
-        n_pos,
-        n_pos,
-        dtype=rows.latents.dtype,
-        requires_grad=True,
-    )
-    hooks = [
-        (f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by)
-        for i in range(n_layers)
-    ]
+    n_layers, n_heads = model.config.n_layers, model.config.n_heads
+    n_pos, latents = rows.fed.tokens.shape[1], rows.latents
+    shape = (n_layers, len(latents), n_heads, n_pos, n_pos)
+    factors = torch.ones(shape, dtype=latents.dtype, requires_grad=True)
+    hooks = []
+    for i in range(n_layers):
+        name = f"blocks.{i}.attn.hook_pattern"
+        hooks.append((name, lambda pattern, hook, by=factors[i]: pattern * by))
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
         out = model(rows.fed.tokens, rows.latents, rows.fed.values)
@@ -553,9 +560,11 @@ def _candidates(
             score = torch.zeros(n_layers, n_heads, n_pos, n_pos, dtype=torch.float64)
             for _ in range(_PROJECTIONS):
                 direction = torch.randn(x.shape[-1], generator=draws, dtype=x.dtype)
-                (slope,) = torch.autograd.grad((x @ direction).sum(), kept, retain_graph=True)
+                along = (x @ direction).sum()
+                (slope,) = torch.autograd.grad(along, factors, retain_graph=True)
                 score += slope.double().abs().mean(1) / scale
             score[..., 0] = 0
-            best = torch.argsort(score.flatten(), descending=True, stable=True)[:n].tolist()
-            reads += [np.unravel_index(i, score.shape) for i in best if score.flatten()[i] > 0]
+            flat = score.flatten()
+            best = torch.argsort(flat, descending=True, stable=True)[:n].tolist()
+            reads += [np.unravel_index(i, score.shape) for i in best if flat[i] > 0]
     return [tuple(map(int, index)) for index in dict.fromkeys(reads)]

@@ -88,12 +88,13 @@ class Effects(Result):
         ]
         frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
         if self.counted is not None:
-            n_by_rounds = dict(zip(self.rounds, self.counted.sum(0).tolist(), strict=True))
+            n_episodes = self.counted.sum(0).tolist()
+            n_by_rounds = dict(zip(self.rounds, n_episodes, strict=True))
             pairs = zip(frame["edited"], frame["read"], strict=True)
             frame["n_episodes"] = [n_by_rounds[pair] for pair in pairs]
-        frame = frame.assign(
-            effect=mean.reshape(-1), effect_low=low.reshape(-1), effect_high=high.reshape(-1)
-        )
+        frame["effect"] = mean.reshape(-1)
+        frame["effect_low"] = low.reshape(-1)
+        frame["effect_high"] = high.reshape(-1)
         return by_size(frame)
 
     def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -234,10 +235,10 @@ def passed(
         if before is not None:
             step = partial(model.step, before=before)  # type: ignore[call-arg]
         done = run_round(model, rows.fed, rows.latents, layout, commit, (), step)
-    most = 2 if commit == "own" else 1  # a round whose own choice is committed is run again
+    limit = 2 if commit == "own" else 1  # a round whose own choice is committed is run again
     for name, times in zip(names, counter.fired, strict=True):
         require(
-            1 <= times <= most,
+            1 <= times <= limit,
             f"the hook at {name!r} fired {times} times in one round, which must be once",
         )
     return done, activations
@@ -287,10 +288,11 @@ class Edit:
     @property
     def is_whole(self) -> bool:
         """Whether it replaces all that is carried by a tensor, so that nothing has to be hooked."""
-        if self.place is None or self.add or not isinstance(self.value, Tensor):
+        place = self.place
+        if place is None or self.add or not isinstance(self.value, Tensor):
             return False
-        site = self.place.site
-        return site.component == "latent" and site.position is None and self.place.basis is None
+        site = place.site
+        return site.component == "latent" and site.position is None and place.basis is None
 
     def acts_in(self, t: int, n_rounds: int) -> bool:
         """Return whether the edit is made in a round after the one that the experiment starts at."""
@@ -451,18 +453,19 @@ class Experiment:
             "an edit of several rounds is made as the model runs on, and propagate=False holds later rounds; leave "
             "one of them out",
         )
-        last = max(acting)
+        n_later = max(acting) - min(starts)
         require(
-            self.horizon > 0 or last <= min(starts),
+            self.horizon > 0 or n_later <= 0,
             f"an edit of rounds {shown} is made as the model runs on, and horizon is 0; give "
-            f"horizon={last - min(starts)} to read them all",
+            f"horizon={n_later} to read them all",
         )
         if isinstance(edit.value, Tensor):
             wanted = (self.run.n_episodes, len(acting))
+            shape = tuple(edit.value.shape)
             require(
-                tuple(edit.value.shape[:2]) == wanted,
+                shape[:2] == wanted,
                 f"a tensor that is put in rounds {shown} is [episode, round, ...] = {[*wanted, '...']}, got "
-                f"shape {tuple(edit.value.shape)}",
+                f"shape {shape}",
             )
 
     @property
@@ -495,8 +498,8 @@ class Experiment:
         carried = outputs.carried[:, :, edited, reads]
         by_edit: list[Tensor] = []
         # A decoder may be fitted for each episode, the first axis: edits are read one by one.
-        for prediction, left in zip(predictions, carried, strict=True):
-            values = outcome.values(self.model, self.run.layout, prediction, left, slots)
+        for prediction, latents in zip(predictions, carried, strict=True):
+            values = outcome.values(self.model, self.run.layout, prediction, latents, slots)
             by_edit.append(values)
         return torch.stack(by_edit)
 
@@ -507,9 +510,10 @@ def _shorten(rounds: Sequence[int]) -> str:
     >>> _shorten([3]), _shorten([3, 4, 5]), _shorten([1, 3])
     ('3', '3 to 5', '1, 3')
     """
-    follows = list(rounds) == list(range(rounds[0], rounds[0] + len(rounds)))
-    if len(rounds) > 2 and follows:
-        return f"{rounds[0]} to {rounds[-1]}"
+    n, first = len(rounds), rounds[0]
+    follows = list(rounds) == list(range(first, first + n))
+    if n > 2 and follows:
+        return f"{first} to {rounds[-1]}"
     return ", ".join(map(str, rounds))
 
 
@@ -530,8 +534,10 @@ def run(experiment: Experiment) -> Effects:
     values[:, ~counted] = torch.nan
     unpatched[~counted] = torch.nan
     outcomes = [str(i) for i in range(values.shape[-1])]
-    if experiment.readout == "prediction" and len(base.layout.outcomes) == len(outcomes):
-        outcomes = [str(name) for name in base.layout.outcomes]
+    names = base.layout.outcomes
+    if experiment.readout == "prediction" and len(names) == len(outcomes):
+        outcomes = [str(name) for name in names]
+    participants = None if base.episodes is None else participants_of(base.episodes)
     return Effects(
         edits=tuple(experiment.edits),
         rounds=experiment.pairs,
@@ -540,7 +546,7 @@ def run(experiment: Experiment) -> Effects:
         unpatched=unpatched,
         seen=tuple(seen),
         counted=None if bool(counted.all()) else counted,
-        participants=None if base.episodes is None else participants_of(base.episodes),
+        participants=participants,
     )
 
 
@@ -558,16 +564,17 @@ def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outc
 def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
     """Return which episodes have both rounds of a pair, and every edited one in what is put there, too."""
     base = experiment.run
-    own = torch.zeros_like(base.slots, dtype=torch.bool)
+    missing_of_run = torch.zeros_like(base.slots, dtype=torch.bool)
     if base.fed.missing is not None:
-        own = base.fed.missing
+        missing_of_run = base.fed.missing
     counted: list[Tensor] = []
     for t, read in experiment.pairs:
-        missing = own[:, t] | own[:, read]
+        missing = missing_of_run[:, t] | missing_of_run[:, read]
+        later = range(t + 1, read + 1)
         for edit in experiment.every_edit:
             fed = edit.value.fed if isinstance(edit.value, Rollout) else edit.value
             if isinstance(fed, EncodedRounds) and fed.missing is not None:
-                edited = [u for u in range(t, read + 1) if u == t or edit.acts_in(u, base.n_rounds)]
+                edited = [t, *(u for u in later if edit.acts_in(u, base.n_rounds))]
                 missing = missing | fed.missing[:, edited].any(1)
         require(
             not bool(missing.all()),
@@ -585,12 +592,13 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
         return
     n_starts = len(experiment.starts)
     for i, together in enumerate(experiment.edits.values()):
-        prediction, left, seen = _run_edited(experiment, together)
+        prediction, latents, seen = _run_edited(experiment, together)
+        by_start = (1, -1, n_starts)
         outputs = _run_on(
             experiment,
             [i],
-            prediction.unflatten(0, (1, -1, n_starts)),
-            left.unflatten(0, (1, -1, n_starts)),
+            prediction.unflatten(0, by_start),
+            latents.unflatten(0, by_start),
             together=together,
         )
         by_site = {site: x.unflatten(0, (-1, n_starts)) for site, x in seen.items()}
@@ -651,12 +659,10 @@ def _patch_cells(
         for patched in patchers[0].cells(cells):
             by_cell = (len(patched.cells), -1)
             propagate = experiment.propagate and not patched.idle
-            yield _run_on(
-                replace(experiment, propagate=propagate),
-                patched.cells,
-                patched.predictions.unflatten(0, by_cell).unsqueeze(2),
-                patched.latents.unflatten(0, by_cell).unsqueeze(2),
-            )
+            of_cells = replace(experiment, propagate=propagate)
+            predictions = patched.predictions.unflatten(0, by_cell).unsqueeze(2)
+            latents = patched.latents.unflatten(0, by_cell).unsqueeze(2)
+            yield _run_on(of_cells, patched.cells, predictions, latents)
         return
     for i, cell in enumerate(cells):
         by_round = [next(patcher.cells([cell])) for patcher in patchers]
@@ -683,7 +689,8 @@ def _run_edited(
             new = edit.tensor_rows(rounds, base.n_rounds)
             rows = rows._replace(latents=new.to(base.latents))
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
-    layers = [edit.place.site.layer or 0 for edit in hooked if edit.place is not None]
+    places = [edit.place for edit in hooked if edit.place is not None]
+    layers = [place.site.layer or 0 for place in places]
     layer = min(layers, default=0)
     known = experiment.known.get(Site("resid_pre", layer))
     size = rows.fed.at_once(CHUNK)
@@ -694,34 +701,34 @@ def _run_edited(
         before = None
         if known is not None and experiment.commit == "target":
             before = layer, known.flatten(0, 1)[part]
+        changes = _list_changes(experiment, hooked, rounds, part)
         step, activations = passed(
             experiment.model,
             rows.part(part),
             base.layout,
-            changes=_list_changes(experiment, hooked, rounds, part),
+            changes=changes,
             watched=experiment.watched,
             commit=experiment.commit,
             before=before,
         )
         steps.append(step)
         seen.append(activations)
-    return (
-        torch.cat([step.prediction for step in steps]),
-        torch.cat([step.latents for step in steps]),
-        {site: torch.cat([part[site] for part in seen]) for site in experiment.watched},
-    )
+    predictions = torch.cat([step.prediction for step in steps])
+    latents = torch.cat([step.latents for step in steps])
+    at_sites = {site: torch.cat([part[site] for part in seen]) for site in experiment.watched}
+    return predictions, latents, at_sites
 
 
 def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> None:
     """Raise unless a tensor that replaces all that is carried has its shape."""
-    base, given = experiment.run, tuple(latents.shape)
+    base, shape = experiment.run, tuple(latents.shape)
     n_rounds = len(experiment.starts)
     if edit.rounds is not None:
         n_rounds = len(select_rounds(edit.rounds, base.n_rounds))
     wanted = (base.n_episodes, n_rounds, *base.latents.shape[2:])
     require(
-        given == wanted,
-        f"latents must be [episode, round, row, width] = {wanted}, got shape {given}; change "
+        shape == wanted,
+        f"latents must be [episode, round, row, width] = {wanted}, got shape {shape}; change "
         "the rows of one channel in run.latents and give all rows",
     )
 
@@ -733,7 +740,8 @@ def _list_changes(
 
     Each other run is run once for all edits that take from it.
     """
-    model, layout, n_rounds = experiment.model, experiment.run.layout, experiment.run.n_rounds
+    model, base = experiment.model, experiment.run
+    layout, n_rounds = base.layout, base.n_rounds
     changes: list[tuple[Site, _Change]] = []
     sources = {id(edit.value): edit.value for edit in edits if isinstance(edit.value, Rollout)}
     for source in sources.values():
@@ -825,8 +833,10 @@ def _run_on(
         carried = carried.clone()
         carried[:, :, active] = state
         states.append(carried)
-    left = torch.stack(states, 3) if experiment.reads == "each" else carried.unsqueeze(3)
-    return Outputs(edits, predictions, left)
+    carried = carried.unsqueeze(3)
+    if experiment.reads == "each":
+        carried = torch.stack(states, 3)
+    return Outputs(edits, predictions, carried)
 
 
 def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -900,5 +910,6 @@ def _list_later_changes(
 
 def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tensor) -> Tensor:
     """Change an activation ``[row, ...]`` in some of its rows."""
-    mask = acting.to(activation.device).reshape(-1, *[1] * (activation.ndim - 1))
+    ones = [1] * (activation.ndim - 1)
+    mask = acting.to(activation.device).reshape(-1, *ones)
     return torch.where(mask, change(activation), activation)

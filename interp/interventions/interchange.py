@@ -97,9 +97,10 @@ class InterchangeResult(Result):
             return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
         where = " + ".join(self.places)
         chance = self.unpatched[self.informative].mean()
+        accuracy = f"{self.iia_informative:.0%} of the pairs in which that differs"
         return (
-            f"With {self.variable} set at {where}, the {self.outcome} is the algorithm's in {self.iia_informative:.0%} "
-            f"of the pairs in which that differs ({chance:.0%} without)."
+            f"With {self.variable} set at {where}, the {self.outcome} is the algorithm's in {accuracy} "
+            f"({chance:.0%} without)."
         )
 
     def _draw(self, figures: Any) -> Any:
@@ -115,13 +116,10 @@ class InterchangeResult(Result):
         chance = float("nan")
         if self.informative.any():
             chance = float(self.unpatched[self.informative].mean())
-        row: dict[str, Any] = {
-            "variable": self.variable,
-            "places": " + ".join(self.places),
-            "outcome": self.outcome,
-            "iia": self.iia,
-            "chance": float(self.unpatched.mean()),  # of doing nothing
-        }
+        places = " + ".join(self.places)
+        of_nothing = float(self.unpatched.mean())
+        row: dict[str, Any] = {"variable": self.variable, "places": places}
+        row |= {"outcome": self.outcome, "iia": self.iia, "chance": of_nothing}
         row |= {
             "iia_informative": interval.estimate,
             "low": interval.low,
@@ -155,9 +153,10 @@ def score_difference(
     An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
     to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
     """
+    shape, rival_shape = result.effect.shape, rival.effect.shape
     require(
-        result.effect.shape == rival.effect.shape,
-        f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}",
+        shape == rival_shape,
+        f"the two results are of different pairs: effects {shape} and {rival_shape}",
     )
     missed, wanted = result._sums
     rival_missed, rival_wanted = rival._sums
@@ -223,10 +222,13 @@ def _grade_choices(
         before, goal: the algorithm's, without and with the variable set.
     """
     wanted = _most_probable(goal)
+    correct = _most_probable(patched) == wanted
+    unpatched = _most_probable(plain) == wanted
+    informative = _most_probable(before) != wanted
     return _Grades(
-        correct=_most_probable(patched) == wanted,
-        unpatched=_most_probable(plain) == wanted,
-        informative=_most_probable(before) != wanted,
+        correct=correct,
+        unpatched=unpatched,
+        informative=informative,
         error=np.abs(patched - goal).max(-1),
         effect=patched - plain,
         wanted=goal - before,
@@ -236,7 +238,8 @@ def _grade_choices(
 def _most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
     """Return the most probable outcomes; the lowest index within rounding of the maximum."""
     largest = probabilities.max(-1, keepdims=True)
-    return np.asarray((probabilities >= largest - 1e-9).argmax(-1))
+    is_largest = probabilities >= largest - 1e-9
+    return np.asarray(is_largest.argmax(-1))
 
 
 def _grade_numbers(
@@ -261,12 +264,12 @@ def _grade_numbers(
         plain = before
     error = np.abs(patched - goal).max(-1)
     missed = np.abs(plain - goal).max(-1)
-    moved = np.abs(before - goal).max(-1)
-    informative = moved > _EXACT
-    tolerance = np.full(moved.shape, _EXACT)
+    distance = np.abs(before - goal).max(-1)
+    informative = distance > _EXACT
+    tolerance = np.full(distance.shape, _EXACT)
     if by_moves and informative.any():
-        typical = np.median(moved[informative])
-        tolerance = np.where(informative, moved, typical) / 2
+        typical = np.median(distance[informative])
+        tolerance = np.where(informative, distance, typical) / 2
     return _Grades(
         correct=error <= tolerance,
         unpatched=missed <= tolerance,
@@ -306,31 +309,38 @@ def graded(
     if not of_state and model.layout.kind == "classes":
         grades = _grade_choices(patched, plain, before, goal)
     else:
+        names = ", ".join(model.layout.outcomes)
+        wanted_shape, shape = patched.shape, before.shape
         require(
-            of_state or before.shape == goal.shape == patched.shape,
-            f"{algorithm.name} must predict {', '.join(model.layout.outcomes)} as [episode, round, number] "
-            f"{patched.shape}, got shape {before.shape}",
+            of_state or shape == goal.shape == wanted_shape,
+            f"{algorithm.name} must predict {names} as [episode, round, number] "
+            f"{wanted_shape}, got shape {shape}",
         )
+        by_moves = not model.is_handwired
+        if of_state:
+            by_moves = outcome.decode is not None
         grades = _grade_numbers(
             _flatten(patched),
             _flatten(plain),
             _flatten(before),
             _flatten(goal),
-            by_moves=outcome.decode is not None if of_state else not model.is_handwired,
+            by_moves=by_moves,
         )
     ((variable, together),) = edits.items()
+    places = tuple(str(edit.place) for edit in together)
+    settings = provenance(
+        model,
+        algorithm=algorithm.key,
+        parameters=dict(algorithm.parameters),
+        rounds=list(rounds),
+        **settings,
+    )
     return InterchangeResult(
         variable=variable,
-        places=tuple(str(edit.place) for edit in together),
+        places=places,
         outcome=outcome.key,
         **vars(grades),
-        settings=provenance(
-            model,
-            algorithm=algorithm.key,
-            parameters=dict(algorithm.parameters),
-            rounds=list(rounds),
-            **settings,
-        ),
+        settings=settings,
         participants=participants_of(base.episodes),
     )
 
@@ -504,7 +514,8 @@ def carriers(
 
 def _is_plain_vector(place: Place) -> bool:
     """Return whether a place is a whole activation in which another direction could be drawn."""
-    return place.basis is None and place.site.kind.axes in ("pos", "latent", "")
+    axes = place.site.kind.axes
+    return place.basis is None and axes in ("pos", "latent", "")
 
 
 def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:

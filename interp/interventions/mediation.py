@@ -94,25 +94,27 @@ class _Routes:
 
     def mediators(self, given: Sequence[Site | str]) -> _Sites:
         """Return sites from texts, each checked to lie between."""
-        mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in given))
+        resolved = [resolve(site, self.model, self.layout) for site in given]
+        mediators = tuple(dict.fromkeys(resolved))
         require(
             bool(mediators),
             "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some",
         )
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
+            name = str(site)
             require(
                 bool(_leave_out([site], self.causes)),
-                f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
+                f"{name!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
             if not self.is_downstream(site):
                 raise InputError(
-                    f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on "
+                    f"mediator {name!r} is not downstream of the cause {causes!r}, which acts on "
                     f"{self._describe_downstream()}"
                 )
             require(
                 self.is_upstream(site),
-                f"mediator {str(site)!r} cannot act on the {self.read}, which is read at {end!r} after the last "
+                f"mediator {name!r} cannot act on the {self.read}, which is read at {end!r} after the last "
                 f"layer; choose a site at {end!r}, or an earlier position before the last layer's attention",
             )
         return mediators
@@ -135,9 +137,8 @@ class _Routes:
 
     def is_upstream(self, site: Site) -> bool:
         """Return whether the site can act on what is read; where no positions say so, every site may."""
-        last = (
-            len(self.order) if self.order is not None else self.model.points["resid_post"].n_layers
-        )
+        order = self.order
+        last = self.model.points["resid_post"].n_layers if order is None else len(order)
         return _leads(*self._where(site), (last, 0), (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
@@ -183,7 +184,8 @@ class _Routes:
         if site.kind.axes == "latent":
             places = np.array(self.layout.latent_positions)
         axis = site.kind.position_axis or 1
-        covered = np.atleast_1d(places[site.index(self.layout)[axis]])
+        index = site.index(self.layout)[axis]
+        covered = np.atleast_1d(places[index])
         return (layer, _ORDER[site.component]), (int(covered[0]), int(covered[-1]))
 
 
@@ -195,7 +197,7 @@ def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[
 
 def _leave_out(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
     """Return the sites of a pool that hold nothing in common with those that are known."""
-    return [site for site in pool if not any(_overlap(site, other) for other in known)]
+    return [site for site in pool if not any(_overlap(site, taken) for taken in known)]
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
@@ -209,7 +211,8 @@ def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
     >>> _leads((0, z), (3, 3), (1, mlp_out), (5, 5))
     True
     """
-    if start < end and of[0] <= to[1] and to[0] <= of[1]:
+    meets = of[0] <= to[1] and to[0] <= of[1]
+    if start < end and meets:
         return True
     layer, component = start
     # A query is read at its own position only.
@@ -222,9 +225,11 @@ def _overlap(first: Site, second: Site) -> bool:
     """Return whether two sites hold some activation in common."""
     if first.hook != second.hook:
         return False
-    head_meets = first.head is None or second.head is None or first.head == second.head
-    anywhere = first.position is None or second.position is None
-    return head_meets and (anywhere or first.position == second.position)
+    heads = (first.head, second.head)
+    head_meets = None in heads or first.head == second.head
+    positions = (first.position, second.position)
+    position_meets = None in positions or first.position == second.position
+    return head_meets and position_meets
 
 
 _ROUNDING = (
@@ -285,8 +290,8 @@ class MediationResult(Result):
         alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}
         largest = ""
         if len(alone) > 1:
-            most = max(alone, key=lambda name: alone[name])
-            largest = f", most of it through {most} ({alone[most]:.0%})"
+            best = max(alone, key=lambda name: alone[name])
+            largest = f", most of it through {best} ({alone[best]:.0%})"
         cause, share = " + ".join(self.cause), f"{self.carried().estimate:.0%}"
         return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{largest}."
 
@@ -318,7 +323,8 @@ class MediationResult(Result):
             carried = float(self.random[i, :, 1].mean())
         row |= self.blocked(mediator).columns("blocked") | {"random_blocked": blocked}
         row |= self.carried(mediator).columns("carried") | {"random_carried": carried}
-        row |= {"moved": float(self.moved[i]), "n_random_sites": int(self.n_random_sites[i])}
+        row["moved"] = float(self.moved[i])
+        row["n_random_sites"] = int(self.n_random_sites[i])
         return row | {"effect": size, "n_pairs": self.n_pairs, "reason": self.reason}
 
 
@@ -443,8 +449,8 @@ def mediate(
     per_episode = partial(np.add.reduceat, indices=starts, axis=-1)
     lost = [sums.lost[case] for case in cases]
     brought = [sums.brought[case] for case in cases]
-    moved = [sums.moved[case] for case in cases]
-    n_random_sites = [max(map(len, of_case), default=0) for of_case in draws]
+    share_moved = np.array([sums.moved[case] for case in cases])
+    n_random_sites = np.array([max(map(len, of_case), default=0) for of_case in draws])
     reason = ""
     if sums.is_null:
         reason = "there is no effect to mediate: the total effect of the cause is 0"
@@ -455,20 +461,22 @@ def mediate(
         settings["random_of_any_point"] = borrowed
     random = random.reshape(len(cases), split.n_random, 2)
     causes = tuple(map(str, swap.causes))
+    total = sums.total
+    participants = participants_of(base_run.episodes)
     return MediationResult(
         cause=causes,
         outcome=swap.outcome.key,
         mediators=names,
-        total=per_episode(sums.total),
+        total=per_episode(total),
         lost=per_episode(lost),
         brought=per_episode(brought),
-        moved=np.array(moved),
+        moved=share_moved,
         random=random,
-        n_random_sites=np.array(n_random_sites),
-        n_pairs=len(sums.total),
+        n_random_sites=n_random_sites,
+        n_pairs=len(total),
         reason=reason,
         settings=settings,
-        participants=participants_of(base_run.episodes),
+        participants=participants,
     )
 
 
@@ -519,17 +527,19 @@ def effect_map(
         if runs_from(model):
             # The rounds of an edit are those of the base up to its layer.
             known = {Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points}
-        moved = swap.run(edits, known=known)[0] - plain
-        along = (moved * effect).sum((1, 2)).numpy(force=True)
+        moves = swap.run(edits, known=known)[0] - plain
+        along = (moves * effect).sum((1, 2)).numpy(force=True)
         for cell, size in zip(cells, along, strict=True):
             shares[cell] = size / total
+    cause = tuple(map(str, swap.causes))
+    settings = {**swap.settings, "n_pairs": len(effect)}
     return EffectMap(
-        cause=tuple(map(str, swap.causes)),
+        cause=cause,
         outcome=swap.outcome.key,
         points=tuple(map(str, points)),
         positions=positions,
         shares=shares,
-        settings={**swap.settings, "n_pairs": len(effect)},
+        settings=settings,
     )
 
 
@@ -548,7 +558,8 @@ class _Sums:
         if self.is_null or not case:
             return float("nan"), float("nan")
         total = self.total.sum()
-        return float(self.lost[case].sum() / total), float(self.brought[case].sum() / total)
+        lost, brought = self.lost[case].sum(), self.brought[case].sum()
+        return float(lost / total), float(brought / total)
 
 
 class _Swap:
@@ -564,8 +575,11 @@ class _Swap:
         round: Rounds,
     ) -> None:
         self.model, self.outcome = model, Outcome.named(outcome)
+        outcome = self.outcome
+        is_decoded = outcome.decode is not None
+        is_readable = outcome.key != "state" or is_decoded or model.is_handwired
         require(
-            self.outcome.key != "state" or self.outcome.decode is not None or model.is_handwired,
+            is_readable,
             f"{model.name!r} is a learned model: its state has no exact readout; give outcome=Outcome('state', decode) "
             "with a fitted interp.stats.decoder.Decoder, or ask for outcome='latents'",
         )
@@ -575,13 +589,13 @@ class _Swap:
         self.causes = resolve_places(sites, model, base_run)
         self.swap = [Edit(place, source_run) for place in self.causes]
         self.rounds = select_rounds(round, base_run.n_rounds)
-        is_decoded = self.outcome.decode is not None
         self.settings = provenance(model, rounds=self.rounds, decoded=is_decoded)
+        causes = [place.site for place in self.causes]
         self.routes = _Routes(
             model=model,
             layout=self.layout,
-            causes=[place.site for place in self.causes],
-            read="prediction" if self.outcome.key == "prediction" else "update",
+            causes=causes,
+            read="prediction" if outcome.key == "prediction" else "update",
             order=_find_order(model, base_run),
         )
 
@@ -596,18 +610,17 @@ class _Swap:
         Returns:
             Outcomes ``[edit, row, value]``, and what is then at the watched sites.
         """
-        effects = run(
-            Experiment(
-                model=self.model,
-                run=self.runs[0],
-                edits=edits,
-                rounds=self.rounds,
-                readout=self.outcome,
-                commit="target",
-                watched=watched,
-                known=known or {},
-            )
+        experiment = Experiment(
+            model=self.model,
+            run=self.runs[0],
+            edits=edits,
+            rounds=self.rounds,
+            readout=self.outcome,
+            commit="target",
+            watched=watched,
+            known=known or {},
         )
+        effects = run(experiment)
         return effects.values.flatten(1, 2), effects.seen
 
     def whole(
@@ -627,7 +640,7 @@ class _Swap:
             changed[site] = ~is_same.flatten().numpy(force=True)
         lost: dict[_Sites, NDArray[Any]] = {}
         brought: dict[_Sites, NDArray[Any]] = {}
-        moved: dict[_Sites, float] = {}
+        share_moved: dict[_Sites, float] = {}
         for case in sets:
             freeze = [Edit.of(site, before[site]) for site in case]
             carry = [Edit.of(site, after[site]) for site in case]
@@ -635,12 +648,13 @@ class _Swap:
             direct, indirect = values - plain
             lost[case] = _product(effect - direct, effect)
             brought[case] = _product(indirect, effect)
-            moved[case] = float(np.any([changed[site] for site in case], axis=0).mean())
+            is_moved = np.any([changed[site] for site in case], axis=0)
+            share_moved[case] = float(is_moved.mean())
         total = _product(effect, effect)
         epsilon = torch.finfo(self.runs[0].latents.dtype).eps
         rounding = _ROUNDING * epsilon * float(plain.abs().max())
         is_null = bool(np.sqrt(total.mean()) <= rounding)
-        return _Sums(total=total, lost=lost, brought=brought, moved=moved, is_null=is_null)
+        return _Sums(total=total, lost=lost, brought=brought, moved=share_moved, is_null=is_null)
 
 
 def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
@@ -656,4 +670,5 @@ def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
 
 def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
     """Return the scalar products of rows."""
-    return np.asarray((x * y).sum(1).numpy(force=True))
+    products = (x * y).sum(1)
+    return np.asarray(products.numpy(force=True))

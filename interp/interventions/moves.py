@@ -106,6 +106,7 @@ class Writer:
         number("ridge", ridge, 0)
         rounds = select_rounds(round, run.n_rounds)
         target = np.concatenate([flat(values[key][:, rounds]) for key in keys], -1)
+        shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
         used = None
         if place.kind.axes == "latent":
             activation = _read_carried(run.latents[:, rounds], place, run.layout)
@@ -115,13 +116,9 @@ class Writer:
                 activation = activation * used
         else:
             activation = _read_point(model, run, place, rounds)
-        return cls(
-            site=place,
-            shapes={key: tuple(np.shape(values[key])[2:]) for key in keys},
-            size=(activation.shape[-2], activation.shape[-1]),
-            decoder=Decoder.fit(activation, target, ridge=ridge),
-            held=used,
-        )
+        n_rows, width = activation.shape[-2:]
+        decoder = Decoder.fit(activation, target, ridge=ridge)
+        return cls(place, shapes, size=(n_rows, width), decoder=decoder, held=used)
 
     @classmethod
     def of_state(
@@ -170,7 +167,8 @@ class Writer:
             with theirs(message, of=ValueError):
                 parts.append(flat(np.broadcast_to(change, wanted)))
         still = torch.zeros(*shape, *self.size, dtype=torch.float64)
-        step = self.decoder.move(still, torch.from_numpy(np.concatenate(parts, -1)))
+        elements = torch.from_numpy(np.concatenate(parts, -1))
+        step = self.decoder.move(still, elements)
         if self.apart is None:
             return step
         distance = step.flatten(2).norm(dim=-1)
@@ -179,16 +177,18 @@ class Writer:
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
         """Return the decoded variables, by key, each ``[*batch, ...]``."""
         shape = tuple(activation.shape)
+        size = self.size
         require(
-            shape[-2:] == self.size,
-            f"the activation must end in {list(self.size)}, got shape {shape}",
+            shape[-2:] == size,
+            f"the activation must end in {list(size)}, got shape {shape}",
         )
         decoded = self.decoder(activation).numpy(force=True)
         variables: dict[str, NDArray[np.float64]] = {}
         start = 0
         for key, of_variable in self.shapes.items():
             end = start + int(np.prod(of_variable, dtype=int))
-            variables[key] = decoded[..., start:end].reshape(*decoded.shape[:-1], *of_variable)
+            part = decoded[..., start:end]
+            variables[key] = part.reshape(*part.shape[:-1], *of_variable)
             start = end
         return variables
 
@@ -200,8 +200,8 @@ class Writer:
 
     def _moved(self) -> tuple[Tensor, int]:
         """Return an orthonormal basis of its moves, ``[dimension, move]``, and how many dimensions there are."""
-        steps = torch.cat([linear.steps for linear in self.decoder.maps]).double().cpu()
-        basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
+        steps = torch.cat([linear.steps for linear in self.decoder.maps])
+        basis, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
         is_move = sizes > 1e-9 * sizes.max()
         n_free = len(basis) if self.held is None else int(self.held.sum())
         return basis[:, is_move], n_free
@@ -209,8 +209,9 @@ class Writer:
     def placebo(self, seed: int = 0) -> Writer:
         """Return the control: every move goes equally far, along one random direction orthogonal to all of its own."""
         basis, n_free = self._moved()
+        n_moves = basis.shape[1]
         require(
-            basis.shape[1] < n_free,
+            n_moves < n_free,
             f"what is decoded at {str(self.site)!r} fills its {n_free} dimensions; decode fewer variables there",
         )
         generator = np.random.default_rng(seed)
@@ -227,20 +228,22 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
     shape = run.n_episodes, run.n_rounds
     for key in keys:
         require_known("variable", key, values, limit=40)
-        given = array_of(key, values[key], finite=True).shape
+        of_values = array_of(key, values[key], finite=True).shape
         require(
-            given[:2] == shape,
-            f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {given}",
+            of_values[:2] == shape,
+            f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {of_values}",
         )
-    require(len(set(keys)) == len(keys), f"keys name a variable twice: {', '.join(keys)}")
+    are_different = len(set(keys)) == len(keys)
+    require(are_different, f"keys name a variable twice: {', '.join(keys)}")
 
 
 def _find_used(
     model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
 ) -> Tensor | None:
     """Return which numbers of what is carried at a place mean something, ``[row, width]``; None where all do."""
-    mask = carried_mask(model)[place.index(layout)[1]].reshape(-1, size[-1])
-    mask = mask[: size[-2]]
+    n_rows, width = size[-2:]
+    rows = place.index(layout)[1]
+    mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]
     return None if bool(mask.all()) else mask
 
 
@@ -250,15 +253,17 @@ def _read_point(
     """Return the activation at a hook point of some rounds."""
     _, _, cache = replay(model, run, rounds=rounds, names_filter=[place.hook])
     rows = place.read(cache[place.hook].flatten(0, 1), run.layout)
-    return rows.reshape(run.n_episodes, len(rounds), -1, rows.shape[-1])
+    width = rows.shape[-1]
+    return rows.reshape(run.n_episodes, len(rounds), -1, width)
 
 
 def _read_carried(
     latents: Tensor, place: Site, layout: RoundLayout
 ) -> Float[Tensor, "episode round row width"]:
     """Return all or some rows of what is carried."""
+    n_episodes, n_rounds, *_, width = latents.shape
     rows = place.read(latents.flatten(0, 1), layout)
-    return rows.reshape(*latents.shape[:2], -1, latents.shape[-1])
+    return rows.reshape(n_episodes, n_rounds, -1, width)
 
 
 @checked
@@ -342,7 +347,8 @@ def move(
     require_known("variable of this writer", variable, writer.shapes)
     base = run_of(model, episodes, "moving the state")
     rounds = select_rounds(round, base.n_rounds)
-    step = writer.step({variable: change}, (base.n_episodes, len(rounds))).to(base.latents)
+    shape = (base.n_episodes, len(rounds))
+    step = writer.step({variable: change}, shape).to(base.latents)
     state, inputs = algorithm.at(algorithm.run(base.episodes), rounds)
     before = of_rounds(algorithm, base.episodes, rounds)
     if wants is None:
@@ -350,14 +356,15 @@ def move(
     for key in wants:
         algorithm.variable(key)
     with theirs("wants= holds what is no change of its variable: {error}", of=ValueError):
-        moved = {
+        changed = {
             key: before[key] + array_of(key, added, finite=True) for key, added in wants.items()
         }
-        _, wanted = algorithm.step(state, inputs, moved)
+        _, wanted = algorithm.step(state, inputs, changed)
+    edit = Edit.of(writer.site, step, add=True)
     return graded(
         model,
         base,
-        edits={variable: [Edit.of(writer.site, step, add=True)]},
+        edits={variable: [edit]},
         rounds=rounds,
         outcome=outcome,
         algorithm=algorithm,
@@ -371,7 +378,8 @@ def move(
 def flat(x: NDArray[Any]) -> NDArray[np.float64]:
     """Return values ``[episode, round, ...]`` with all of their numbers in one axis."""
     n_numbers = int(np.prod(x.shape[2:]))
-    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], n_numbers)
+    numbers = np.asarray(x, dtype=np.float64)
+    return numbers.reshape(*x.shape[:2], n_numbers)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -411,9 +419,11 @@ class Transition:
     def goal(self, algorithm: Algorithm) -> Values:
         """Return what the algorithm makes of the state before, with its own values of what was not decoded."""
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
+        read = ", ".join(self.shapes)
+        are_carried = set(self.shapes) <= set(algorithm.state)
         require(
-            set(self.shapes) <= set(algorithm.state),
-            f"{algorithm.name} carries {carried} from round to round; the writer reads {', '.join(self.shapes)}",
+            are_carried,
+            f"{algorithm.name} carries {carried} from round to round; the writer reads {read}",
         )
         values = algorithm.run(self.episodes)
         state = {key: values[key][:, list(self.rounds)] for key in algorithm.state}
@@ -437,7 +447,8 @@ class Transition:
             spread = (steps - steps.mean(0)) / unit
             n = len(steps)
             missed = missed + (error**2).sum(-1)
-            varied = varied + (spread**2).sum(-1) * n / max(n - 1, 1)
+            squares = (spread**2).sum(-1)
+            varied = varied + squares * n / max(n - 1, 1)
         return missed, varied
 
     def under(self, algorithm: Algorithm) -> StepResult:
@@ -447,14 +458,18 @@ class Transition:
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=players).complement
         row = {"state": keys, "horizon": self.horizon}
         row |= {"r2": r2.estimate, "low": r2.low, "high": r2.high}
-        on = "One round" if self.horizon == 1 else f"{self.horizon} rounds"
+        lag = "One round" if self.horizon == 1 else f"{self.horizon} rounds"
         by_round = varied.sum(0)
         spread = np.where(by_round > 0, by_round, np.nan)  # where nothing varies there is no R2
-        line = over({"round started from": self.rounds}, {"step R2": 1 - missed.sum(0) / spread})
+        r2_by_round = 1 - missed.sum(0) / spread
+        line = over({"round started from": self.rounds}, {"step R2": r2_by_round})
         axes = {"x": "round started from", "ylabel": f"R2 of {keys}"}
         chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
+        sentence = (
+            f"{lag} on, the model makes the algorithm's step of the decoded {keys} with R2 {r2}."
+        )
         return StepResult(
-            sentence=f"{on} on, the model makes the algorithm's step of the decoded {keys} with R2 {r2}.",
+            sentence=sentence,
             table=pd.DataFrame([row]),
             picture=lambda figures: figures.curves(line, **axes),
             settings=self.settings | chosen,
@@ -471,9 +486,11 @@ class Transition:
         goal = self.goal(algorithm)
         missed, n_moving = 0.0, 0
         for key in self.shapes:
-            size = float(((self.after[key] - self.before[key]) ** 2.0).mean())
-            error = float(((self.after[key] - goal[key]) ** 2).mean() / (size or 1.0))
-            missed += error
+            after = self.after[key]
+            squares = (after - self.before[key]) ** 2.0
+            size = float(squares.mean())
+            missed_squares = (after - goal[key]) ** 2
+            missed += float(missed_squares.mean() / (size or 1.0))
             n_moving += bool(size)
         return missed / n_moving if n_moving else float("nan")
 
@@ -504,26 +521,31 @@ def transition(
     base = run_of(model, episodes, "moving the state")
     rounds = select_rounds(round, base.n_rounds)
     last = base.n_rounds - horizon
+    is_inside = horizon >= 1 and max(rounds) <= last
     require(
-        horizon >= 1 and max(rounds) <= last,
+        is_inside,
         f"rounds {rounds} with horizon {horizon} must lie within the {base.n_rounds} rounds; the last one to start "
         f"from is {last}",
     )
     latents = base.latents[:, rounds].double()
-    left = base.latents[:, [t + horizon for t in rounds]]  # the rollout has run on from there
+    latents_after = base.latents[:, [t + horizon for t in rounds]]  # the rollout ran on from there
+    layout = base.layout
     if by is not None:
         shape = base.n_episodes, len(rounds)
-        moved = _read_carried(latents, site, base.layout) + writer.step(by, shape).to(latents)
+        step = writer.step(by, shape).to(latents)
+        changed = _read_carried(latents, site, layout) + step
         rows = latents.flatten(0, 1)
-        new = moved.reshape(site.read(rows, base.layout).shape)
-        latents = write(rows, site, base.layout, new).unflatten(0, shape)
-        left = run_on(model, base, rounds, horizon, latents).carried[0, :, :, 0]
+        new = changed.reshape(site.read(rows, layout).shape)
+        latents = write(rows, site, layout, new).unflatten(0, shape)
+        latents_after = run_on(model, base, rounds, horizon, latents).carried[0, :, :, 0]
+    before = writer.read(_read_carried(latents, site, layout))
+    after = writer.read(_read_carried(latents_after, site, layout))
     return Transition(
         episodes=base.episodes,
         rounds=tuple(rounds),
         horizon=horizon,
         shapes=dict(writer.shapes),
-        before=writer.read(_read_carried(latents, site, base.layout)),
-        after=writer.read(_read_carried(left, site, base.layout)),
+        before=before,
+        after=after,
         settings=provenance(model, rounds=rounds, moved=sorted(by or ())),
     )

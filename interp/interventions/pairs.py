@@ -92,14 +92,16 @@ class Pair:
 
     def readout(self, run: Rollout) -> Readout:
         """Return what ``run`` gives from :attr:`round` to :attr:`read_round`."""
-        return Readout(run.predictions[:, self._span], run.latents[:, self.read_round + 1])
+        predictions = run.predictions[:, self._span]
+        return Readout(predictions, run.latents[:, self.read_round + 1])
 
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
         """Return the task's loss of predictions from :attr:`round` to :attr:`read_round`, by the clean episodes."""
-        wanted = self.clean.predictions[:, self._span].shape
+        wanted = tuple(self.clean.predictions[:, self._span].shape)
+        shape = tuple(predictions.shape)
         require(
-            predictions.shape[-len(wanted) :] == wanted,
-            f"predictions of shape {tuple(predictions.shape)} do not fit; their last axes must be {tuple(wanted)}",
+            shape[-len(wanted) :] == wanted,
+            f"predictions of shape {shape} do not fit; their last axes must be {wanted}",
         )
         data = catalog.of(self.layout).data
         return data.losses(predictions, self.clean_episodes, self._span)
@@ -201,9 +203,10 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     is_closer = gap.abs() * n**0.5 > _UNRELATED * others.std(0)
     if bool((is_equal | is_closer).any()):
         return
+    paired_share, other_share = float(paired.mean()), float(others.mean())
     warnings.warn(
-        f"clean and corrupted are no pair: rows that pair up differ in {float(paired.mean()):.0%} of what is fed, "
-        f"those that do not in {float(others.mean()):.0%}. A patch then comes from an unrelated episode, and is "
+        f"clean and corrupted are no pair: rows that pair up differ in {paired_share:.0%} of what is fed, "
+        f"those that do not in {other_share:.0%}. A patch then comes from an unrelated episode, and is "
         "read by the truth of the clean one; build the corrupted episodes from the clean ones, as the task's "
         "corruptions do",
         UserWarning,
@@ -214,7 +217,8 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
 def _list_fed(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
     """Return all that the first rows of a run are fed, as numbers."""
     fed = run.fed.each(lambda part: part[:n])
-    return torch.cat([fed.tokens.double(), fed.values.double()], -1)
+    numbers = [fed.tokens.double(), fed.values.double()]
+    return torch.cat(numbers, -1)
 
 
 def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
@@ -246,8 +250,8 @@ def paired_runs(
     """
     base_run = run_of(model, base, analysis)
     source_run = run_of(model, source, analysis)
-    shape, other = tuple(base_run.tokens.shape), tuple(source_run.tokens.shape)
-    require(shape == other, f"base and source must pair up, got {shape} and {other}")
+    shape, source_shape = tuple(base_run.tokens.shape), tuple(source_run.tokens.shape)
+    require(shape == source_shape, f"base and source must pair up, got {shape} and {source_shape}")
     return base_run, source_run
 
 
@@ -275,7 +279,8 @@ class Metric:
 
 def _last_prediction(readout: Readout, pair: Pair) -> Tensor:
     """Return the prediction of the round that is read."""
-    return readout.predictions.select(-1 - pair.layout.prediction_axes, -1)
+    round_axis = -1 - pair.layout.prediction_axes
+    return readout.predictions.select(round_axis, -1)
 
 
 def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
@@ -417,7 +422,8 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
         metric = fit("metric", name, Metric)
     if layout is None or layout.kind in metric.kinds:
         return metric
-    fitting = ", ".join(key for key, known in METRICS.items() if layout.kind in known.kinds)
+    kind = layout.kind
+    fitting = ", ".join(key for key, known in METRICS.items() if kind in known.kinds)
     what = f"a real number ({layout.kind!r})"
     if layout.kind == "classes":
         what = "one of several outcomes"

@@ -118,29 +118,26 @@ class PatchingResult(Result):
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """Return one row per site, the largest effect first: effect and fraction with 95 % intervals, p-value."""
-        index = pd.DataFrame(
-            {
-                "site": [str(site) for site in self.sites],
-                "component": [site.component for site in self.sites],
-                "layer": [site.layer for site in self.sites],
-                "head": [site.head for site in self.sites],
-                "position": [site.position for site in self.sites],
-            }
-        )
+        index = pd.DataFrame({"site": [str(site) for site in self.sites]})
+        for part in ("component", "layer", "head", "position"):
+            index[part] = [getattr(site, part) for site in self.sites]
         values, base, source = self._of_players()
         statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
+        moves = values - base
+        p_values = statistics.permutation_pvalue(seed=seed)
         frame = index.assign(
-            effect=(values - base).mean(-1).numpy(force=True),
+            effect=moves.mean(-1).numpy(force=True),
             effect_low=low.numpy(force=True),
             effect_high=high.numpy(force=True),
-            p_value=statistics.permutation_pvalue(seed=seed).numpy(force=True),
         )
-        effects = (values - base).double().numpy(force=True)
+        frame["p_value"] = p_values.numpy(force=True)
+        effects = moves.double().numpy(force=True)
         gaps = (source - base).double().numpy(force=True)
         weights = resample_weights(effects.shape[1], seed=seed)
         with np.errstate(invalid="ignore", divide="ignore"):
-            samples = (weights @ effects.T) / (weights @ gaps)[:, None]
+            of_gap = weights @ gaps
+            samples = (weights @ effects.T) / of_gap[:, None]
             frame["fraction"] = effects.mean(1) / gaps.mean()
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
         frame = frame.assign(
@@ -179,27 +176,29 @@ class PatchingResult(Result):
         rows = [_row_name(self.sites[i]) for i in patched]
         columns = [self.sites[i].position or "all" for i in patched]
         series = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns])
-        return series.unstack().loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
+        row_order = list(dict.fromkeys(rows))
+        column_order = list(dict.fromkeys(columns))
+        return series.unstack().loc[row_order, column_order]
 
     def plot(self, component: str = "") -> Any:
         """Draw a heat map of effects by layer and position: a panel for every component, or only the one named."""
         from interp.results import figures  # matplotlib is heavy
 
-        components = (
-            [component] if component else list(dict.fromkeys(s.component for s in self.sites))
-        )
-        title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read_round}"
+        components = [component]
+        if not component:
+            components = list(dict.fromkeys(site.component for site in self.sites))
+        patched = f"{self.direction} at round {self.round}"
+        title = f"{self.settings['model']}: {patched}, read at {self.read_round}"
         panels: dict[str, pd.DataFrame] = {}
         for key in components:
             panel = key if panels else f"{title}\n{key}"
             panels[panel] = self.grid(key, "effect")
-        columns = list(dict.fromkeys(name for grid in panels.values() for name in grid.columns))
-        return figures.heatmaps(
-            {panel: grid.reindex(columns=columns) for panel, grid in panels.items()},
-            label=f"effect on {self.metric} ({self.unit})",
-            xlabel="position",
-            ylabel=self._rows_are(components),
-        )
+        names = [name for grid in panels.values() for name in grid.columns]
+        columns = list(dict.fromkeys(names))
+        panels = {panel: grid.reindex(columns=columns) for panel, grid in panels.items()}
+        label = f"effect on {self.metric} ({self.unit})"
+        rows = self._rows_are(components)
+        return figures.heatmaps(panels, label=label, xlabel="position", ylabel=rows)
 
     def _rows_are(self, components: Sequence[str]) -> str:
         """Return what the rows of a picture are: heads, layers or points."""
@@ -228,16 +227,13 @@ class PatchingResult(Result):
             verb, run_name = "carries over", "corrupted"
         counted = f" ({self.settings['counted']})" if self.settings["counted"] else ""
         of_sites = f"of {len(self.sites)} sites{counted}"
+        of_run = f"of the {name} of the {run_name} run"
         site, share = self.best
         if share <= _RESTORES:
-            return (
-                f"Patching round {self.round}: none {of_sites} {verb} more than {_RESTORES:.0%} of the {name} of the "
-                f"{run_name} run."
-            )
-        return (
-            f"Patching round {self.round} at {site} {verb} {share:.0%} of the {name} of the {run_name} run, "
-            f"the most {of_sites}."
-        )
+            none = f"none {of_sites} {verb} more than {_RESTORES:.0%}"
+            return f"Patching round {self.round}: {none} {of_run}."
+        restored = f"{verb} {share:.0%} {of_run}"
+        return f"Patching round {self.round} at {site} {restored}, the most {of_sites}."
 
 
 def _row_name(site: Site) -> str:
@@ -280,10 +276,9 @@ class RoundsResult(Result):
     def _draw(self, figures: Any) -> Any:
         """Draw the effects of the sites that matter most, by the round that is patched."""
         first = self.by_round[0]
-        table = pd.DataFrame(
-            {result.round: result.effects.mean(-1).numpy(force=True) for result in self.by_round},
-            index=[str(site) for site in first.sites],
-        )
+        means = {result.round: result.effects.mean(-1) for result in self.by_round}
+        columns = {round: of_sites.numpy(force=True) for round, of_sites in means.items()}
+        table = pd.DataFrame(columns, index=[str(site) for site in first.sites])
         largest = table.abs().max(axis=1).rank(method="first", ascending=False)
         shown = table[largest <= _MOST_DRAWN]
         title = f"{first.settings['model']}: {first.direction}"
@@ -403,24 +398,26 @@ def of_pair(
         readout = Readout(outputs.predictions[:, :, 0], outputs.carried[:, :, 0, 0])
         return measure.measure(readout, pair)[..., None, None]
 
-    effects = run(
-        Experiment(
-            model=pair.model,
-            run=base,
-            edits={f"{i}: {cell}": [Edit.of(cell, source)] for i, cell in enumerate(cells)},
-            rounds=[pair.round],
-            horizon=pair.read_round - pair.round,
-            readout=read,
-            propagate=propagate,
-            update=measure.needs_update,
-        )
+    edits = {f"{i}: {cell}": [Edit.of(cell, source)] for i, cell in enumerate(cells)}
+    experiment = Experiment(
+        model=pair.model,
+        run=base,
+        edits=edits,
+        rounds=[pair.round],
+        horizon=pair.read_round - pair.round,
+        readout=read,
+        propagate=propagate,
+        update=measure.needs_update,
     )
+    effects = run(experiment)
     of_base = measure.measure(pair.readout(base), pair)
     of_source = measure.measure(pair.readout(source), pair)
     settings = provenance(pair.model, commit=pair.clean.commit, counted=pair.counted)
+    values = effects.values[:, :, 0, 0]
+    participants = participants_of(pair.clean_episodes)
     return PatchingResult(
         sites=tuple(cells),
-        values=effects.values[:, :, 0, 0],
+        values=values,
         base=of_base,
         source=of_source,
         metric=measure.key,
@@ -430,7 +427,7 @@ def of_pair(
         read_round=pair.read_round,
         propagate=propagate,
         settings=settings,
-        participants=participants_of(pair.clean_episodes),
+        participants=participants,
     )
 
 
@@ -492,19 +489,22 @@ def round_map(
 
     places = resolve_places(sites, model, base)
     name = " + ".join(map(str, places))
+    edits = [Edit(place, source) for place in places]
     experiment = Experiment(
         model=model,
         run=base,
-        edits={name: [Edit(place, source) for place in places]},
+        edits={name: edits},
         rounds=rounds,
         horizon=rounds[-1] - rounds[0],
         reads="each",
         readout=read,
     )
     gaps: dict[int, float] = {}
-    for t, at in pairs.items():
-        difference = measure.measure(at.readout(source), at) - measure.measure(at.readout(base), at)
-        gaps[t] = float(difference.double().numpy(force=True).mean())
+    for t, of_round in pairs.items():
+        of_source = measure.measure(of_round.readout(source), of_round)
+        of_base = measure.measure(of_round.readout(base), of_round)
+        difference = (of_source - of_base).double()
+        gaps[t] = float(difference.numpy(force=True).mean())
     frame = _make_map_table(run(experiment), gaps)
     grid = frame.pivot(index="patched", columns="read", values="effect")  # NaN before the patch
     lasts = _count_rounds_lit(grid)
@@ -512,12 +512,17 @@ def round_map(
     counted = f" ({pair.counted})" if pair.counted else ""
     title = f"{model.name}: {name}, round x round"
     axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
+    sentence = (
+        f"What is patched at {name} still moves {measure.key} by half of its largest effect {later} later"
+        f"{counted}."
+    )
+    frame = frame.assign(site=name, metric=measure.key, direction=direction)
+    settings = provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted)
     return Tabulated(
-        sentence=f"What is patched at {name} still moves {measure.key} by half of its largest effect {later} later"
-        f"{counted}.",
-        table=frame.assign(site=name, metric=measure.key, direction=direction),
+        sentence=sentence,
+        table=frame,
         picture=lambda figures: figures.heatmaps({title: grid}, **axes),
-        settings=provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted),
+        settings=settings,
     )
 
 
@@ -537,5 +542,7 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
 def _count_rounds_lit(grid: pd.DataFrame) -> int:
     """Return how many rounds later the mean size of the effect is last at least half of its largest."""
     sizes = grid.abs()
-    by_lag = np.array([np.diagonal(sizes, lag).mean() for lag in range(len(grid))])
-    return int(np.flatnonzero(by_lag >= by_lag.max() / 2)[-1])
+    lags = range(len(grid))
+    by_lag = np.array([np.diagonal(sizes, lag).mean() for lag in lags])
+    is_lit = by_lag >= by_lag.max() / 2
+    return int(np.flatnonzero(is_lit)[-1])

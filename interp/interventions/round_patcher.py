@@ -129,7 +129,9 @@ class RoundPatcher:
 
     def _find_start(self, cell: Site) -> int:
         """Return the first position that a cell changes."""
-        return self.run.layout.position(str(cell.position)) if self._is_placed(cell) else 0
+        if not self._is_placed(cell):
+            return 0
+        return self.run.layout.position(str(cell.position))
 
     def _is_unread(self, cell: Site) -> bool:
         """Return whether nothing that is read depends on a cell."""
@@ -179,7 +181,8 @@ class RoundPatcher:
                 late = [i for i in here if i not in early]
                 if late:
                     after = self._after(model, layer, patches.of(late), [starts[i] for i in late])
-                    resid = torch.cat([resid, after[:, self.end - resid.shape[1] : self.end]])
+                    first = self.end - resid.shape[1]
+                    resid = torch.cat([resid, after[:, first : self.end]])
                 order += early + late
             ordered = [indices[i] for i in order]
             if not self.update:
@@ -269,7 +272,8 @@ class _Patches:
         self.cells, self.source, self.layout = cells, source, layout
         self.masks: dict[str, Tensor] = {}
         for name in dict.fromkeys(cell.hook for cell in cells):
-            mask = np.zeros((len(cells), 1, *source[name].shape[1:-1], 1), dtype=bool)
+            axes = source[name].shape[1:-1]
+            mask = np.zeros((len(cells), 1, *axes, 1), dtype=bool)
             for row, cell in zip(mask, cells, strict=True):
                 if cell.hook == name:
                     row[cell.index(layout)] = True

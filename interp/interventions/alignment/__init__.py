@@ -124,7 +124,8 @@ class AlignmentResult(Result):
         }
         best = max(others, key=lambda name: others[name])
         learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
-        return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
+        basis = f"A basis of {self.rank} at {self.site} for {self.variable}"
+        return f"{basis} {learned}; {best}: {others[best]:.0%}."
 
     def _draw(self, figures: Any) -> Any:
         """Draw the accuracy of every condition with its interval."""
@@ -239,9 +240,11 @@ def align(
     n_informative = [pairs.n_informative for pairs in parts]
     informative = scoring.informative.numpy().reshape(shape)
     decided = ~scoring.tied.numpy().reshape(shape)
+    digest = None if smooth is None else smooth.digest()
+    informative_pairs = dict(zip(_FEWEST, n_informative, strict=True))
     settings = provenance(
         model,
-        smooth=None if smooth is None else smooth.digest(),
+        smooth=digest,
         algorithm=algorithm.key,
         rank=rank,
         steps=search.steps,
@@ -249,7 +252,7 @@ def align(
         seed=seed,
         commit=runs[0].commit,
         rounds=rounds,
-        informative=dict(zip(_FEWEST, n_informative, strict=True)),
+        informative=informative_pairs,
     )
     return AlignmentResult(
         variable=variable,
@@ -268,9 +271,10 @@ def align(
 def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
     """Raise where a part of the episodes has too few informative pairs."""
     for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
-        if pairs.n_informative < fewest:
+        n = pairs.n_informative
+        if n < fewest:
             raise AlignmentError(
-                f"{pairs.n_informative} of the {len(pairs)} pairs that {purpose} are informative (setting {variable!r} "
+                f"{n} of the {len(pairs)} pairs that {purpose} are informative (setting {variable!r} "
                 f"changes the algorithm's choice), and {fewest} are needed: give more episodes, more or later rounds, "
                 "or a variable that the prediction depends on"
             )
@@ -301,20 +305,19 @@ def _find_site(model: Machine, base: Any, sites: Site | str | Sequence[Site | st
     """Return the site, checked: one vector; of a transformer's residual stream, one that can reach the prediction."""
     layout = model.layout.fit(base)
     place = resolve_one(sites, model, layout)
+    axes, position = place.kind.axes, place.position
+    is_at_position = axes == "pos" and position is not None
     require(
-        place.kind.axes in ("", "latent")
-        or (place.kind.axes == "pos" and place.position is not None),
+        is_at_position or axes in ("", "latent"),
         "aligning needs one vector: 'latent', a point without positions, or a site of the residual stream with a "
         f"position, got {str(place)!r}",
     )
     last = layout.predict_position
-    if (
-        place.kind.axes == "pos"
-        and runs_from(model)
-        and layout.position(str(place.position)) > last
-    ):
+    is_in_stream = is_at_position and runs_from(model)
+    if is_in_stream and layout.position(str(position)) > last:
+        first_label, last_label = layout.labels[0], layout.labels[last]
         raise AlignmentError(
-            f"{place.position!r} comes after {layout.labels[last]!r}, where the prediction is read, and cannot change "
-            f"it: give a position from {layout.labels[0]!r} to {layout.labels[last]!r}"
+            f"{position!r} comes after {last_label!r}, where the prediction is read, and cannot change "
+            f"it: give a position from {first_label!r} to {last_label!r}"
         )
     return place

@@ -83,11 +83,12 @@ class Pairs:
         """``n`` pairs, with replacement: informative and others equally often, and of each kind every round."""
         weights = torch.zeros(len(self), dtype=torch.float64)
         for kind in (self.informative, ~self.informative & ~self.tied):
-            counts = torch.bincount(self.rounds[kind])
-            weights[kind] = 1 / (counts[self.rounds[kind]] * (counts > 0).sum()).double()
-        return torch.multinomial(
-            weights, n, replacement=True, generator=torch.Generator().manual_seed(seed)
-        )
+            rounds = self.rounds[kind]
+            counts = torch.bincount(rounds)
+            n_of_kind = counts[rounds] * (counts > 0).sum()
+            weights[kind] = 1 / n_of_kind.double()
+        generator = torch.Generator().manual_seed(seed)
+        return torch.multinomial(weights, n, replacement=True, generator=generator)
 
 
 def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.ndarray, " chosen"]]:
@@ -121,29 +122,33 @@ def make_pairs(
 
     The values are those of every variable at the rounds of base and source episodes, ``[episode, round, ...]``.
     """
-    n, n_rounds = len(episodes), len(next(iter(base_values.values()))[0])
+    first_values = next(iter(base_values.values()))
+    n, n_rounds = len(episodes), len(first_values[0])
     n_sources = min(n, max(1, _LARGEST // (n * n_rounds)))
     bases, shifts, rounds = np.meshgrid(
         np.arange(n), np.arange(n_sources), np.arange(n_rounds), indexing="ij"
     )
-    base, source = (
-        episodes[i].ravel() * n_rounds + rounds.ravel() for i in (bases, (bases + shifts) % n)
-    )
-    before, theirs = (
-        _rows_of(values, rows) for values, rows in ((base_values, base), (source_values, source))
-    )
+    sources = (bases + shifts) % n
+    rounds = rounds.ravel()
+    base = episodes[bases].ravel() * n_rounds + rounds
+    source = episodes[sources].ravel() * n_rounds + rounds
+    before, theirs = _rows_of(base_values, base), _rows_of(source_values, source)
     target, tied = _outcome(algorithm, before, theirs[variable], variable)
     unpatched, tied_before = _outcome(algorithm, before, before[variable], variable)
     tied |= tied_before
-    informative = (target.argmax(-1) != unpatched.argmax(-1)) & ~tied
-    return Pairs(
-        n, *(torch.from_numpy(x) for x in (base, source, rounds.ravel(), target, informative, tied))
-    )
+    is_changed = target.argmax(-1) != unpatched.argmax(-1)
+    informative = is_changed & ~tied
+    arrays = (base, source, rounds, target, informative, tied)
+    return Pairs(n, *(torch.from_numpy(array) for array in arrays))
 
 
 def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Chosen rounds ``[row, 1, ...]`` of variables ``[episode, round, ...]``."""
-    return {key: value.reshape(-1, 1, *value.shape[2:])[rows] for key, value in values.items()}
+    chosen = {}
+    for key, value in values.items():
+        by_row = value.reshape(-1, 1, *value.shape[2:])
+        chosen[key] = by_row[rows]
+    return chosen
 
 
 def _outcome(
@@ -155,10 +160,9 @@ def _outcome(
     if algorithm.variable(variable).kind == "real":
         rng, size = np.random.default_rng(0), _TIE * value.std()
         for _ in range(_N_MOVES):
-            moved = _outcome_of(
-                algorithm, base, value + size * rng.standard_normal(value.shape), variable
-            )
-            tied |= moved.argmax(-1) != distribution.argmax(-1)
+            shifted = value + size * rng.standard_normal(value.shape)
+            near = _outcome_of(algorithm, base, shifted, variable)
+            tied |= near.argmax(-1) != distribution.argmax(-1)
     return distribution, tied
 
 
@@ -182,31 +186,35 @@ def identified_rank(
     informative = np.flatnonzero(pairs.informative.numpy())
     if n == 1 or not len(informative):
         return n
-    at = informative[:: max(1, len(informative) // _N_CROSSINGS)][:_N_CROSSINGS]
-    base, source = pairs.base.numpy()[at], pairs.source.numpy()[at]
+    every = max(1, len(informative) // _N_CROSSINGS)
+    looked_at = informative[::every][:_N_CROSSINGS]
+    base, source = pairs.base.numpy()[looked_at], pairs.source.numpy()[looked_at]
     start = base_values[variable].reshape(-1, n)[base]
     path = source_values[variable].reshape(-1, n)[source] - start
+    n_pairs = len(looked_at)
 
     def choice(values: Float[NDArray, "row element"]) -> NDArray:
-        rows = _rows_of(base_values, np.repeat(base, len(values) // len(base)))
-        return _outcome_of(
-            algorithm, rows, values.reshape(len(values), 1, *shape), variable
-        ).argmax(-1)
+        n_rows = len(values)
+        rows = _rows_of(base_values, np.repeat(base, n_rows // n_pairs))
+        value = values.reshape(n_rows, 1, *shape)
+        return _outcome_of(algorithm, rows, value, variable).argmax(-1)
 
-    before, ones = choice(start), np.ones(len(at))
+    before, ones = choice(start), np.ones(n_pairs)
     crossing, _ = _crossings(choice, before, start, path, 0 * ones, ones)
     h = _STEP * float(base_values[variable].std())
-    moved = np.stack([sign * h * np.eye(n)[j] for j in range(n) for sign in (1, -1)])
-    low, high = (np.repeat(crossing + sign * _REACH, 2 * n) for sign in (-1, 1))
-    before, along, starts = (np.repeat(x, 2 * n, 0) for x in (before, path, start))
-    shifted, bracketed = _crossings(
-        choice, before, starts + np.tile(moved, (len(at), 1)), along, low, high
-    )
-    normals = (shifted.reshape(len(at), n, 2) @ np.array([1.0, -1.0]))[
-        bracketed.reshape(len(at), -1).all(-1)
-    ]
+    unit = np.eye(n)
+    shifts = np.stack([sign * h * unit[j] for j in range(n) for sign in (1, -1)])
+    n_shifts = 2 * n
+    low, high = (np.repeat(crossing + sign * _REACH, n_shifts) for sign in (-1, 1))
+    before, along, starts = (np.repeat(x, n_shifts, 0) for x in (before, path, start))
+    starts = starts + np.tile(shifts, (n_pairs, 1))
+    shifted, bracketed = _crossings(choice, before, starts, along, low, high)
+    normals = shifted.reshape(n_pairs, n, 2) @ np.array([1.0, -1.0])
+    is_bracketed = bracketed.reshape(n_pairs, -1).all(-1)
+    normals = normals[is_bracketed]
     lengths = np.linalg.norm(normals, axis=-1, keepdims=True)
-    normals = normals[lengths[:, 0] > 0] / lengths[lengths[:, 0] > 0]
+    has_length = lengths[:, 0] > 0
+    normals = normals[has_length] / lengths[has_length]
     if not len(normals):
         return n
     singular = np.linalg.svd(normals, compute_uv=False)
@@ -256,15 +264,16 @@ class RoundsWithSite:
         self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
     ) -> None:
         self.model, self.layout, self.site, self.hook = model, runs[0].layout, site, site.hook
-        self.gives_probabilities = (
-            getattr(getattr(model, "config", model), "output", "logits") == "probability"
-        )
+        config = getattr(model, "config", model)
+        self.gives_probabilities = getattr(config, "output", "logits") == "probability"
         self.may_lack_gradient = True  # the site may be computed after the prediction is read
         self.rows = Rows.of(runs[0], rounds)
-        caches = (replay(model, run, rounds=rounds, names_filter=self.hook)[2] for run in runs)
-        self.own, self.source = (
-            site.read(cache[self.hook].flatten(0, 1), self.layout).flatten(1) for cache in caches
-        )
+        vectors = []
+        for run in runs:
+            _, _, cache = replay(model, run, rounds=rounds, names_filter=self.hook)
+            activation = cache[self.hook].flatten(0, 1)
+            vectors.append(site.read(activation, self.layout).flatten(1))
+        self.own, self.source = vectors
         self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
         if site.kind.axes == "latent":
             rows = carried_mask(model)[: runs[0].latents.shape[2]]
@@ -281,7 +290,8 @@ class RoundsWithSite:
         """An orthonormal basis of the directions in which the activations of base and source differ."""
         moves = self.source[pairs.source] - self.own[pairs.base]
         values, vectors = torch.linalg.eigh(moves.T @ moves)
-        return vectors[:, values > _DIFFERS**2 * values.max()]
+        differs = values > _DIFFERS**2 * values.max()
+        return vectors[:, differs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """Outcomes ``[pair, outcome]`` under an intervention, with its gradient, for the pairs ``at``."""
@@ -291,23 +301,20 @@ class RoundsWithSite:
             return intervention(own.flatten(1), source).view_as(own)
 
         rows = self.rows.part(pairs.base[at])
-        done, _ = passed(
-            self.model, rows, self.layout, [(self.site, change)], gradient=torch.is_grad_enabled()
-        )
+        changes = [(self.site, change)]
+        gradient = torch.is_grad_enabled()
+        done, _ = passed(self.model, rows, self.layout, changes, gradient=gradient)
         outcomes = self.layout.distribution(done.prediction)
-        return (
-            outcomes
-            if self.gives_probabilities
-            else outcomes.clamp_min(torch.finfo(outcomes.dtype).tiny).log()
-        )
+        if self.gives_probabilities:
+            return outcomes
+        tiny = torch.finfo(outcomes.dtype).tiny
+        return outcomes.clamp_min(tiny).log()
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """:meth:`trained` for all pairs, without a gradient, on the CPU."""
+        chunks = torch.arange(len(pairs)).split(CHUNK)
         with torch.no_grad():
-            parts = [
-                self.trained(intervention, pairs, at).cpu()
-                for at in torch.arange(len(pairs)).split(CHUNK)
-            ]
+            parts = [self.trained(intervention, pairs, chunk).cpu() for chunk in chunks]
         return torch.cat(parts)
 
 
@@ -329,35 +336,29 @@ class _RoundsFromSite(RoundsWithSite):
         self.hook = site.hook if site.layer is not None else "blocks.0.hook_resid_pre"
         start = self.layout.position(str(site.position))
         resid = f"blocks.{self.layer}.hook_resid_pre"
-        past = [
-            f"blocks.{i}.attn.hook_{kv}"
-            for i in range(self.layer, model.config.n_layers)
-            for kv in "kv"
-        ]
-        _, _, known = replay(
-            model,
-            runs[0],
-            rounds=rounds,
-            names_filter=list(dict.fromkeys([resid, self.hook, *past])),
-        )
+        layers = range(self.layer, model.config.n_layers)
+        past = [f"blocks.{i}.attn.hook_{kv}" for i in layers for kv in "kv"]
+        names = list(dict.fromkeys([resid, self.hook, *past]))
+        _, _, known = replay(model, runs[0], rounds=rounds, names_filter=names)
         _, _, theirs = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
-        self.own, self.source = (
-            cache[self.hook][:, :, start].flatten(0, 1) for cache in (known, theirs)
-        )
+        activations = (known[self.hook], theirs[self.hook])
+        self.own, self.source = (x[:, :, start].flatten(0, 1) for x in activations)
         self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
-        self.resid = known[resid][:, :, start : self.layout.predict_position + 1].flatten(0, 1)
+        end = self.layout.predict_position + 1
+        self.resid = known[resid][:, :, start:end].flatten(0, 1)
         before = [known[name][:, :, :start].flatten(0, 1) for name in past]
-        self.past = list(zip(before[::2], before[1::2], strict=True)) if start else None
+        keys, values = before[::2], before[1::2]
+        self.past = list(zip(keys, values, strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
         """What the model gives for each outcome, in base rounds ``rows``: logits or probabilities."""
-        past = (
-            None
-            if self.past is None
-            else (KeyValues(keys[rows], values[rows]) for keys, values in self.past)
-        )
-        resid = self.model.run_from(self.resid[rows], self.layer, past=past)
-        return self.model.unembed(self.model.ln_final(resid[:, -1]))[:, : self.layout.n_outputs]
+        past = None
+        if self.past is not None:
+            past = (KeyValues(keys[rows], values[rows]) for keys, values in self.past)
+        model = self.model
+        resid = model.run_from(self.resid[rows], self.layer, past=past)
+        logits = model.unembed(model.ln_final(resid[:, -1]))
+        return logits[:, : self.layout.n_outputs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """:meth:`__call__` under an intervention, with its gradient, for the pairs ``at``."""
@@ -369,14 +370,17 @@ class _RoundsFromSite(RoundsWithSite):
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """:meth:`__call__` under an intervention, for all pairs, without a gradient; those that are alike run once."""
-        new = intervention(self.own[pairs.base], self.source[pairs.source]).detach().double().cpu()
-        rows, which = torch.cat([pairs.base.unsqueeze(1), new], 1).unique(
-            dim=0, return_inverse=True
-        )
-        base, new, first = rows[:, 0].long(), rows[:, 1:], torch.zeros(len(rows), dtype=torch.long)
-        return intervened_logits(
+        base = pairs.base
+        new = intervention(self.own[base], self.source[pairs.source])
+        new = new.detach().double().cpu()
+        every = torch.cat([base.unsqueeze(1), new], 1)
+        rows, which = every.unique(dim=0, return_inverse=True)
+        base, new = rows[:, 0].long(), rows[:, 1:]
+        first = torch.zeros(len(rows), dtype=torch.long)
+        logits = intervened_logits(
             self.model, self.hook, lambda _, new: new, base, new, self, positions=first
-        )[which]
+        )
+        return logits[which]
 
 
 def rounds_with(
@@ -425,23 +429,22 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
     fits: list[Fit] = []
     with frozen(rounds.model):
         with torch.no_grad():
-            nothing = float(
-                _loss(
-                    rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, search.seed)
-                )
-            )
+            drawn = stopping.drawn(_N_STOPPING, search.seed)
+            nothing = float(_loss(rounds, lambda base, _: base, stopping, drawn))
         frame = rounds.differences(training)
         if not frame.shape[1]:
-            return Fit(rounds.random_basis(rank, search.seed).to(frame), nothing, (0,))
+            basis = rounds.random_basis(rank, search.seed)
+            return Fit(basis.to(frame), nothing, (0,))
+        solved = _SOLVED * nothing
         for start in range(search.restarts):
             seed = search.seed + _SEEDS_APART * start
-            fits.append(
-                _start(rounds, frame, rank, training, stopping, search, seed, _SOLVED * nothing)
-            )
-            if fits[-1].loss <= _SOLVED * nothing:
+            trained = _start(rounds, frame, rank, training, stopping, search, seed, solved)
+            fits.append(trained)
+            if trained.loss <= solved:
                 break
     best = min(fits, key=lambda fit: fit.loss)
-    return Fit(best.basis, best.loss, tuple(fit.steps[0] for fit in fits))
+    steps = tuple(fit.steps[0] for fit in fits)
+    return Fit(best.basis, best.loss, steps)
 
 
 def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
@@ -451,16 +454,13 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
         return True
     subspace = _subspace(frame, rank, seed)
     with frozen(rounds.model):
-        loss = _loss(
-            rounds,
-            SubspaceInterchange(frame @ subspace.basis),
-            training,
-            training.drawn(_BATCH, seed),
-        )
+        step = SubspaceInterchange(frame @ subspace.basis)
+        loss = _loss(rounds, step, training, training.drawn(_BATCH, seed))
         if not loss.requires_grad or frame.shape[1] <= rank:
             return loss.requires_grad
         loss.backward()
-    return any(bool(one.grad.any()) for one in subspace.parameters() if one.grad is not None)
+    gradients = [parameter.grad for parameter in subspace.parameters()]
+    return any(bool(gradient.any()) for gradient in gradients if gradient is not None)
 
 
 def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -> LearnedSubspace:
@@ -495,7 +495,8 @@ def _start(
                 loss = float(_loss(rounds, SubspaceInterchange(basis), stopping, looked_at))
             if loss < best.loss:
                 best = Fit(basis, loss, (i,))
-        if batch is None or best.loss <= solved or i - best.steps[0] >= _PATIENCE * _CHECK_EVERY:
+        is_patient = i - best.steps[0] < _PATIENCE * _CHECK_EVERY
+        if batch is None or best.loss <= solved or not is_patient:
             break
         optimizer.zero_grad()
         _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, batch).backward()
@@ -513,5 +514,6 @@ def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) 
     outcomes = rounds.trained(step, pairs, at)
     target = pairs.target[at].to(outcomes)
     if rounds.gives_probabilities:
-        return (outcomes - target).square().sum(-1).mean()
+        squares = (outcomes - target).square()
+        return squares.sum(-1).mean()
     return cross_entropy(outcomes, target)
