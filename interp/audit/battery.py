@@ -74,24 +74,23 @@ def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResul
 def _measure_checks(trial: Trial) -> list[Measure]:
     """Measure the six checks, in the order in which a sentence about the model names them."""
     matters = used.content(trial)
+    is_used = matters.verdict == "yes"
+    measures = [used.used(trial, ALL), matters, shortcuts.side(trial)]
     return [
-        used.used(trial, ALL),
-        matters,
-        shortcuts.side(trial),
+        *measures,
         used.lasts(trial),
         content.decoded(trial),
-        content.few(trial, is_used=matters.verdict == "yes"),
+        content.few(trial, is_used=is_used),
     ]
 
 
 def _make_tables(trial: Trial) -> dict[str, pd.DataFrame]:
-    return {
-        "without": used.without(trial),
-        "used": used.table(trial),
-        "by_round": used.by_round(trial),
-        "presence": used.presence(trial),
-        "directions": content.table(trial),
-        "doses": content.doses(trial),
-        "groups": shortcuts.group_table(trial),
-        "shortcuts": shortcuts.table(trial),
+    tabulate = {
+        "without": used.without,
+        "used": used.table,
+        "by_round": used.by_round,
+        "presence": used.presence,
     }
+    tabulate |= {"directions": content.table, "doses": content.doses}
+    tabulate |= {"groups": shortcuts.group_table, "shortcuts": shortcuts.table}
+    return {name: make_table(trial) for name, make_table in tabulate.items()}

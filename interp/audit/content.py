@@ -70,7 +70,8 @@ def _measure_effects(
 ) -> Float[np.ndarray, "state episode"]:
     """Measure how far the prediction of a round moves where each of several states is read."""
     predictions = trial.continued(torch.stack(list(states)), [round] * len(states), horizon=1)
-    return trial.distance(trial.distribution(predictions)[:, :, round], trial.plain[:, round])
+    changed = trial.distribution(predictions)[:, :, round]
+    return trial.distance(changed, trial.plain[:, round])
 
 
 class _ByRank(NamedTuple):
@@ -84,18 +85,19 @@ class _ByRank(NamedTuple):
 
 @remembered
 def _effects_by_rank(trial: Trial, round: int) -> _ByRank:
-    own = trial.read([round])[0]
+    states_read = trial.read([round])[0]
     donor = change_states(trial, [round], Change.DONOR)[0]
-    change = (donor - own).flatten(1).double()
-    axes = _principal_directions(own)
+    change = (donor - states_read).flatten(1).double()
+    axes = _principal_directions(states_read)
     ranks = sorted({min(k, len(axes)) for k in (*_RANKS, len(axes))})
-    random = _random_directions(change.shape[1], max(ranks), trial.budget.seed).to(change)
+    drawn = _random_directions(change.shape[1], max(ranks), trial.budget.seed)
+    random = drawn.to(change)
 
     states = []
     for directions in (axes, random):
         for k in ranks:
-            part = _project(change, directions[:k]).to(own)
-            states.append(own + part.unflatten(1, own.shape[1:]))
+            part = _project(change, directions[:k]).to(states_read)
+            states.append(states_read + part.unflatten(1, states_read.shape[1:]))
     effects = _measure_effects(trial, round, [*states, donor])
     n = len(ranks)
     return _ByRank(ranks, effects[:n], effects[n : 2 * n], effects[-1])
@@ -104,11 +106,12 @@ def _effects_by_rank(trial: Trial, round: int) -> _ByRank:
 def table(trial: Trial) -> pd.DataFrame:
     """Tabulate the share of the effect by round and number of directions, principal and random."""
     rows = []
-    for t in sorted({trial.writes[len(trial.writes) // 2], trial.writes[-1]}):
-        found = _effects_by_rank(trial, t)
-        for i, k in enumerate(found.ranks):
-            share = ratio_interval(found.principal[i], found.whole, participants=trial.whose)
-            random = ratio_interval(found.random[i], found.whole, participants=trial.whose)
+    middle = trial.writes[len(trial.writes) // 2]
+    for t in sorted({middle, trial.writes[-1]}):
+        effects = _effects_by_rank(trial, t)
+        for i, k in enumerate(effects.ranks):
+            share = ratio_interval(effects.principal[i], effects.whole, participants=trial.whose)
+            random = ratio_interval(effects.random[i], effects.whole, participants=trial.whose)
             row = {"round": t, "directions": k, **share.columns("share")}
             rows.append({**row, "random": random.estimate})
     return pd.DataFrame(rows)
@@ -117,9 +120,11 @@ def table(trial: Trial) -> pd.DataFrame:
 def doses(trial: Trial) -> pd.DataFrame:
     """Tabulate the effect of a part of the way to another episode's state, as a share of that of the whole way."""
     t = trial.writes[-1]
-    own = trial.read([t])[0]
+    state_read = trial.read([t])[0]
     donor = change_states(trial, [t], Change.DONOR)[0]
-    effects = _measure_effects(trial, t, [own + dose * (donor - own) for dose in _DOSES])
+    effects = _measure_effects(
+        trial, t, [state_read + dose * (donor - state_read) for dose in _DOSES]
+    )
     whole = effects[_DOSES.index(1.0)]
     rows = []
     for dose, effect in zip(_DOSES, effects, strict=True):
@@ -139,17 +144,18 @@ def few(trial: Trial, is_used: bool) -> Measure:
         return Measure(key="directions", claim=claim, lacking=lacking)
     n = _size_of_memory(trial) or _FEW
     losses = _losses_by_directions(trial, n)
-    random_share = (losses.donor - losses.random).sum() / (losses.donor - losses.own).sum()
+    worth = (losses.donor - losses.own).sum()
+    random_share = (losses.donor - losses.random).sum() / worth
+    controls = trial.untrained(lambda copy: _share_of_copy(copy, n))
+    controls[f"a random choice of {n}"] = Control(float(random_share))
+    threshold = THRESHOLDS["kept"].value
     return Measure(
         key="directions",
         claim=claim,
         number=losses.share(trial),
-        threshold=THRESHOLDS["kept"].value,
+        threshold=threshold,
         unit=f"share of the worth of a state that {n} of its directions have",
-        controls={
-            **trial.untrained(lambda copy: _share_of_copy(copy, n)),
-            f"a random choice of {n}": Control(float(random_share)),
-        },
+        controls=controls,
         yes="uses few directions of its state",
         no="spreads what it uses over many directions",
         rests_on=("directions", "doses"),
@@ -183,9 +189,9 @@ class _Losses(NamedTuple):
 def _losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     rounds = list(range(1, trial.shape[1]))
     states = trial.read(rounds)
-    own = states.flatten(2).double()
+    own_states = states.flatten(2).double()
     donor = change_states(trial, rounds, Change.DONOR).flatten(2).double()
-    random = _random_directions(own.shape[2], n_directions, trial.budget.seed).to(own)
+    random = _random_directions(own_states.shape[2], n_directions, trial.budget.seed).to(own_states)
 
     def lose(changed: Float[Tensor, "written episode number"]) -> Array:
         read = changed.to(states).unflatten(2, states.shape[2:])
@@ -196,11 +202,12 @@ def _losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     with_principal = donor.clone()
     with_random = donor.clone()
     for i, state in enumerate(states):
-        back = own[i] - donor[i]
+        back = own_states[i] - donor[i]
         with_principal[i] += _project(back, _principal_directions(state)[:n_directions])
         with_random[i] += _project(back, random)
+    own_losses = trial.own_losses[:, 1:].sum(1)
     return _Losses(
-        own=trial.own_losses[:, 1:].sum(1),
+        own=own_losses,
         donor=lose(donor),
         principal=lose(with_principal),
         random=lose(with_random),
@@ -225,8 +232,8 @@ def decoded(trial: Trial) -> Measure:
     n_episodes, n_rounds = trial.shape
     wide = trial
     if n_episodes < PLATEAU:
-        more = replace(trial.budget, episodes=PLATEAU)
-        wide = Trial.of(trial.model, more, seed=_MORE_SEED, n_rounds=n_rounds)
+        larger = replace(trial.budget, episodes=PLATEAU)
+        wide = Trial.of(trial.model, larger, seed=_MORE_SEED, n_rounds=n_rounds)
     memory = flat(algorithm.run(trial.episodes)[algorithm.memory])[:, 1:]
     memory_wide = flat(algorithm.run(wide.episodes)[algorithm.memory])[:, 1:]
     number = _score(trial, memory)
@@ -253,7 +260,8 @@ def decoded(trial: Trial) -> Measure:
 
 
 def _varies(trial: Trial) -> bool:
-    return bool(trial.run.latents[:, 1:].std(0).any())
+    spread = trial.run.latents[:, 1:].std(0)
+    return bool(spread.any())
 
 
 def _lacks_to_decode(trial: Trial) -> str:
@@ -284,10 +292,10 @@ def _score(
     """Return the cross-fitted R2 of a ridge map from the state to a memory."""
     features = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2)
     target = memory[rows]
-    whose = trial.whose[rows]
+    participants = trial.whose[rows]
     predicted = cross_fitted(
-        features, target, ridge=RIDGE, seed=trial.budget.seed, participants=whose
+        features, target, ridge=RIDGE, seed=trial.budget.seed, participants=participants
     )
     missed = ((predicted.numpy(force=True) - target) ** 2).sum((1, 2))
     varied = ((target.mean(0) - target) ** 2).sum((1, 2))
-    return ratio_interval(missed, varied, participants=whose).complement
+    return ratio_interval(missed, varied, participants=participants).complement

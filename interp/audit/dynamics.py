@@ -85,7 +85,7 @@ def fixed_points(
     integer("starts", starts, 1)
     trial = Trial(model.eval(), episodes, replace(Budget.quick(), seed=seed))
     n_episodes, n_rounds = trial.shape
-    (at,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
+    (held_round,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
     require(0 <= episode < n_episodes, f"episode is 0 to {n_episodes - 1}, got {episode}")
     require(
         not trial.grows,
@@ -96,20 +96,21 @@ def fixed_points(
         n_numbers <= _WIDEST,
         f"fixed points take states of up to {_WIDEST} numbers, got {n_numbers}",
     )
-    held = _HeldRound.of(trial, at, episode)
-    visited = held.flatten(trial.run.latents[:, 1:].flatten(0, 1))
+    step = _HeldRound.of(trial, held_round, episode)
+    visited = step.flatten(trial.run.latents[:, 1:].flatten(0, 1))
     rng = np.random.default_rng(seed)
     drawn = rng.choice(len(visited), min(starts, len(visited)), replace=False)
-    found = _search(held, visited[drawn])
-    eigenvalues = _eigenvalues(held, found.points)
-    table = _tabulate(found, eigenvalues, visited)
+    points = _search(step, visited[drawn])
+    eigenvalues = _eigenvalues(step, points.points)
+    table = _tabulate(points, eigenvalues, visited)
+    sentence = _describe(table, f"{model.name}, with the inputs of round {held_round} held")
     return FixedPoints(
-        sentence=_describe(table, f"{model.name}, with the inputs of round {at} held"),
+        sentence=sentence,
         table=table,
-        picture=lambda figures: _draw(figures, table, found.points, visited),
-        points=found.points * held.unit,
+        picture=lambda figures: _draw(figures, table, points.points, visited),
+        points=points.points * step.unit,
         eigenvalues=eigenvalues,
-        unit=held.unit,
+        unit=step.unit,
     )
 
 
@@ -138,20 +139,23 @@ class _HeldRound:
         """Take the round of an episode, in double precision where the machine can be copied."""
         model = trial.model
         run = trial.run
-        one = slice(episode, episode + 1)
-        fed = run.fed.each(lambda part: part[one][:, [round]])
+        of_episode = slice(episode, episode + 1)
+        fed = run.fed.each(lambda part: part[of_episode][:, [round]])
         with suppress(Exception):  # a machine that cannot be copied is taken as it is
             model = copy.deepcopy(trial.model).to(torch.float64)
             fed = model.prepare(fed)
-        latents = run.latents[one][:, [round, round]].to(model.dtype)
-        predictions = run.predictions[one][:, [round]].to(model.dtype)
+        latents = run.latents[of_episode][:, [round, round]].to(model.dtype)
+        predictions = run.predictions[of_episode][:, [round]].to(model.dtype)
         unit = _spread_of(run.latents[:, 1:])
         relative = 1e-5 if model.dtype == torch.float64 else 1e-3
+        live = carried_mask(trial.model).flatten()
+        template = run.latents[0, 1].to(model.dtype)
+        of_round = replace(run, predictions=predictions, latents=latents, fed=fed)
         return cls(
             model=model,
-            run=replace(run, predictions=predictions, latents=latents, fed=fed),
-            live=carried_mask(trial.model).flatten(),
-            template=run.latents[0, 1].to(model.dtype),
+            run=of_round,
+            live=live,
+            template=template,
             unit=unit,
             delta=relative * unit,
         )
@@ -179,7 +183,8 @@ class _HeldRound:
     def move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
         """Return the step that the round makes from a point."""
         state = self.place(point).unsqueeze(0)
-        return np.asarray(self.flatten(self.leave(state))[0] - self.flatten(state)[0])
+        left_behind = self.flatten(self.leave(state))[0]
+        return np.asarray(left_behind - self.flatten(state)[0])
 
     def jacobian(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
         """Differentiate the round at a point by central differences.
@@ -190,10 +195,10 @@ class _HeldRound:
         index = self.live.nonzero()[:, 0]
         n = len(index)
         state = self.place(point)
-        moved = state.flatten().repeat(2 * n, 1)
-        moved[torch.arange(n), index] += self.delta
-        moved[torch.arange(n, 2 * n), index] -= self.delta
-        after = self.leave(moved.unflatten(1, state.shape)).flatten(1)[:, index]
+        nearby = state.flatten().repeat(2 * n, 1)
+        nearby[torch.arange(n), index] += self.delta
+        nearby[torch.arange(n, 2 * n), index] -= self.delta
+        after = self.leave(nearby.unflatten(1, state.shape)).flatten(1)[:, index]
         slopes = (after[:n] - after[n:]) / (2 * self.delta)
         return np.asarray(slopes.T.double().numpy(force=True))
 
@@ -202,9 +207,10 @@ def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
     """Return how far states of episodes lie apart, root mean square; their size where they are equal; else 1."""
     flat = states.double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # states of untrained copies can grow without bound
-        apart = np.sqrt(2 * ((flat - flat.mean(0)) ** 2).sum(-1).mean())
+        squares = ((flat - flat.mean(0)) ** 2).sum(-1)
+        distance = np.sqrt(2 * squares.mean())
         size = np.sqrt((flat**2).sum(-1).mean())
-    return next(float(unit) for unit in (apart, size, 1.0) if 0 < unit < np.inf)
+    return next(float(unit) for unit in (distance, size, 1.0) if 0 < unit < np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,11 +242,9 @@ def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Poi
     _, first, sizes = np.unique(clusters, return_index=True, return_counts=True)
     largest_first = np.argsort(-sizes, kind="stable")
     chosen = first[largest_first]
-    return _Points(
-        points=ordered[chosen],
-        speeds=np.array(speeds)[slowest_first][chosen],
-        shares=sizes[largest_first] / max(sizes.sum(), 1),
-    )
+    speeds_in_order = np.array(speeds)[slowest_first]
+    shares = sizes[largest_first] / max(sizes.sum(), 1)
+    return _Points(points=ordered[chosen], speeds=speeds_in_order[chosen], shares=shares)
 
 
 def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np.ndarray, " point"]:
@@ -282,12 +286,10 @@ def _tabulate(
         "kind": np.where(found.speeds <= _FIXED, "fixed", "slow"),
         "speed": found.speeds,
         "share": found.shares,
-        "leaving": is_leaving.sum(-1),
-        "marginal": is_marginal.sum(-1),
-        "modulus": modulus.max(-1, initial=0),
-        "turn": angles.sum(-1),
-        "nearest": distances.min(-1, initial=np.inf),
     }
+    columns |= {"leaving": is_leaving.sum(-1), "marginal": is_marginal.sum(-1)}
+    columns |= {"modulus": modulus.max(-1, initial=0), "turn": angles.sum(-1)}
+    columns["nearest"] = distances.min(-1, initial=np.inf)
     return pd.DataFrame(columns)
 
 

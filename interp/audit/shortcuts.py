@@ -62,7 +62,8 @@ class Adversarial:
     def side(self, model: Machine | None = None) -> Interval:
         """Return the share of episodes in which a model's loss is nearer the algorithm's; a tie is a half."""
         losses = self._losses_of(model or self.trials[0].model)
-        nearer = np.abs(losses - self.heuristic) - np.abs(losses - self.algorithm)
+        from_heuristic = np.abs(losses - self.heuristic)
+        nearer = from_heuristic - np.abs(losses - self.algorithm)
         sides = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
         participants = participants_of(*(trial.episodes for trial in self.trials))
         return mean_interval(sides, participants=participants)
@@ -117,12 +118,14 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
                 n_chosen += len(rows)
     if n_chosen < _FEW:
         return None
+    of_algorithm = [last_losses(part, algorithm) for part in chosen]
+    of_heuristic = [last_losses(part, heuristic) for part in chosen]
     return Adversarial(
         name=heuristic.name,
         trials=tuple(chosen),
         drawn=n_drawn,
-        algorithm=np.concatenate([last_losses(part, algorithm) for part in chosen]),
-        heuristic=np.concatenate([last_losses(part, heuristic) for part in chosen]),
+        algorithm=np.concatenate(of_algorithm),
+        heuristic=np.concatenate(of_heuristic),
     )
 
 
@@ -147,10 +150,12 @@ def table(trial: Trial) -> pd.DataFrame:
     for key, adversarial in adversarial_by_heuristic(trial).items():
         assert algorithm is not None
         heuristic = trial.heuristics[key]
+        heuristic_loss = last_losses(trial, heuristic).mean()
+        algorithm_loss = last_losses(trial, algorithm).mean()
         row = {
             "heuristic": heuristic.name,
-            "its_loss": float(last_losses(trial, heuristic).mean()),
-            "algorithm_loss": float(last_losses(trial, algorithm).mean()),
+            "its_loss": float(heuristic_loss),
+            "algorithm_loss": float(algorithm_loss),
             "explains_more": _explains_more(trial, algorithm, heuristic),
         }
         if adversarial is not None:
@@ -165,12 +170,12 @@ def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> 
 
     Slopes are fitted on one half of the participants and scored on the other.
     """
-    own = _centred(trial.plain)
+    predicted = _centred(trial.plain)
     known = _centred(trial.predicted_by(algorithm))
     also = _centred(trial.predicted_by(heuristic))
-    varied = max(float((own**2).sum()), 1e-12)
-    alone = _missed(trial, own, [known])
-    together = _missed(trial, own, [known, also])
+    varied = max(float((predicted**2).sum()), 1e-12)
+    alone = _missed(trial, predicted, [known])
+    together = _missed(trial, predicted, [known, also])
     return (alone - together) / varied
 
 
@@ -186,7 +191,8 @@ def _missed(trial: Trial, own: Array, features: list[Array]) -> float:
         x = np.stack([feature[fitted_on].ravel() for feature in features], -1)
         x_held_out = np.stack([feature[held_out].ravel() for feature in features], -1)
         slopes = np.linalg.lstsq(x, own[fitted_on].ravel(), rcond=None)[0]
-        missed += float(((own[held_out].ravel() - x_held_out @ slopes) ** 2).sum())
+        residuals = own[held_out].ravel() - x_held_out @ slopes
+        missed += float((residuals**2).sum())
     return missed
 
 
@@ -209,6 +215,7 @@ def side(trial: Trial) -> Measure:
     others = [f"{adversarial.name} {share}" for share, adversarial in sides.values()]
     if others:
         note += f" Others: {'; '.join(others)}."
+    controls = trial.untrained(lambda copy: worst.side(copy.model))
     return Measure(
         key="side",
         claim=claim,
@@ -216,7 +223,7 @@ def side(trial: Trial) -> Measure:
         threshold=bound,
         no_threshold=1 - bound,
         unit="share of episodes on the algorithm's side, in the last round",
-        controls=trial.untrained(lambda copy: worst.side(copy.model)),
+        controls=controls,
         yes="sides with the algorithm where heuristics fail",
         no=f"answers like {worst.name}",
         rests_on=("shortcuts", "groups"),

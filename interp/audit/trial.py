@@ -81,9 +81,9 @@ class Budget:
     def __post_init__(self) -> None:
         """Refuse sizes that leave nothing to compare."""
         check_fields(self)
-        least = {"episodes": 8, "rounds": 2, "writes": 1, "copies": 0, "seed": 0}
+        lowest = {"episodes": 8, "rounds": 2, "writes": 1, "copies": 0, "seed": 0}
         for name, value in vars(self).items():
-            integer(name, value, least[name])
+            integer(name, value, lowest[name])
 
     @classmethod
     def quick(cls) -> Budget:
@@ -119,9 +119,10 @@ class Trial:
         self.shape = (len(self.episodes), self.episodes.n_rounds)
         last_round = self.episodes.n_rounds - 1
         n_writes = min(self.budget.writes, last_round)
-        evenly = np.linspace(1, last_round, n_writes).round().astype(int).tolist()
-        self.writes = tuple(sorted(set(evenly)))
-        self.grows = next((channel.name for channel in self.model.channels if channel.grows), "")
+        evenly = np.linspace(1, last_round, n_writes).round()
+        self.writes = tuple(sorted(set(evenly.astype(int).tolist())))
+        growing = (channel.name for channel in self.model.channels if channel.grows)
+        self.grows = next(growing, "")
         self.channels = _rows_by_channel(self.model)
         self.algorithm = self._find_algorithm()
 
@@ -162,7 +163,8 @@ class Trial:
 
         def serves(regime: str) -> bool:
             with suppress(InputError):
-                return len(self.task.sample_for(self.model, 1, 2, self.budget.seed, regime)) == 1
+                drawn = self.task.sample_for(self.model, 1, 2, self.budget.seed, regime)
+                return len(drawn) == 1
             return False
 
         return tuple(filter(serves, self.task.data.regimes()))
@@ -191,11 +193,13 @@ class Trial:
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
         """Return the distribution that an algorithm predicts on the same episodes."""
-        return np.asarray(algorithm.distribution(algorithm.run(self.episodes)), np.float64)
+        predicted = algorithm.distribution(algorithm.run(self.episodes))
+        return np.asarray(predicted, np.float64)
 
     def distribution(self, predictions: Tensor) -> Array:
         """Return predictions ``[..., episode, round, ...]`` as ``[..., episode, round, outcome]``."""
-        return np.asarray(self.run.layout.distribution(predictions.double()).numpy(force=True))
+        distribution = self.run.layout.distribution(predictions.double())
+        return np.asarray(distribution.numpy(force=True))
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
@@ -210,9 +214,11 @@ class Trial:
     def distance(self, one: Array, other: Array) -> Array:
         """Return the distance of distributions ``[..., outcome]``, from 0 to 1."""
         if self.run.layout.kind == "classes":
-            return np.asarray(0.5 * np.abs(one - other).sum(-1))
+            differences = np.abs(one - other)
+            return np.asarray(0.5 * differences.sum(-1))
         width = 2 * float(self.plain[..., 0].std()) or 1.0
-        return np.minimum(np.abs(one[..., 0] - other[..., 0]) / width, 1.0)
+        differences = np.abs(one[..., 0] - other[..., 0])
+        return np.minimum(differences / width, 1.0)
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
         """Return the task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""
@@ -238,11 +244,12 @@ class Trial:
             Predictions ``[written, episode, round, ...]``.
         """
         run = self.run
-        most = run.n_rounds if horizon is None else horizon
-        continuation = run_on(self.model, run, rounds, most, changed.transpose(0, 1), again)
-        predictions = run.predictions.unsqueeze(0).repeat(len(rounds), *[1] * run.predictions.ndim)
+        n_further = run.n_rounds if horizon is None else horizon
+        continuation = run_on(self.model, run, rounds, n_further, changed.transpose(0, 1), again)
+        unchanged = run.predictions.unsqueeze(0)
+        predictions = unchanged.repeat(len(rounds), *[1] * run.predictions.ndim)
         for i, t in enumerate(rounds):
-            later = predictions[i, :, t : t + most]
+            later = predictions[i, :, t : t + n_further]
             later.copy_(continuation.predictions[0, :, i, : later.shape[1]])
         return predictions
 
@@ -254,11 +261,13 @@ class Trial:
     def copies(self) -> tuple[Trial, ...]:
         """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
         finite: list[Trial] = []
-        for seed in range(self.budget.seed, self.budget.seed + self.budget.copies + _SPARE):
+        first = self.budget.seed
+        for seed in range(first, first + self.budget.copies + _SPARE):
             if len(finite) == self.budget.copies:
                 break
             copy = replace(self, model=untrained(self.model, seed))
-            if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all():
+            predictions_finite = copy.run.predictions.isfinite().all()
+            if predictions_finite and copy.run.latents.isfinite().all():
                 finite.append(copy)
         return tuple(finite)
 

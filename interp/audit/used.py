@@ -82,10 +82,10 @@ def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
     """Return the states that rounds read, with the rows of a channel changed."""
-    own = trial.read(rounds)
+    states = trial.read(rounds)
     rows = trial.channels[channel]
-    state = own.clone()
-    state[:, :, rows] = _new_states(trial, rounds, change, own)[:, :, rows]
+    state = states.clone()
+    state[:, :, rows] = _new_states(trial, rounds, change, states)[:, :, rows]
     return state
 
 
@@ -100,7 +100,8 @@ def _new_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -
     if change == Change.SAME:
         answers = trial.run.choices.numpy(force=True)
         donors = [draw_donors_alike(answers[:, t], seed)[0] for t in rounds]
-        return torch.stack([own[i, torch.from_numpy(donor)] for i, donor in enumerate(donors)])
+        states = [own[i, torch.from_numpy(donor)] for i, donor in enumerate(donors)]
+        return torch.stack(states)
     if change == Change.NOISE:  # a Gaussian combination of deviations has their covariance
         generator = torch.Generator().manual_seed(seed)
         draws = torch.randn(n_episodes, n_episodes, generator=generator).to(own)
@@ -138,7 +139,8 @@ def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
     if trial.run.layout.kind != "classes":
         return np.zeros((len(trial.writes), trial.shape[0]), bool)
     answers = trial.run.choices.numpy(force=True)
-    return np.stack([draw_donors_alike(answers[:, t], trial.budget.seed)[1] for t in trial.writes])
+    drawn = [draw_donors_alike(answers[:, t], trial.budget.seed) for t in trial.writes]
+    return np.stack([has_donor for _, has_donor in drawn])
 
 
 def _by_lag(
@@ -217,19 +219,21 @@ def weigh(
         if change in _WITHOUT_CONTENT:
             saved = saved - _saved_by_chance(trial, changed, rounds)
         share = ratio_interval(saved, whole, participants=trial.whose)
-    moved = trial.distance(trial.distribution(changed), trial.plain)[:, rounds]
-    return _Worth(change, share, mean_interval(moved.mean(1), participants=trial.whose))
+    distances = trial.distance(trial.distribution(changed), trial.plain)[:, rounds]
+    effect = mean_interval(distances.mean(1), participants=trial.whose)
+    return _Worth(change, share, effect)
 
 
 def _saved_by_chance(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], rounds: slice
 ) -> Float[np.ndarray, " episode"]:
     """Return the loss that the own state takes away by the truth of further episodes."""
-    own = trial.run.predictions
+    predictions = trial.run.predictions
     saved = []
     for i in range(_N_FURTHER):
-        rows = torch.from_numpy(draw_donors(trial.shape[0], trial.budget.seed + 1 + i))
-        difference = trial.losses(changed[rows]) - trial.losses(own[rows])
+        donors = draw_donors(trial.shape[0], trial.budget.seed + 1 + i)
+        rows = torch.from_numpy(donors)
+        difference = trial.losses(changed[rows]) - trial.losses(predictions[rows])
         saved.append(difference[:, rounds].sum(1))
     return np.mean(saved, axis=0)
 
@@ -243,19 +247,23 @@ def used(trial: Trial, channel: str) -> Measure:
         worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
     )
     controls = trial.untrained(lambda copy: worth_by(copy, worth.change, channel).share)
+    threshold = THRESHOLDS["worth"].value
+    named = "" if channel == ALL else channel
+    note = f"Predictions move by {worth.effect} with {worth.change}."
+    unit = f"{number_of}, compared with {worth.change}"
     return Measure(
         key="used",
         claim="What is carried lowers the loss",
         number=worth.share,
-        threshold=THRESHOLDS["worth"].value,
-        unit=f"{number_of}, compared with {worth.change}",
+        threshold=threshold,
+        unit=unit,
         controls=controls,
-        about="" if channel == ALL else channel,
+        about=named,
         yes=f"uses {what}",
         no=denial,
         rests_on=("without", "used", "by_round"),
         caution="what is used of the state: another episode's differs in everything",
-        note=f"Predictions move by {worth.effect} with {worth.change}.",
+        note=note,
     )
 
 
@@ -267,19 +275,22 @@ def content(trial: Trial) -> Measure:
     note = f"Predictions move by {worth.effect} with {worth.change}."
     if initial.low >= threshold > worth.share.high:
         note += " It is a pause: the initial state costs answers, other states do not."
+    denial = _deny(
+        worth.effect,
+        unused="does not use the content of its state",
+        unpaid="predicts no better for the content of its state",
+    )
+    unit = f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}"
+    controls = trial.untrained(lambda copy: worth_by(copy, worth.change).share)
     return Measure(
         key="content",
         claim="The content of its state counts, not its mere presence",
         number=worth.share,
         threshold=threshold,
-        unit=f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}",
-        controls=trial.untrained(lambda copy: worth_by(copy, worth.change).share),
+        unit=unit,
+        controls=controls,
         yes="uses the content of its state",
-        no=_deny(
-            worth.effect,
-            unused="does not use the content of its state",
-            unpaid="predicts no better for the content of its state",
-        ),
+        no=denial,
         rests_on=("without", "presence"),
         caution="what is used of the content: another episode's differs in everything",
         note=note,
@@ -295,24 +306,30 @@ def lasts(trial: Trial) -> Measure:
     """Check whether a state is carried on, or made anew in every round: answers are judged one round later."""
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
-    if trial.shape[1] < 3 or worth_of_content(trial).share.high < threshold:
+    has_later = trial.shape[1] >= 3
+    if not has_later or worth_of_content(trial).share.high < threshold:
         lacking = "no state whose replacement costs answers"
         return Measure(key="lasts", claim=claim, lacking=lacking)
     worths = [_worth_later(trial, change) for change in _WITHOUT_CONTENT]
     worth = max(worths, key=lambda later: later.share.low)
+    denial = _deny(
+        worth.effect,
+        unused="makes its state anew in every round",
+        unpaid="predicts no better for its state one round later",
+    )
+    unit = (
+        f"share of the loss one round later that its state takes away, compared with {worth.change}"
+    )
+    controls = trial.untrained(lambda copy: _worth_later(copy, worth.change).share)
     return Measure(
         key="lasts",
         claim=claim,
         number=worth.share,
         threshold=threshold,
-        unit=f"share of the loss one round later that its state takes away, compared with {worth.change}",
-        controls=trial.untrained(lambda copy: _worth_later(copy, worth.change).share),
+        unit=unit,
+        controls=controls,
         yes="carries its state on",
-        no=_deny(
-            worth.effect,
-            unused="makes its state anew in every round",
-            unpaid="predicts no better for its state one round later",
-        ),
+        no=denial,
         rests_on=("used",),
         note=_describe_decay(trial),
     )
@@ -337,8 +354,8 @@ def _describe_decay(trial: Trial) -> str:
             continue
         later = effect[..., lag]
         at_once = effect[..., 0][np.isfinite(later)].sum()
-        left = np.nansum(later) / max(at_once, 1e-12)
-        parts.append(f"{left:.2f} after {lag}")
+        remaining = np.nansum(later) / max(at_once, 1e-12)
+        parts.append(f"{remaining:.2f} after {lag}")
     return f"Of the effect on predictions, by rounds: {', '.join(parts)}."
 
 
@@ -349,12 +366,16 @@ def table(trial: Trial) -> pd.DataFrame:
         for change in Change if channel == ALL else EITHER:
             changed = influence(trial, channel, change)
             for lag in _LAGS:
-                if lag >= trial.shape[1] or not np.isfinite(changed.effect[..., lag]).any():
+                if lag >= trial.shape[1]:
+                    continue
+                effect = changed.effect[..., lag]
+                is_seen = np.isfinite(effect)
+                if not is_seen.any():
                     continue
                 row = {"channel": channel, "change": change, "rounds_on": lag}
-                row |= mean_over_writes(trial, changed.effect[..., lag]).columns("effect")
+                row |= mean_over_writes(trial, effect).columns("effect")
                 row |= mean_over_writes(trial, changed.cost[..., lag]).columns("cost")
-                row["n"] = int(np.isfinite(changed.effect[..., lag]).sum())
+                row["n"] = int(is_seen.sum())
                 rows.append(row)
     return pd.DataFrame(rows)
 
@@ -377,7 +398,8 @@ def without(trial: Trial) -> pd.DataFrame:
         for change in (*EITHER, Change.MEAN):
             worth = worth_by(trial, change, channel)
             row: dict[str, Any] = {"channel": channel, "change": change}
-            row |= worth.share.columns("worth") | worth.effect.columns("effect")
+            row |= worth.share.columns("worth")
+            row |= worth.effect.columns("effect")
             rows.append(row)
     return pd.DataFrame(rows)
 
