@@ -57,8 +57,9 @@ def trajectories(
     values = np.asarray(values, dtype=np.float64)
     reference = np.asarray(reference, dtype=np.float64)
     has_label_each = values.ndim == 2 and values.shape[1] == len(labels)
+    is_alike = values.shape == reference.shape and has_label_each
     require(
-        values.shape == reference.shape and has_label_each,
+        is_alike,
         f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
     )
     figure = Figure(figsize=(width, 3.4))
@@ -191,7 +192,7 @@ def curves(
     if not (log_y or (frame["mean"] > 0).all()):
         axes.axhline(0, color=INK, linewidth=0.7)
     axes.margins(x=0.01)
-    name_ends(axes, frame, x, {key: of.colour for key, of in look.items()})
+    name_ends(axes, frame, x, {key: curve.colour for key, curve in look.items()})
     return figure
 
 
@@ -214,7 +215,8 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
         **strong,
         **marker,
     )
-    if order < _N_BANDS and {"low", "high"} <= set(part.columns) and part["low"].notna().any():
+    has_band = {"low", "high"} <= set(part.columns) and part["low"].notna().any()
+    if order < _N_BANDS and has_band:
         axes.fill_between(
             part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0
         )
@@ -223,7 +225,8 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
 def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
     """The last point of every algorithm: columns ``key``, ``name`` and ``mean``, in the order of the frame."""
     last = frame.sort_values(x, kind="stable").groupby("algorithm", sort=False).last()
-    last = last.loc[list(dict.fromkeys(frame["algorithm"]))].rename_axis("key").reset_index()
+    keys = list(dict.fromkeys(frame["algorithm"]))
+    last = last.loc[keys].rename_axis("key").reset_index()
     names = last["name"] if "name" in last else last["key"].astype(str).str.replace("_", " ")
     return last.assign(name=names.astype(str))[["key", "name", "mean"]]
 
@@ -232,21 +235,20 @@ def name_ends(
     axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5
 ) -> None:
     """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
-    last, inches = (
-        _last_of(frame, x).dropna(subset="mean"),
-        axes.get_window_extent().height / axes.figure.dpi,
-    )
+    last = _last_of(frame, x).dropna(subset="mean")
+    inches = axes.get_window_extent().height / axes.figure.dpi
     to_share = axes.transData + axes.transAxes.inverted()
-    heights = [float(to_share.transform((axes.get_xlim()[1], value))[1]) for value in last["mean"]]
-    order, steps = (
-        np.argsort(heights, kind="stable"),
-        np.arange(len(heights)) * 1.25 * size / 72 / inches,
-    )
-    up = np.maximum.accumulate(np.array(heights)[order] - steps) + steps
-    down = np.minimum.accumulate((np.array(heights)[order] - steps)[::-1])[::-1] + steps
-    for at, row in zip((up + down) / 2, last.iloc[order].to_dict("records"), strict=True):
+    end = axes.get_xlim()[1]
+    heights = [float(to_share.transform((end, value))[1]) for value in last["mean"]]
+    order = np.argsort(heights, kind="stable")
+    steps = np.arange(len(heights)) * 1.25 * size / 72 / inches
+    free_heights = np.array(heights)[order] - steps
+    up = np.maximum.accumulate(free_heights) + steps
+    down = np.minimum.accumulate(free_heights[::-1])[::-1] + steps
+    places = (up + down) / 2
+    for place, row in zip(places, last.iloc[order].to_dict("records"), strict=True):
         look: dict[str, Any] = {"color": colours[row["key"]], "fontsize": size, "va": "center"}
-        axes.text(1.01, at, row["name"], transform=axes.transAxes, **look)
+        axes.text(1.01, place, row["name"], transform=axes.transAxes, **look)
 
 
 def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
@@ -292,13 +294,14 @@ def heatmaps(
     same = all([str(name) for name in frame.columns] == columns for frame in frames)
     require(same, "grids that stand below each other must have the same columns")
     cells = [frame.to_numpy(dtype=np.float64) for frame in frames]
-    limit = limit or max(float(np.nanmax(np.abs(grid), initial=0)) for grid in cells) or 1.0
+    if not limit:
+        magnitudes = [float(np.nanmax(np.abs(grid), initial=0)) for grid in cells]
+        limit = max(magnitudes) or 1.0
     if lowest is None:
         lowest = -limit if any(bool((grid < 0).any()) for grid in cells) else 0.0
     heights = [max(len(frame), 1) for frame in frames]
-    figure = Figure(
-        figsize=(width, float(np.clip(0.9 + 0.28 * sum(heights) + 0.3 * len(frames), 1.7, 12)))
-    )
+    inches = 0.9 + 0.28 * sum(heights) + 0.3 * len(frames)
+    figure = Figure(figsize=(width, float(np.clip(inches, 1.7, 12))))
     below = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
         image = painted(axes, grid, Normalize(lowest, limit))
@@ -395,23 +398,23 @@ def intervals(
     """
     require_columns("frame", frame, "name", "estimate")
     names = [fill(str(name), 52, max_lines=2, placeholder=" ...") for name in frame["name"]]
-    figure = Figure(
-        figsize=(WIDTH, 0.95 + 0.13 * len(frame) + 0.14 * len("\n".join(names).splitlines()))
-    )
+    n_lines = len("\n".join(names).splitlines())
+    figure = Figure(figsize=(WIDTH, 0.95 + 0.13 * len(frame) + 0.14 * n_lines))
     axes = figure.subplots()
     places = np.arange(len(frame))[::-1]
     lowest = -np.inf if floor is None else floor
     for place, row in zip(places, frame.to_dict("records"), strict=True):
         control = bool(row.get("control"))
         colour = LIGHT["grey"] if control else LIGHT["blue"]
-        low, at, high = np.maximum(
-            [row.get("low", np.nan), row["estimate"], row.get("high", np.nan)], lowest
-        )
+        numbers = [row.get("low", np.nan), row["estimate"], row.get("high", np.nan)]
+        low, estimate, high = np.maximum(numbers, lowest)
         if np.isfinite(low) and np.isfinite(high):
             axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.45)
-        axes.plot(at, place, "s" if control else "o", color=colour, markersize=5 if control else 7)
+        axes.plot(
+            estimate, place, "s" if control else "o", color=colour, markersize=5 if control else 7
+        )
         text = f"{row['estimate']:.3f}".replace("-", "−")
-        end = (np.nanmax([at, high]), place)
+        end = (np.nanmax([estimate, high]), place)
         axes.annotate(text, end, (7, 0), textcoords="offset points", va="center", fontsize=8.5)
     for name, value in (reference or {}).items():
         axes.axvline(value, **REFERENCE)
@@ -424,9 +427,8 @@ def intervals(
             fontsize=8.5,
         )
     axes.set_yticks(places, names)
-    for label, control in zip(
-        axes.get_yticklabels(), frame.get("control", [False] * len(frame)), strict=True
-    ):
+    are_controls = frame.get("control", [False] * len(frame))
+    for label, control in zip(axes.get_yticklabels(), are_controls, strict=True):
         label.set(fontweight="normal" if control else "bold", fontsize=8.5 if control else 9.5)
     axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
     axes.margins(x=0.08)
@@ -450,26 +452,26 @@ def measured(measures: Sequence[Any]) -> Figure:
             hasattr(measure, "number") and hasattr(measure, "threshold"),
             f"measures must be a list of Measure, got {shown(measure)} in it",
         )
-    known = [one for one in measures if not np.isnan(one.number.estimate)]
-    rows = [one for one in known if one.is_share] or known
+    known = [measure for measure in measures if not np.isnan(measure.number.estimate)]
+    rows = [measure for measure in known if measure.is_share] or known
     ends = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)
-    names = [
-        fill(f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.verdict}", 52)
-        for one in rows
-    ]
-    figure = Figure(
-        figsize=(WIDTH, 1.0 + 0.22 * len("\n".join(names).splitlines()) + 0.14 * len(rows))
-    )
+    names = []
+    for measure in rows:
+        subject = f" ({measure.about})" if measure.about else ""
+        names.append(fill(f"{measure.claim}{subject}: {measure.verdict}", 52))
+    n_lines = len("\n".join(names).splitlines())
+    figure = Figure(figsize=(WIDTH, 1.0 + 0.22 * n_lines + 0.14 * len(rows)))
     axes = figure.subplots()
-    for i, one in enumerate(rows):
-        low, at, high = np.clip(
-            [one.number.low, one.number.estimate, one.number.high], *ends
-        ).tolist()
+    for i, measure in enumerate(rows):
+        number = measure.number
+        bounds = [number.low, number.estimate, number.high]
+        low, estimate, high = np.clip(bounds, *ends).tolist()
         axes.plot([low, high], [i, i], color=LIGHT["blue"], linewidth=3, alpha=0.45)
-        axes.plot(at, i, "o", color=LIGHT["blue"], markersize=7)
-        axes.plot([max(one.threshold, ends[0])] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
-        if one.strongest:
-            control = np.clip(one.controls[one.strongest].number, *ends)
+        axes.plot(estimate, i, "o", color=LIGHT["blue"], markersize=7)
+        threshold = max(measure.threshold, ends[0])
+        axes.plot([threshold] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
+        if measure.strongest:
+            control = np.clip(measure.controls[measure.strongest].number, *ends)
             axes.plot(control, i, "D", markerfacecolor="none", markeredgecolor=LIGHT["grey"])
     scale = {"xlim": (-0.02, 1.02)} if ends[1] == 1 else {"xscale": "log"}
     axes.set(
@@ -499,7 +501,7 @@ def plane(
     )
     figure = Figure(figsize=(WIDTH / 2, 3.2))
     axes = figure.subplots()
-    visited, points = (np.pad(of, ((0, 0), (0, 2 - of.shape[1]))) for of in (visited, points))
+    visited, points = (np.pad(part, ((0, 0), (0, 2 - part.shape[1]))) for part in (visited, points))
     axes.scatter(
         visited[:, 0],
         visited[:, 1],
@@ -536,7 +538,8 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     )
     top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
     top.legend(loc="upper left")
-    centre, width = (bins["from"] + bins["to"]) / 2, 0.9 * (bins["to"] - bins["from"])
+    centre = (bins["from"] + bins["to"]) / 2
+    width = 0.9 * (bins["to"] - bins["from"])
     bottom.bar(centre, bins["share"], width=width, color=LIGHT["grey"], alpha=0.6)
     bottom.set(xlabel="predicted P(y = 1)", ylabel="share")
     return figure
@@ -569,22 +572,22 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float
         )
     columns = [*layers, exits]
     tallest = max(len(column) for column in columns)
-    place = {
-        name: (x, (len(of) - 1) / 2 - y)
-        for x, of in enumerate(columns)
-        for y, name in enumerate(of)
-    }
+    place: dict[str, tuple[int, float]] = {}
+    for x, column in enumerate(columns):
+        middle = (len(column) - 1) / 2
+        place |= {name: (x, middle - y) for y, name in enumerate(column)}
     half = len(columns) * _HALF_CHARACTER / width
     shown = {name: wrap(name.replace("step ", "step\xa0"), int(0.45 / half)) for name in place}
-    figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * max(map(len, shown.values()))) * tallest))
+    n_lines = max(map(len, shown.values()))
+    figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * n_lines) * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):
         (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
         out, into = (half * max(map(len, shown[edge[side]])) for side in ("source", "target"))
         start, end = (x0 + out, y0), (x1 - into, y1)
-        bow = (0.25 if x1 - x0 > 1 else 0.04) * (
-            1 if y0 + y1 <= 0 else -1
-        )  # past the boxes of layers in between
+        is_far = x1 - x0 > 1  # past the boxes of layers in between
+        side = 1 if y0 + y1 <= 0 else -1
+        bow = (0.25 if is_far else 0.04) * side
         look: dict[str, Any] = {"shrinkA": 5, "shrinkB": 5, "linewidth": 1.5, "zorder": 2}
         look |= {
             "arrowstyle": "-|>,head_length=5,head_width=2.5",
@@ -609,7 +612,8 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float
         axes.text(
             x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], size=8.5
         )
-    axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
+    top = tallest / 2
+    axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-top - 0.35, top + 0.75))
     axes.axis("off")
     read = {f"read by {port}": hue for port, hue in _PORTS.items() if port in set(edges["port"])}
     handles = [

@@ -166,8 +166,9 @@ class Measure:
         if self.lacking or not has_number:
             return
         require(not isnan(self.threshold), f"{self.key}: a number needs a threshold")
+        is_possible = not self.is_share or self.threshold <= 1
         require(
-            not self.is_share or self.threshold <= 1,
+            is_possible,
             f"{self.key}: the threshold of a share is 1 at most, got {self.threshold:g}; give is_share=False for an "
             "amount",
         )
@@ -180,8 +181,9 @@ class Measure:
             f"{self.key}: number must be an Interval, got {shown(self.number)}",
         )
         require_real(f"{self.key}: threshold", self.threshold)
+        is_side = isinstance(self.side, str) and self.side in get_args(Side)
         require(
-            isinstance(self.side, str) and self.side in get_args(Side),
+            is_side,
             f"{self.key}: side must be 'above' or 'below', got {shown(self.side)}",
         )
         for name in ("controls", "unless"):
@@ -282,7 +284,8 @@ class Measure:
     @property
     def strongest(self) -> str:
         """The control that comes closest to the claim, of those that count where any does; empty where none was run."""
-        known = {name: c.number for name, c in self.controls.items() if not isnan(c.number)}
+        numbers = {name: control.number for name, control in self.controls.items()}
+        known = {name: number for name, number in numbers.items() if not isnan(number)}
         counted = {name: number for name, number in known.items() if self.controls[name].counts}
         candidates = counted or known
         nearest = max if self.side == "above" else min
@@ -303,21 +306,16 @@ class Measure:
     def row(self) -> dict[str, Any]:
         """Return the measure as a row of a table: the columns that every table of measures has."""
         control = self.strongest
-        return {
+        control_number = self.controls[control].number if control else nan
+        row: dict[str, Any] = {
             "claim": self.claim,
             "about": self.about,
             "condition": self.condition,
-            "number": self.number.estimate,
-            "low": self.number.low,
-            "high": self.number.high,
-            "unit": self.unit,
-            "threshold": self.threshold,
-            "side": self.side,
-            "control": control,
-            "control_number": self.controls[control].number if control else nan,
-            "verdict": self.verdict,
-            "reason": self.reason,
         }
+        row |= {"number": self.number.estimate, "low": self.number.low, "high": self.number.high}
+        row |= {"unit": self.unit, "threshold": self.threshold, "side": self.side}
+        row |= {"control": control, "control_number": control_number}
+        return {**row, "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values: the row, with the key, every control, and all other fields."""
@@ -520,7 +518,8 @@ def listed(words: Sequence[str]) -> str:
     """Join words as a sentence lists them: "a, b and c"."""
     if len(words) < 2:
         return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    before_last = ", ".join(words[:-1])
+    return f"{before_last} and {words[-1]}"
 
 
 def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:

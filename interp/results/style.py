@@ -86,7 +86,8 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     idle = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
     body = re.sub(r"<[^>]+>", lambda tag: re.sub(idle, "", tag[0]), body)
     body = re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", re.sub(r"\s*\n\s*", "\n", body))
-    return (
+    label_text = escape(foreign.plain(title))
+    opening = (
         f'{head}{kind} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
-        f'<title id="{label}">{escape(foreign.plain(title))}</title>{body}'
     )
+    return f'{opening}<title id="{label}">{label_text}</title>{body}'

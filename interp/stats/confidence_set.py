@@ -87,8 +87,8 @@ def _representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
     tolerance = _ROUNDING * np.abs(losses).max()
     representative = np.arange(losses.shape[1])
     for model in range(losses.shape[1]):
-        differences = np.abs(losses[:, : model + 1] - losses[:, [model]]).max(0)
-        representative[model] = representative[np.argmax(differences <= tolerance)]
+        from_model = np.abs(losses[:, : model + 1] - losses[:, [model]])
+        representative[model] = representative[np.argmax(from_model.max(0) <= tolerance)]
     return representative
 
 

@@ -85,7 +85,8 @@ class Affine:
 
         Outputs that only vary together (numbers that are centred, say) move together as far as they can.
         """
-        return torch.linalg.pinv(self.along @ self.slopes, rtol=RANK, hermitian=True) @ self.along
+        decoded = self.along @ self.slopes
+        return torch.linalg.pinv(decoded, rtol=RANK, hermitian=True) @ self.along
 
 
 def _least_squares_slopes(
@@ -186,8 +187,9 @@ class Decoder:
         sample = latents.shape[:-2]
         shape = targets.shape[len(sample) :]
         n_latents = latents.shape[-2]
+        has_leading_axes = targets.shape[: len(sample)] == sample
         require(
-            targets.shape[: len(sample)] == sample,
+            has_leading_axes,
             f"states must have the leading axes of the latents, {tuple(sample)}, got shape {tuple(targets.shape)}",
         )
         has_latents = len(shape) > 1 and shape[0] == n_latents
@@ -203,26 +205,31 @@ class Decoder:
 
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "*any"]:
         """Decode the state that ``latents`` hold."""
-        parts = latents.double().flatten(-2).unflatten(-1, (len(self.maps), -1)).unbind(-2)
+        flat = latents.double().flatten(-2)
+        parts = flat.unflatten(-1, (len(self.maps), -1)).unbind(-2)
         decoded = torch.stack([read(part) for read, part in zip(self.maps, parts, strict=True)], -2)
-        return decoded.reshape(*latents.shape[:-2], *self.shape)
+        leading = latents.shape[:-2]
+        return decoded.reshape(*leading, *self.shape)
 
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
         """Move latents so that the decoded state changes by ``change``, ``[*batch, *shape]``."""
         n_leading = change.ndim - len(self.shape)
+        shape = tuple(change.shape[n_leading:])
         require(
-            tuple(change.shape[n_leading:]) == self.shape,
+            shape == self.shape,
             f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
         )
         lead = change.shape[:n_leading]
         slopes = self.maps[0].slopes
-        parts = change.to(slopes).reshape(*lead, len(self.maps), slopes.shape[1]).unbind(-2)
+        by_map = change.to(slopes).reshape(*lead, len(self.maps), slopes.shape[1])
+        parts = by_map.unbind(-2)
         steps = torch.stack(
             [part @ read.steps for read, part in zip(self.maps, parts, strict=True)], -2
         )
-        return latents + steps.reshape(*lead, *latents.shape[-2:]).to(latents)
+        shaped = steps.reshape(*lead, *latents.shape[-2:])
+        return latents + shaped.to(latents)
 
 
 def cross_fitted(

@@ -97,7 +97,8 @@ def exact_share(hits: ArrayLike) -> Interval:
         return NO_NUMBER
     n_hits = int(is_hit.sum())
     bounds = binomtest(n_hits, len(is_hit)).proportion_ci()
-    return Interval(float(is_hit.mean()), float(bounds.low), float(bounds.high))
+    share = float(is_hit.mean())
+    return Interval(share, float(bounds.low), float(bounds.high))
 
 
 def percentile_bounds(
@@ -198,8 +199,9 @@ def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> N
         are_names or are_numbers,
         f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}",
     )
+    has_nul = are_names and "\0" in "".join(ids)
     require(
-        not are_names or "\0" not in "".join(ids),
+        not has_nul,
         f"{what} are names without a NUL, got {shown(participants)}",
     )
     _, first_episode, sorted_number = np.unique(ids, return_index=True, return_inverse=True)
@@ -222,7 +224,8 @@ def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
     n_participants = participant.max() + 1
     if n_participants == len(of_episodes):
         return of_episodes
-    return np.stack([of_episodes[participant == i].mean(0) for i in range(n_participants)])
+    means = [of_episodes[participant == i].mean(0) for i in range(n_participants)]
+    return np.stack(means)
 
 
 @checked
@@ -279,7 +282,9 @@ def ratio_interval(
         shape == other_shape and len(shape) == 1,
         f"numerators and denominators are one number per episode each, got shapes {shape} and {other_shape}",
     )
-    parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
+    numerator_of_each = np.asarray(numerators, np.float64)
+    denominator_of_each = np.asarray(denominators, np.float64)
+    parts = np.stack([numerator_of_each, denominator_of_each], 1)
     numerator, denominator = parts[:, 0].sum(), parts[:, 1].sum()
     if denominator == 0:
         return NO_NUMBER

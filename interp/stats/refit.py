@@ -167,7 +167,8 @@ def in_groups(
     sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
 ) -> Float[Array, "group k"]:
     """Add sums per episode to sums per group."""
-    result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
+    n_groups = int(groups.max()) + 1
+    result = np.zeros((n_groups, *sums.shape[1:]))
     np.add.at(result, groups, sums)
     return result
 
@@ -234,7 +235,8 @@ def difference(
     r = min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
 
     def distance(x: float, y: float) -> float:
-        return sqrt(max(x * x + y * y - 2 * r * x * y, 0.0))
+        squared = x * x + y * y - 2 * r * x * y
+        return sqrt(max(squared, 0.0))
 
     gain = control.ratio - fit.ratio
     below = distance(fit.high - fit.ratio, control.ratio - control.low)
@@ -289,11 +291,11 @@ class _Part:
             return cls(nan, nan, nan, nan, np.zeros(n))
         if is_accuracy:
             smallest = 0.5
-        most = 1.0 if is_accuracy else inf
+        highest = 1.0 if is_accuracy else inf
         if loss == 0:  # one episode with all of the loss has the standard error 1
             high = smallest / reference * exp(min(factor, _WIDEST))
             half = factor if smallest else 0.0
-            return cls(0.0, 0.0, min(high, most), half, np.zeros(n))
+            return cls(0.0, 0.0, min(high, highest), half, np.zeros(n))
         contributions = n * (lost / loss - possible / reference)
         half = factor * float(contributions.std(ddof=1)) / sqrt(n)
         ratio = loss / reference
@@ -301,7 +303,7 @@ class _Part:
         return cls(
             ratio=ratio,
             low=ratio * exp(-half),
-            high=min(high, most),
+            high=min(high, highest),
             half=half,
             contributions=contributions,
         )
@@ -315,6 +317,7 @@ def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:
         "sums are given per episode, [episode] or [episode, output]; got one number",
     )
     require(array.size > 0, f"sums are given per episode, at least one; got shape {array.shape}")
-    is_valid = bool((array >= 0).all() and np.isfinite(array).all())
+    are_finite = np.isfinite(array).all()
+    is_valid = bool((array >= 0).all() and are_finite)
     require(is_valid, "sums per episode must be finite and not negative")
     return array.reshape(len(array), -1).sum(1)
