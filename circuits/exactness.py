@@ -394,7 +394,7 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=generator).to(model.W_E)
 
-    def run_round(n_known: int) -> tuple[list[Tensor], Tensor]:
+    def run_first_positions(n_known: int) -> tuple[list[Tensor], Tensor]:
         """Return the residual streams and logits, and the prediction, with noise from a position on."""
         streams: list[Tensor] = []
 
@@ -413,10 +413,10 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
 
     n_positions = tokens.shape[1]
     predict_position = model.layout_of_length[n_positions].predict_position
-    streams, prediction = run_round(n_positions)
+    streams, prediction = run_first_positions(n_positions)
     largest = 0.0
     for n_known in range(1, n_positions):
-        blind_streams, blind_prediction = run_round(n_known)
+        blind_streams, blind_prediction = run_first_positions(n_known)
         pairs = list(zip(streams, blind_streams, strict=True))
         known = [(x[:, :n_known], y[:, :n_known]) for x, y in pairs]
         if n_known > predict_position:

@@ -143,7 +143,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     import circuits
     import interp
     from circuits import benchmark, compare
-    from interp.audit import Scope, audit
+    from interp.audit import Budget, audit
     from interp.core.machine import Channel
     from interp.interventions.ablation import CircuitScorer
     from interp.interventions.interchange import Claim
@@ -151,8 +151,8 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     from probes.sweeping import SweepResult
     from tests import junk_records
 
-    small = Scope(episodes=16, rounds=4, writes=2, copies=1)
-    found = audit(model, effort=small)
+    small = Budget(episodes=16, rounds=4, writes=2, copies=1)
+    found = audit(model, budget=small)
     yield from (found, found.measures[0], small, compare.Budget.quick())
     yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)
     yield from (

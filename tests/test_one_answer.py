@@ -140,7 +140,7 @@ def test_what_judges_has_one_class_each() -> None:
         "Measure": 1,
         "Measured": 1,
         "Verdict": 0,
-        "Budget": 1,
+        "Budget": 2,  # of a comparison and of an audit, whose sizes differ
         "Subject": 0,
         "Question": 1,
     }

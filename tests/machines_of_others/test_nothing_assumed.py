@@ -223,7 +223,7 @@ def test_a_relative_that_computes_otherwise_is_refused(core, sentence):
 def test_other_adapters_hold_themselves_against_the_library_as_well(make, monkeypatch):
     from interp.machines import sequences
 
-    name = {hrm: "_refined", coconut: "_run"}[make]
+    name = {hrm: "_refine", coconut: "_run_gpt2"}[make]
     true = getattr(sequences, name)
     monkeypatch.setattr(
         sequences, name, lambda *given: tuple(1.001 * part for part in true(*given))
