@@ -31,7 +31,7 @@ class Cap:
 
 
 CAPS = {
-    "interp": Cap(full_share=5.8, overfull=7, branching_share=2.8, function_words=205),
+    "interp": Cap(full_share=4.0, overfull=1, branching_share=2.8, function_words=58),
     "probes": Cap(full_share=4.0, overfull=0, branching_share=4.8, function_words=0),
     "circuits": Cap(full_share=6.2, overfull=2, branching_share=4.3, function_words=42),
     "reports": Cap(full_share=3.7, overfull=0, branching_share=2.6, function_words=9),
