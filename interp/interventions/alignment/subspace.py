@@ -129,16 +129,16 @@ def make_pairs(
         np.arange(n), np.arange(n_sources), np.arange(n_rounds), indexing="ij"
     )
     sources = (bases + shifts) % n
-    rounds = rounds.ravel()
-    base = episodes[bases].ravel() * n_rounds + rounds
-    source = episodes[sources].ravel() * n_rounds + rounds
+    of_rows = rounds.ravel()
+    base = episodes[bases].ravel() * n_rounds + of_rows
+    source = episodes[sources].ravel() * n_rounds + of_rows
     before, theirs = _rows_of(base_values, base), _rows_of(source_values, source)
     target, tied = _outcome(algorithm, before, theirs[variable], variable)
     unpatched, tied_before = _outcome(algorithm, before, before[variable], variable)
     tied |= tied_before
     is_changed = target.argmax(-1) != unpatched.argmax(-1)
     informative = is_changed & ~tied
-    arrays = (base, source, rounds, target, informative, tied)
+    arrays = (base, source, of_rows, target, informative, tied)
     return Pairs(n, *(torch.from_numpy(array) for array in arrays))
 
 
