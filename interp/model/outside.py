@@ -39,21 +39,20 @@ class OutsideReads(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        for value in tree_leaves((args, kwargs)):
-            if isinstance(value, Tensor):
-                self._note(value)
+        # In one frame: of a compiled submodule torch would trace a method that this one calls.
+        for tensor in tree_leaves((args, kwargs)):
+            if not isinstance(tensor, Tensor):
+                continue
+            address = tensor.data_ptr()
+            if id(tensor) in self._made or address in self._known:
+                continue
+            first_round, _ = self._seen.setdefault(address, (self.round, tensor))
+            is_leaf = tensor.requires_grad and tensor.is_leaf and tensor._base is None
+            is_matrix = tensor.ndim > 1 and tensor.is_floating_point()
+            is_constant = is_matrix and first_round < self.round
+            if isinstance(tensor, nn.Parameter) or is_leaf or is_constant:
+                self.shapes.add(str(list(tensor.shape)))
         result = function(*args, **kwargs or {})
         for value in tree_leaves(result):
             self._made[id(value)] = value
         return result
-
-    def _note(self, tensor: Tensor) -> None:
-        address = tensor.data_ptr()
-        if id(tensor) in self._made or address in self._known:
-            return
-        first_round, _ = self._seen.setdefault(address, (self.round, tensor))
-        is_leaf = tensor.requires_grad and tensor.is_leaf and tensor._base is None
-        is_matrix = tensor.ndim > 1 and tensor.is_floating_point()
-        is_constant = is_matrix and first_round < self.round
-        if isinstance(tensor, nn.Parameter) or is_leaf or is_constant:
-            self.shapes.add(str(list(tensor.shape)))
