@@ -200,8 +200,8 @@ class BenchmarkResult(Result):
         """The mean headline score of every method, in its best reading, on every question; the best method first."""
         columns = {}
         for key in dict.fromkeys(row["question"] for row in self.rows):
-            question = QUESTIONS[key]
             by_reading = self.summary(key).set_index("method")["mean"]
+            question = QUESTIONS[key]
             best_reading = by_reading.groupby(lambda method: method.split(":")[0]).max()
             columns[f"{question.name}, {question.headline}"] = best_reading
         table = pd.DataFrame(columns)
