@@ -29,23 +29,25 @@ from interp.core import catalog
 from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.core.machine import Machine
 from interp.interventions.experiment import Tabulated, over, run_on
+from interp.interventions.moves import Writer, flat, half_error
+from interp.interventions.pairs import run_of
 from interp.interventions.sites import carried_mask
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.stats.decoder import RIDGE, Affine, Decoder
+from interp.stats.decoder import RIDGE, Affine
 from interp.stats.intervals import Interval, bootstrap_mean, ratio_interval
 from interp.support.checks import checked, integer
-from interp.support.errors import InputError, require
+from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
 _KNOWN_SEED = 7_001
-"""Their seed: one that no default and no example draws."""
+"""Seed of the episodes that the maps are fitted on: one that no default and no example draws."""
 _READ = 0.5
 """Share of its variance, on held-out episodes, from which on a variable is said to be read."""
 
 _Distributions = Float[np.ndarray, "episode round outcome"]
 _State = dict[str, NDArray[np.float64]]
-_Numbers = NDArray[np.float64]
+"""The variables of one round, each ``[episode, 1, ...]``."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -74,24 +76,6 @@ class HandOver(Tabulated):
     share: Interval
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Decodes some variables of an algorithm from what a machine carries into one round."""
-
-    shapes: dict[str, tuple[int, ...]]
-    not_read: tuple[str, ...]
-    decoder: Decoder
-
-    def __call__(self, latents: Float[Tensor, "episode row width"]) -> _State:
-        """Return the decoded variables, each ``[episode, ...]``."""
-        decoded = self.decoder(latents).numpy(force=True)
-        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
-        ends = np.cumsum(sizes)
-        columns = np.split(decoded, ends[:-1], axis=1)
-        variables = zip(self.shapes.items(), columns, strict=True)
-        return {key: part.reshape(-1, *shape) for (key, shape), part in variables}
-
-
 @checked
 def hand_over(
     run: Rollout,
@@ -112,8 +96,8 @@ def hand_over(
         n_known: episodes that the maps are fitted on; a state of thousands of numbers (a cache) needs a thousand.
 
     Raises:
-        InputError: if the round is not one of the run's, if none of the variables is read, or if the receiver cannot
-            play the episodes.
+        InputError: if the round is not one of the run's, if none of the variables is read, if an algorithm that
+            receives does not carry what is read, if rounds are missing, or if the receiver cannot play the episodes.
     """
     _require_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
@@ -121,16 +105,17 @@ def hand_over(
     if algorithm is None:
         task = catalog.get(run.layout.task)
         algorithm = to if isinstance(to, Algorithm) else task.explains(run.model)
+    base = run_of(run.model, run, "a hand-over")
     known = _sample_known(run, round, n_known)
-    reader = _fit_reader(run.model, known, algorithm, round)
-    state = reader(run.latents[:, round])
-    shifted = {key: np.roll(values, 1, axis=0) for key, values in state.items()}
+    values = algorithm.run(known)
+    reader, not_read = _fit_reader(run.model, known, algorithm, values, round)
+    state = reader.read(base.latents[:, [round]])
+    shifted = {key: np.roll(numbers, 1, axis=0) for key, numbers in state.items()}
     if isinstance(to, Algorithm):
-        predictions = _play_algorithm(to, run.episodes, round, [state, shifted])
+        predictions = _play_algorithm(to, base.episodes, round, [state, shifted])
     else:
-        values = algorithm.run(known)
-        known_state = {key: values[key][:, round] for key in reader.shapes}
-        predictions = _play_machine(to, run.episodes, round, known, known_state, [state, shifted])
+        known_state = {key: values[key][:, [round]] for key in reader.shapes}
+        predictions = _play_machine(to, base.episodes, round, known, known_state, [state, shifted])
     handed_over, another_episode, saw_everything, starts_anew = predictions
     return _summarize(
         run,
@@ -139,7 +124,7 @@ def hand_over(
         algorithm,
         n_known,
         read=tuple(reader.shapes),
-        not_read=reader.not_read,
+        not_read=not_read,
         handed_over=handed_over,
         another_episode=another_episode,
         saw_everything=saw_everything,
@@ -186,15 +171,16 @@ def state_difference(
     algorithm = via or catalog.get(first.layout.task).explains(first.model)
     states = []
     for run in (first, second):
+        base = run_of(run.model, run, "a difference of states")
         known = _sample_known(run, round, n_known)
-        reader = _fit_reader(run.model, known, algorithm, round)
-        states.append(reader(run.latents[:, round]))
+        reader, _ = _fit_reader(run.model, known, algorithm, algorithm.run(known), round)
+        states.append(reader.read(base.latents[:, [round]]))
     shared = [key for key in states[0] if key in states[1]]
     names = f"{first.model.name!r} and {second.model.name!r}"
     require(
         bool(shared),
         f"{names} show no variable of {algorithm.name} in common at round "
-        f"{round}; give via= another algorithm",
+        f"{round}; give another algorithm as via=",
     )
     values = algorithm.run(first.episodes)
     frames = []
@@ -202,11 +188,14 @@ def state_difference(
         labels = algorithm.variable(key).labels(values[key])
         pairs = [state[key].reshape(first.n_episodes, -1) for state in states]
         for i, label in enumerate(labels):
-            columns = {"first": pairs[0][:, i], "second": pairs[1][:, i]}
-            episodes = range(first.n_episodes)
-            frame = pd.DataFrame({"episode": episodes, "variable": key, **columns})
-            frame.insert(2, "element", label)
-            frames.append(frame)
+            columns = {
+                "episode": range(first.n_episodes),
+                "variable": key,
+                "element": label,
+                "first": pairs[0][:, i],
+                "second": pairs[1][:, i],
+            }
+            frames.append(pd.DataFrame(columns))
     table = pd.concat(frames)
     table["difference"] = table["second"] - table["first"]
     return table.sort_values("difference", key=np.abs, ascending=False, ignore_index=True)
@@ -227,40 +216,45 @@ def _sample_known(run: Rollout, round: int, n_known: int) -> Episodes:
     return task.sample_for(run.model, n_known, round + 1, seed=_KNOWN_SEED, sizes=sizes)
 
 
-def _fit_reader(machine: Machine, known: Episodes, algorithm: Algorithm, round: int) -> _Reader:
+def _fit_reader(
+    machine: Machine, known: Episodes, algorithm: Algorithm, values: Values, round: int
+) -> tuple[Writer, tuple[str, ...]]:
     """Fit a decoder of those carried variables that an affine map reads before a round.
 
     A variable that is the same in all episodes at this round says nothing, and is neither read nor missed.
+
+    Args:
+        machine: the machine whose state is read.
+        known: the episodes that the decoder is fitted on.
+        algorithm: the algorithm whose variables are read.
+        values: its variables on these episodes.
+        round: the round before which the state is read.
+
+    Returns:
+        The decoder, and the keys of the variables that are not read.
     """
-    latents = rollout(machine, known).latents[:, round].double()
-    latents = latents * carried_mask(machine)[: latents.shape[1]].to(latents)
-    values = algorithm.run(known)
+    run = rollout(machine, known)
     ridge = 0.0 if machine.is_handwired else RIDGE
-    half = len(known) // 2
-    shapes, not_read, columns = {}, [], []
+    read, not_read = [], []
     for key in algorithm.state:
-        target = values[key][:, round]
-        numbers = np.asarray(target, dtype=np.float64).reshape(len(known), -1)
-        spread = numbers[half:] - numbers[half:].mean(0)
-        if not spread.any():
+        target = flat(values[key][:, [round]])
+        scored = target[len(target) // 2 :]
+        spread = float(np.square(scored - scored.mean(0)).sum())
+        if spread == 0:
             continue
-        decoder = Decoder.fit(latents[:half], numbers[:half], ridge=ridge)
-        missed = decoder(latents[half:]).numpy(force=True) - numbers[half:]
-        most_missed = (1 - _READ) * np.square(spread).sum()
-        if np.square(missed).sum() > most_missed:
+        missed = half_error(run.latents[:, [round]], target, ridge)
+        if missed <= (1 - _READ) * spread:
+            read.append(key)
+        else:
             not_read.append(key)
-            continue
-        shapes[key] = target.shape[1:]
-        columns.append(numbers)
-    if not columns:
+    if not read:
         names = ", ".join(algorithm.state) or "none"
         raise InputError(
             f"no affine map reads a variable that {algorithm.name} carries ({names}) "
             f"from {machine.name!r} before round {round}; raise n_known=, give another "
             "algorithm as via=, or hand over in a later round"
         )
-    decoder = Decoder.fit(latents, np.concatenate(columns, axis=1), ridge=ridge)
-    return _Reader(shapes, tuple(not_read), decoder)
+    return Writer.fit(machine, run, values, read, round=round, ridge=ridge), tuple(not_read)
 
 
 def _play_machine(
@@ -277,15 +271,13 @@ def _play_machine(
     """
     run = rollout(receiver, episodes)
     usual = rollout(receiver, known).latents[:, round]
-    columns = torch.from_numpy(_flatten(known_state))
-    writer = Affine.fit(columns, usual.flatten(1).double().cpu())
+    writer = Affine.fit(_flatten(known_state), usual.flatten(1).double().cpu())
     n_rows, width = usual.shape[1:]
     mask = carried_mask(receiver)[:n_rows].to(usual.device)
     whole = run.latents[:, round]
     memories = []
     for state in states:
-        numbers = torch.from_numpy(_flatten(state))
-        written = writer(numbers).reshape(-1, n_rows, width)
+        written = writer(_flatten(state)).reshape(-1, n_rows, width)
         memories.append(torch.where(mask, written.to(usual), whole))
     memories.append(whole)
     memories.append(torch.where(mask, run.latents[:, 0], whole))
@@ -303,28 +295,29 @@ def _play_algorithm(
     receiver: Algorithm, episodes: Episodes, round: int, states: list[_State]
 ) -> list[_Distributions]:
     """Return an algorithm's predictions with each of the states, after the whole episode, and from its start."""
-    values = receiver.run(episodes)
-    inputs = {key: values[key] for key in receiver.read(episodes)}
+    for key in states[0]:
+        require_known(f"variable that {receiver.name} carries", key, receiver.state)
+    before, inputs = receiver.at(receiver.run(episodes), slice(round, None))
     start = receiver.start(episodes)
-    whole = {key: values[key][:, round] for key in receiver.state}
+    whole = {key: numbers[:, 0] for key, numbers in before.items()}
+    beginnings = []
+    for state in states:
+        now = {key: numbers[:, 0] for key, numbers in state.items()}
+        beginnings.append({**start, **now})
+    beginnings += [whole, start]
+    n_later = episodes.n_rounds - round
     predictions = []
-    for state in [*states, whole, start]:
-        now = {**start, **state}
-        by_round = []
-        for t in range(round, episodes.n_rounds):
-            now, computed = receiver.step(now, {key: value[:, t] for key, value in inputs.items()})
-            by_round.append(receiver.distribution(computed))
-        predictions.append(np.stack(by_round, axis=1))
+    for beginning in beginnings:
+        later = receiver.unrolled(beginning, inputs, n_episodes=len(episodes), n_rounds=n_later)
+        _, computed = receiver.step(later, inputs)
+        predictions.append(receiver.distribution(computed))
     return predictions
 
 
-def _flatten(state: Values) -> _Numbers:
-    """Return the variables' elements side by side, ``[episode, element]``."""
-    parts = []
-    for values in state.values():
-        numbers = np.asarray(values, dtype=np.float64)
-        parts.append(numbers.reshape(len(values), -1))
-    return np.concatenate(parts, axis=1)
+def _flatten(state: Values) -> Tensor:
+    """Return the elements of all variables side by side, ``[episode, element]``."""
+    parts = [flat(numbers) for numbers in state.values()]
+    return torch.from_numpy(np.concatenate(parts, axis=-1)[:, 0])
 
 
 def _summarize(

@@ -303,8 +303,8 @@ def decodable(
         target = flat(values[key])
         known = np.concatenate([flat(values[earlier]) for earlier in decoded], -1)
         guess = torch.from_numpy(known).unsqueeze(-2).to(latents)
-        guessed = _half_error(guess, target, ridge)
-        missed = _half_error(latents, target, ridge)
+        guessed = half_error(guess, target, ridge)
+        missed = half_error(latents, target, ridge)
         scored = target[run.n_episodes // 2 :]
         varies = float(((scored - scored.mean((0, 1))) ** 2).sum())
         if guessed > RANK * varies and missed <= (1 - _HELD) * guessed:
@@ -312,7 +312,7 @@ def decodable(
     return tuple(decoded)
 
 
-def _half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
+def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
     """Return the squared error on the second half of the episodes of a decoder fitted on the first half."""
     half = len(target) // 2
     decoder = Decoder.fit(x[:half], target[:half], ridge=ridge)

@@ -1,5 +1,7 @@
 """A memory handed over: exact between exact machines, by hand on an algorithm, and with what it must not do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -139,6 +141,24 @@ def test_what_cannot_be_handed_over_is_refused(run, handwired):
     refuses(r"round must be from 1.* to 11.*got 12", hand_over, run, 12, to=handwired)
     fewer = interp.rollout(handwired, experts.sample(4, 12, 3, seed=2))
     refuses("16 and 4 episodes", state_difference, run, fewer, ROUND)
+    refuses(
+        "unknown variable that Bayes predictor carries 'log_weights'. Valid: counts, elapsed",
+        hand_over,
+        run,
+        ROUND,
+        to=bayes(),
+        via=weighted_majority(),
+    )
+
+
+def test_episodes_with_missing_rounds_are_refused(handwired):
+    """Their state was not written in every round, so that a map of a full history would misread it."""
+    episodes = experts.sample(8, 12, 3, seed=1)
+    missing = np.zeros((8, 12), dtype=bool)
+    missing[0, 3] = True
+    run = interp.rollout(handwired, replace(episodes, missing=missing))
+    refuses("a hand-over counts every round", hand_over, run, ROUND, to=handwired)
+    refuses("a difference of states counts every round", state_difference, run, run, ROUND)
 
 
 def test_a_state_without_the_variable_is_said_to_have_none():
