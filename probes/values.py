@@ -215,7 +215,8 @@ def as_array(values: Any, what: str) -> Array:
     if values.index.nlevels != 2:
         return array_of(what, values.to_numpy())
     table = values.sort_index()
-    n_episodes, n_rounds = (table.index.unique(level).size for level in (0, 1))
+    n_episodes = table.index.unique(0).size
+    n_rounds = table.index.unique(1).size
     is_complete = n_episodes * n_rounds == len(table) and not table.index.has_duplicates
     require(
         is_complete,

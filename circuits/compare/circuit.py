@@ -31,7 +31,7 @@ from interp.stats.intervals import NO_NUMBER, Interval, resample_weights
 from interp.support.errors import require
 
 _N_RESAMPLES = 200  # of the bootstrap, heads matched anew in each; 95 % bounds need no more
-_SIMILAR = 0.5  # docs/method/roles-of-heads.md: .79 and more for the same circuit, .31 for another
+_SIMILAR = 0.5  # docs/method/roles-of-heads.md: .78 and more for the same circuit, .22 for another
 _ROUNDING = 1e-12  # sums of squares below this are rounding, of which no share is taken
 
 
@@ -68,10 +68,10 @@ class HeadTable:
 
     def weigh(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
         """Return the table as shares of the whole, under weights of the episodes."""
-        read, lost, changed, varied = (
-            np.tensordot(weights, sums, 1)
-            for sums in (self.read, self.lost, self.changed, self.varied)
-        )
+        read = np.tensordot(weights, self.read, 1)
+        lost = np.tensordot(weights, self.lost, 1)
+        changed = np.tensordot(weights, self.changed, 1)
+        varied = np.tensordot(weights, self.varied, 1)
         lost_size = np.sqrt(lost)
         worth = _divide(lost_size, 2 * lost_size.sum((0, 1)))
         reads = np.einsum("hko,hkp->hkpo", worth, _divide(read, read.sum(-1, keepdims=True)))

@@ -217,9 +217,8 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
         for name, shift in shifts.items():
             edits_here[name] = [Edit.of("latent", clean + shift, model)]
         experiment = Experiment(model, run_of_rows, edits_here, [t], update=False)
-        moved, moved_shaken, moved_back, shaken, shaken_back = (
-            effect[:, 0].numpy(force=True) for effect in run(experiment).effects
-        )
+        effects = run(experiment).effects[:, :, 0].numpy(force=True)
+        moved, moved_shaken, moved_back, shaken, shaken_back = effects
         by_noise = np.abs([moved_shaken - moved, moved_back - moved, shaken, shaken_back])
         is_tied = by_noise.max((0, -1)) > _NOTICED
         result[rows, t] = np.where(is_tied[:, None], np.nan, moved)
@@ -270,10 +269,9 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     lag = rounds - edits.round[:, None]
     is_known = ~np.isnan(ours + theirs).any(-1)
     is_compared = is_known & (lag >= 0) & (rounds >= task.data.first_asked)
-    shared, our_size, their_size = (
-        np.where(is_compared, product.sum(-1), 0.0)
-        for product in (ours * theirs, ours**2, theirs**2)
-    )
+    shared = np.where(is_compared, (ours * theirs).sum(-1), 0.0)
+    our_size = np.where(is_compared, (ours**2).sum(-1), 0.0)
+    their_size = np.where(is_compared, (theirs**2).sum(-1), 0.0)
     notices = _NOTICED**2
     if task.kind != "classes":
         notices *= (our_size + their_size).sum() / (2 * is_compared.sum())
@@ -378,10 +376,11 @@ def _compare_responses(compared: Compared) -> ResponsePart:
     ours, theirs = ours[rows, next_round], theirs[rows, next_round]
     is_known = ~np.isnan(ours + theirs).any(-1)
     participants, n_episodes = participants_of(edits.episodes), len(edits.episodes)
-    along, whole = (
-        np.bincount(edits.episode[is_known], product.sum(-1)[is_known], n_episodes)
-        for product in (ours * theirs, theirs * theirs)
-    )
+    episode = edits.episode[is_known]
+    shared = (ours * theirs).sum(-1)[is_known]
+    their_size = (theirs * theirs).sum(-1)[is_known]
+    along = np.bincount(episode, shared, n_episodes)
+    whole = np.bincount(episode, their_size, n_episodes)
     arrives = ratio_interval(along, whole, participants=participants)
     return ResponsePart(algorithm.key, compared_cells, arrives)
 
@@ -409,9 +408,9 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
     )
     correlations = []
     for band in np.array_split(np.arange(n_rounds), min(N_BANDS, n_rounds)):
-        shared, our_size, their_size = (
-            product[:, band].sum((1, 2)) for product in (ours * theirs, ours**2, theirs**2)
-        )
+        shared = (ours * theirs)[:, band].sum((1, 2))
+        our_size = (ours**2)[:, band].sum((1, 2))
+        their_size = (theirs**2)[:, band].sum((1, 2))
         if (their_size > 0).sum() < _FEWEST:
             continue
         size = np.sqrt((weights @ our_size) * (weights @ their_size))

@@ -300,12 +300,12 @@ def graded(
         Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
     )
     patched, plain = effects.values[0].numpy(force=True), effects.unpatched.numpy(force=True)
+    values_before, values_goal = counterfactual
     if of_state:
-        before, goal = (values[algorithm.written] for values in counterfactual)
+        before, goal = values_before[algorithm.written], values_goal[algorithm.written]
     else:
-        before, goal = (
-            np.asarray(algorithm.distribution(values), np.float64) for values in counterfactual
-        )
+        before = np.asarray(algorithm.distribution(values_before), np.float64)
+        goal = np.asarray(algorithm.distribution(values_goal), np.float64)
     if not of_state and model.layout.kind == "classes":
         grades = _grade_choices(patched, plain, before, goal)
     else:

@@ -328,7 +328,8 @@ def _with_votes(
     own = replace(moment.job, instance=instance, variant=f"own-{votes}")
     begins = {**own.begins, "note": moment.texts[name]}
     job = replace(own, variant=f"{name.replace(' ', '-')}-{votes}", begins=begins)
-    before, after = (_choices(job.begins["note"], instance, agents) for job in (own, job))
+    before = _choices(own.begins["note"], instance, agents)
+    after = _choices(job.begins["note"], instance, agents)
     return _Asked(name, moment.given, job, own=own, before=before, after=after)
 
 

@@ -37,10 +37,8 @@ class _Bound:
     """A pair as a model of row ids: TransformerLens and captum call it with numbers of prepared rounds."""
 
     def __init__(self, case: Case) -> None:
-        pair, model = (
-            case.pair,
-            cast(HookedLatentTransformer, case.pair.model),
-        )  # what has edges is one
+        pair = case.pair
+        model = cast(HookedLatentTransformer, pair.model)  # what has edges is one
         self.layout, self.n, self.blocks = pair.layout, pair.clean.n_episodes, model.blocks
         self.is_probability = model.config.output == "probability"
         self.model = bind(model, pair.clean, pair.corrupted, rounds=pair.round)

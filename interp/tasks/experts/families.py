@@ -68,9 +68,9 @@ def bayes_mixture(
     check_bounds((other_low, other_high))
 
     def regime(v: Values) -> _Array:
-        first, second = (
-            log_evidence(v["counts"], _misses(v), interval).sum(-1) for interval in intervals
-        )
+        misses = _misses(v)
+        first = log_evidence(v["counts"], misses, (low, high)).sum(-1)
+        second = log_evidence(v["counts"], misses, (other_low, other_high)).sum(-1)
         return special.expit(special.logit(weight) + first - second)
 
     def evidence(v: Values) -> _Array:
