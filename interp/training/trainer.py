@@ -42,8 +42,9 @@ from interp.training.goal import TrainingGoal
 from interp.training.hardware import choose_precision, this_machine
 from interp.training.muon import Muon, is_stack
 
-_HISTORY = ("name", "origin")
-"""What a configuration says of a model's history, not of its shape."""
+_NOT_OF_WEIGHTS = ("name", "origin", "latent_update")
+"""What two models may differ in and one still take the weights of the other: a model that adds to its latents can be the
+start of an annealed run that ends with replaced ones."""
 
 
 @checked
@@ -445,4 +446,4 @@ def _shape_of(model: Any) -> dict[str, Any]:
     """Return what two models must have in common for the weights of one to fit the other."""
     is_transformer = isinstance(model, HookedLatentTransformer)
     description = model.config.to_dict() if is_transformer else _recipe_of(model)
-    return {key: value for key, value in description.items() if key not in _HISTORY}
+    return {key: value for key, value in description.items() if key not in _NOT_OF_WEIGHTS}
