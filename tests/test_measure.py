@@ -16,6 +16,7 @@ from interp.results.measure import (
     _MOST_WORDS,
     _REASONS,
     _ROUNDING,
+    BETWEEN,
     NOT_RUN,
     NOTHING,
     SPANS,
@@ -25,6 +26,7 @@ from interp.results.measure import (
     Control,
     Measure,
     Measured,
+    Side,
     _is_clear,
     best_of,
     claims,
@@ -72,6 +74,27 @@ def test_a_threshold_of_its_own_refutes_a_claim() -> None:
     assert (between.verdict, replace(between, no_threshold=0.5).verdict) == ("undecided", "no")
     below = replace(RARE, number=Interval(0.2, 0.15, 0.25), no_threshold=0.3)
     assert (below.verdict, replace(below, no_threshold=0.1).verdict) == ("undecided", "no")
+
+
+@pytest.mark.parametrize(
+    ("side", "no_threshold", "low", "high", "reason"),
+    [
+        ("above", 0.3, 0.35, 0.45, BETWEEN),
+        ("above", 0.3, 0.4, 0.4, BETWEEN),
+        ("above", 0.3, 0.25, 0.45, SPANS),
+        ("above", 0.3, 0.35, 0.55, SPANS),
+        ("below", 0.7, 0.6, 0.6, BETWEEN),
+        ("below", 0.7, 0.6, 0.75, SPANS),
+        ("below", 0.7, 0.45, 0.6, SPANS),
+    ],
+)
+def test_an_interval_between_two_thresholds_spans_none(
+    side: Side, no_threshold: float, low: float, high: float, reason: str
+) -> None:
+    """The threshold of "yes" is .5 in all."""
+    number = Interval((low + high) / 2, low, high)
+    measure = replace(HELD, number=number, threshold=0.5, side=side, no_threshold=no_threshold)
+    assert (measure.verdict, measure.reason) == ("undecided", reason)
 
 
 def test_a_yes_is_clear_of_every_control_that_counts() -> None:

@@ -42,6 +42,7 @@ Side = Literal["above", "below"]
 UNTRAINED = "an untrained copy"
 """The control that puts fresh models of the same shape in the model's place; the best of them stands for all."""
 SPANS = "the interval spans the threshold"
+BETWEEN = "the number lies between the thresholds of yes and no"
 TOO_NEAR = "comes too near"
 AS_WELL = "does as well"
 NOT_RUN = "a control was not run"
@@ -49,7 +50,7 @@ FEW = "too few episodes"
 NOTHING = "there is no number"
 MISREAD = "affine maps may misread the state"
 _BY_DESIGN = "by design"
-_REASONS = (SPANS, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, MISREAD, _BY_DESIGN)
+_REASONS = (SPANS, BETWEEN, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, MISREAD, _BY_DESIGN)
 """Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
 
 _CLEAR = 3.0
@@ -253,7 +254,9 @@ class Measure:
             return ("undecided", doubt) if doubt else ("yes", "")
         if is_opposite:
             return "no", ""
-        return "undecided", SPANS
+        lower, upper = sorted((self.threshold, no_threshold))
+        is_between = lower <= low and high <= upper
+        return "undecided", BETWEEN if is_between else SPANS
 
     @property
     def _doubt(self) -> str:

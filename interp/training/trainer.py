@@ -43,8 +43,10 @@ from interp.training.hardware import choose_precision, this_machine
 from interp.training.muon import Muon, is_stack
 
 _NOT_OF_WEIGHTS = ("name", "origin", "latent_update")
-"""What two models may differ in and one still take the weights of the other: a model that adds to its latents can be the
-start of an annealed run that ends with replaced ones."""
+"""What two models may differ in and one still take the weights of the other.
+
+A model that adds to its latents can be the start of an annealed run that ends with replaced ones.
+"""
 
 
 @checked
