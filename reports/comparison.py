@@ -19,8 +19,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from circuits.compare import Budget, Comparison
 from circuits.compare.algorithm import AlgorithmPart
-from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart
+from circuits.compare.where import WherePart
 from interp import tasks
 from interp.core.algorithm import in_words
 from interp.interventions.experiment import over

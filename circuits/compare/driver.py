@@ -20,11 +20,11 @@ import torch
 
 from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
-from circuits.compare.effects import EFFECTS, WHERE
 from circuits.compare.question import Budget, Compared, Participant, Samples, shared_sizes
 from circuits.compare.response import RESPONSE
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
+from circuits.compare.where import WHERE
 from circuits.registry import RECORDS, handwired
 from interp import tasks
 from interp.core.machine import Machine
@@ -38,7 +38,7 @@ from interp.support.provenance import provenance
 from interp.support.session import Finished, session
 from interp.support.workers import bar, one_thread
 
-QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
+QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""
 _GROWN = 1e4  # latents beyond this have squares that drown everything else, or overflow
 _HALVINGS = 12  # of the weights of an untrained copy before it is given up: 1 / 4,096 bounds any that is shipped
@@ -50,7 +50,7 @@ class Comparison(Measured):
     """A model held against a reference, or against algorithms alone.
 
     Every part is an attribute, too, by the key of its question: ``algorithm``, ``behaviour``, ``state``, ``response``,
-    ``update``, ``effects``, ``circuit`` and ``where``; None for what is asked only of two models where there is no
+    ``update``, ``circuit`` and ``where``; None for what is asked only of two models where there is no
     reference, and for what one of the two lacks, such as attention heads.
 
     Attributes:

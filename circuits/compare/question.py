@@ -328,19 +328,6 @@ class CrossFitted(Decoder):
         return joined[order.to(joined.device)]
 
 
-@remembered
-def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -> CrossFitted:
-    """Fit a decoder from latents to a variable of the algorithm's state for the pool, cross-fitted."""
-    latents = pooled(subject).latents[:, :-1]
-    values = pooled_values(algorithm, subject.samples)[variable]
-    fold = subject.samples.whose % N_FOLDS
-    fits = []
-    for k in range(N_FOLDS):
-        others = fold != k
-        fits.append(Decoder.fit(latents[torch.from_numpy(others)], values[others], ridge=RIDGE))
-    return CrossFitted.of(fits, fold)
-
-
 def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
     """Choose the penalty of maps from latents: :data:`~interp.stats.decoder.RIDGE`, or none.
 

@@ -1,4 +1,4 @@
-"""State, update and effects of a comparison: what each says of machines that are known, and what it may not say."""
+"""State, update and sites of a comparison: what each says of machines that are known, and what it may not say."""
 
 from dataclasses import replace
 
@@ -7,12 +7,11 @@ import pytest
 
 import interp
 from circuits.compare.driver import _compared
-from circuits.compare.effects import _STATE as STATE
-from circuits.compare.effects import _locate as where
-from circuits.compare.effects import effects
 from circuits.compare.question import Budget, Compared, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
+from circuits.compare.where import _STATE as STATE
+from circuits.compare.where import _locate as where
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from tests.refusals import refuses
@@ -57,28 +56,6 @@ def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
     assert {u.state for u in part.of("bayes")} == {("counts", "elapsed")}
     (first, *_) = updates(wired, {"bayes": bayes()}, [fresh], SMALL).updates
     assert first.state == ("counts",) and first.missing == ("elapsed",)
-
-
-def test_effects_tell_bayes_from_weighted_majority(subjects):
-    """Under Bayes every move has its effect; the difference from Weighted Majority excludes 0 in each; the untrained
-    model shows none."""
-    learned, _, fresh = subjects
-    part = effects(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
-    moved = [e for e in part.effects if e.algorithm == "bayes" and e.where == "latent"]
-    assert [(e.variable, e.what) for e in moved] == [
-        ("counts", "all"),
-        ("counts", "one"),
-        ("elapsed", "+ 3"),
-    ]
-    for effect in moved:
-        assert effect.score.low > 0.9 and effect.difference.low > 0 and effect.untrained < 0.1
-    rival = {(e.variable, e.what): e.score for e in part.effects if e.algorithm == "wm"}
-    assert np.isnan(
-        rival["elapsed", "+ 3"].estimate
-    )  # Weighted Majority knows no round: it wants nothing
-    label = next(e for e in part.effects if e.variable == "label" and e.algorithm == "bayes")
-    assert label.outcome == "state" and label.score.low > 0.95
-    assert set(part.to_frame().what) == {"all", "one", "+ 3", "input"}
 
 
 def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():

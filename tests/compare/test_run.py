@@ -136,7 +136,7 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
 def test_a_part_without_a_picture_is_a_table(found):
     """A new question needs no edit of the page."""
     page = comparison.page(
-        replace(found, parts={"algorithm": found.algorithm, "new_question": found.effects})
+        replace(found, parts={"algorithm": found.algorithm, "new_question": found.where})
     )
     assert page.sections[-1].title == "New question"
     assert [type(block).__name__ for block in page.sections[-1].blocks][-1] == "Table"
@@ -171,7 +171,7 @@ def test_the_page_shows_every_claim_and_a_report_shows_them_and_links_to_the_pag
 
 
 @pytest.mark.parametrize(
-    "name", ["algorithm", "behaviour", "state", "update", "effects", "circuit", "where"]
+    "name", ["algorithm", "behaviour", "state", "update", "circuit", "where"]
 )
 def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     """Through a file and back: the same table, whatever it is made of. It draws its numbers and says which they are."""
@@ -219,7 +219,7 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
         stop = [replace(q, compute=stopped) if q.key in keys else q for q in driver.QUESTIONS]
         monkeypatch.setattr(driver, "QUESTIONS", tuple(stop))
 
-    stopping("effects")
+    stopping("update")
     with pytest.raises(KeyboardInterrupt):
         compare.machines(model, budget=SMALL, folder=tmp_path)
     kept = sorted((tmp_path / ".parts").iterdir())
@@ -227,10 +227,9 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
         "algorithm",
         "behaviour",
         "response",
-        "update",
     ]
     monkeypatch.undo()
-    stopping("algorithm", "behaviour", "response", "update")
+    stopping("algorithm", "behaviour", "response")
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
         compare.machines(model, budget=replace(SMALL, seed=1), folder=tmp_path)
     found = compare.machines(model, budget=SMALL, folder=tmp_path)
