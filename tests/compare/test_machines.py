@@ -9,11 +9,11 @@ import torch
 import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
-from circuits.compare.where import _STATE as STATE
-from circuits.compare.where import _locate as where
 from circuits.compare.question import Budget, Compared, Participant, Samples, pooled, shared_sizes
 from circuits.compare.state import _map_latents, stitch
 from circuits.compare.update import updates
+from circuits.compare.where import _STATE as STATE
+from circuits.compare.where import _locate as where
 from interp.results.measure import UNTRAINED
 from interp.stats.decoder import RIDGE
 from interp.tasks.experts.algorithms import weighted_majority

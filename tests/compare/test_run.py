@@ -170,9 +170,7 @@ def test_the_page_shows_every_claim_and_a_report_shows_them_and_links_to_the_pag
         assert found.sentence in text
 
 
-@pytest.mark.parametrize(
-    "name", ["algorithm", "behaviour", "state", "update", "circuit", "where"]
-)
+@pytest.mark.parametrize("name", ["algorithm", "behaviour", "state", "update", "circuit", "where"])
 def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     """Through a file and back: the same table, whatever it is made of. It draws its numbers and says which they are."""
     part = getattr(found, name)
