@@ -95,15 +95,15 @@ def _tabulate_map(model: str, effects_map: EffectMap) -> list[dict[str, object]]
     return rows
 
 
-def _locate(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
-    """Find sites and maps of two models, by the algorithm of each.
+def _locate(compared: Compared) -> WherePart:
+    """Find sites and maps of two models, by the algorithm that the task says of each.
 
     Of the untrained models of each shape the first is taken.
     """
     sites: list[_Held] = []
     maps: list[tuple[str, EffectMap]] = []
     missing: list[str] = []
-    pair = list(zip(compared.pair, algorithms, strict=True))
+    pair = [(subject, subject.task.explains(subject.model)) for subject in compared.pair]
     # The latents, which act on the prediction, and the inputs of both models that act on the state.
     first_causes, second_causes = (set(s.causes(algorithm)) for s, algorithm in pair)
     outcomes: dict[tuple[str, ...], str] = {("latent",): "prediction"}
@@ -200,8 +200,4 @@ def _outcome(subject: Participant, algorithm: Algorithm, key: str) -> Outcome:
     return Outcome(key)
 
 
-def _compute_where(compared: Compared) -> WherePart:
-    return _locate(compared, [s.task.explains(s.model) for s in compared.pair])
-
-
-WHERE = Question("where", WherePart, _compute_where, of_two=True)
+WHERE = Question("where", WherePart, _locate, of_two=True)

@@ -127,9 +127,8 @@ def _bare():
 
 def test_the_memory_is_found_in_what_is_carried(subjects):
     """All of it stands for the log-weights, exactly; its effect passes where they are weighed, and nowhere else."""
-    algorithm = weighted_majority(0.5)
     pair, fresh = (subjects["itself"], subjects[WIRED]), [subjects["untrained"]]
-    part = where(Compared(*pair, fresh, [], SMALL, {}), [algorithm, algorithm])
+    part = where(Compared(*pair, fresh, [], SMALL, {}))
     held = {(h.model, h.variable, h.outcome): h for h in part.held}
     assert held["itself", STATE, "prediction"].score.low > 1 - 1e-6
     assert held["itself", STATE, "state"].score.low > 1 - 1e-6
@@ -143,7 +142,7 @@ def test_the_memory_is_found_in_what_is_carried(subjects):
     rows = part.to_frame().query("name == 'effect carried' and model == 'itself'")
     assert rows.set_index("where").number["weigh"] == pytest.approx(1)
     bare = Participant(_bare(), subjects["itself"].samples)
-    lacking = where(Compared(bare, bare, [], [], SMALL, {}), [algorithm, algorithm])
+    lacking = where(Compared(bare, bare, [], [], SMALL, {}))
     sentence = "not applicable: handmade has no points but what it carries"
     assert lacking.maps == () and lacking.missing == (sentence, sentence)
     assert sentence in lacking.to_frame()["where"].tolist()

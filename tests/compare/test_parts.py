@@ -80,10 +80,7 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
 def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
     """Handwired: the latents' effect stands at <z>, then at p?; an untrained model holds nothing."""
     learned, wired, fresh = subjects
-    part = where(
-        Compared(learned, wired, [fresh], [], SMALL, {}),
-        [bayes(), wired.task.explains(wired.model)],
-    )
+    part = where(Compared(learned, wired, [fresh], [], SMALL, {}))
     maps = {(name, m.cause): m.to_frame() for name, m in part.maps}
     exact = maps[wired.name, ("latent",)]
     assert exact.loc[0, "<z>"] == pytest.approx(1) and exact.loc[1, "p?"] == pytest.approx(1)
