@@ -53,7 +53,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
 
 
-# Annotations: whether a value fits one, and what one asks for, in words. beartype judges what is left over here: it
+# Annotations: whether a value fits one, and what one asks for, in words. A library that checks types, such as beartype,
 # looks at one random element of a list, takes True for an integer, and converts nothing.
 
 NO = object()
@@ -109,7 +109,7 @@ def _judge(kind: Any) -> _Judge:
         return _judge_of_class(origin)
     if type(kind) in (type, ABCMeta):
         return _judge_of_class(kind)
-    return _judge_of_beartype(kind)
+    return _judge_of_instance(kind)
 
 
 def _judge_of_choices(choices: tuple[Any, ...]) -> _Judge:
@@ -136,17 +136,19 @@ def _judge_of_class(kind: Any) -> _Judge:
     return lambda value, finite: value if isinstance(value, kind) else NO
 
 
-def _judge_of_beartype(kind: Any) -> _Judge:
-    """Judge arrays with named axes, protocols and whatever else an annotation can say."""
-    from beartype.door import is_bearable
+def _judge_of_instance(kind: Any) -> _Judge:
+    """Judge arrays with named axes, protocols and other classes; of a generic one, what it is and not what it holds."""
     from jaxtyping import Float, Num, jaxtyped
 
+    kind = typing.get_origin(kind) or kind
+    if not isinstance(kind, type):  # a type variable, or what is no class at run time
+        return lambda value, finite: value
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
         kind = Num[kind.array_type, kind.dim_str]
 
     def judge(value: Any, finite: bool) -> Any:
         with jaxtyped("context"):  # names of axes are this value's alone
-            return value if is_bearable(value, kind) else NO
+            return value if isinstance(value, kind) else NO
 
     return judge
 
