@@ -24,6 +24,7 @@ from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.qlearning import families as learners
 from interp.tasks.reachability import algorithms as search
+from lab import load as load_seed
 from lab.known import by_algorithm, edits, handmade
 from lab.variants import rescaled
 
@@ -222,7 +223,7 @@ _QLEARNING: _Makers = {
     "one action ignored": lambda: _without("qlearning", 0, "one action ignored"),
     "leaky {:g}": lambda keep: edits.leaky(_values(), keep),
     "noise {:g}": lambda sd: edits.noisy(_values(signed=True), sd),
-    "qlearning-learned-1": lambda: library.load("qlearning-learned-1"),
+    "qlearning-learned-1": lambda: load_seed("qlearning-learned-1"),
     "untrained, learned shape": lambda: _fresh("qlearning-learned", 100),
 }
 _REACHABILITY: _Makers = {
