@@ -295,7 +295,7 @@ def _measure_attention(code: PositionCode, offset: int, eta: float) -> float:
     keys = stream.copy()
     keys[0] += ids["sink"].vector()
     is_visible = np.tril(np.ones((n, n), bool))
-    least = 1.0
+    smallest = 1.0
     for fires in (True, False):
         queries = stream + ids["fires"].vector() if fires else stream
         scores = np.zeros((n, n))
@@ -304,8 +304,8 @@ def _measure_attention(code: PositionCode, offset: int, eta: float) -> float:
         weights = softmax(np.where(is_visible, eta * scores, -np.inf), axis=-1)
         # A target at the first position is the sink itself, whose positional score is taken away.
         right = [i - offset if fires and i > offset else 0 for i in range(n)]
-        least = min(least, float(weights[np.arange(n), right].min()))
-    return least
+        smallest = min(smallest, float(weights[np.arange(n), right].min()))
+    return smallest
 
 
 @checked

@@ -235,10 +235,10 @@ def register(record: CircuitRecord) -> CircuitRecord:
             takes,
             limit=20,
         )
-    made = record.build(**{size.name: size.default for size in sizes})
+    circuit = record.build(**{size.name: size.default for size in sizes})
     require(
-        made.name == record.key,
-        f"the circuit of {record.key!r} is called {made.name!r}; give it the key of its record as its name",
+        circuit.name == record.key,
+        f"the circuit of {record.key!r} is called {circuit.name!r}; give it the key of its record as its name",
     )
     RECORDS[record.key] = record
     library.register(record.key, record.description, record.task, partial(load, record.key))

@@ -128,37 +128,28 @@ def verify(
         )
     plan = record.plan
     dtypes = (dtype,) if isinstance(dtype, str) else tuple(dtype)
-    for given in dtypes:
-        require_known("dtype", given, DTYPES)
-    integer("n_rounds", n_rounds, 1), integer("n_episodes", n_episodes, 1)
-    chosen = (
-        plan.sizes
-        if sizes is None
-        else [n[0] if isinstance(n, tuple) and len(n) == 1 else n for n in sizes]
-    )
-    cases = [
-        (
-            size,
-            given,
-            build(
-                name, **with_defaults(name, given, {**arguments, **_size_arguments(record, size)})
-            ),
-        )
-        for size in chosen
-        for given in dtypes
-    ]
-    for _, given, circuit in cases:
-        require_dtype(circuit, given)
+    for precision in dtypes:
+        require_known("dtype", precision, DTYPES)
+    integer("n_rounds", n_rounds, 1)
+    integer("n_episodes", n_episodes, 1)
+    cases = []
+    for size in plan.sizes if sizes is None else map(_size, sizes):
+        for precision in dtypes:
+            build_arguments = {**arguments, **_size_arguments(record, size)}
+            circuit = build(name, **with_defaults(name, precision, build_arguments))
+            cases.append((size, precision, circuit))
+    for _, precision, circuit in cases:
+        require_dtype(circuit, precision)
     require(bool(cases), "no sizes were given; give at least one, or None for the default sizes")
     checks: list[Check] = []
     ran: list[tuple[int, int]] = []
     with bar(f"verifying {name}", len(cases)) as done:
-        for size, given, circuit in cases:
+        for size, precision, circuit in cases:
             episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
             ran.append((episodes.n_rounds, len(episodes)))
-            checks += check(circuit, episodes, size, given, plan, device=device)
+            checks += check(circuit, episodes, size, precision, plan, device=device)
             if size == cases[0][0]:
-                checks += check_horizon(circuit, size, given, plan, n_rounds, seed, device)
+                checks += check_horizon(circuit, size, precision, plan, n_rounds, seed, device)
             done(1)
     settings = provenance(
         rounds=_span(n for n, _ in ran),
@@ -223,6 +214,13 @@ def _span(counts: Iterable[int]) -> int | str:
     """Return a count, or from the smallest to the largest where sizes were run for different ones."""
     different = sorted(set(counts))
     return different[0] if len(different) == 1 else f"{different[0]} to {different[-1]}"
+
+
+def _size(size: Any) -> Any:
+    """Return a size that is alone in a tuple as a number."""
+    if isinstance(size, tuple) and len(size) == 1:
+        return size[0]
+    return size
 
 
 def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:

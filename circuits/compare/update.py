@@ -395,16 +395,16 @@ def _fit_extension(
         writer = subject.writer(member, keys, subject.penalty(algorithm))
         return transition(subject.model, episodes, writer, round=budget.at)
 
-    least, best, best_parameters = inf, algorithm, dict(shared)
+    smallest, best, best_parameters = inf, algorithm, dict(shared)
     for point in product(*(s.grid for s in free)):
         parameters = shared | dict(zip([s.name for s in free], point, strict=True))
         member = centre_states(_member(family, parameters), centred)
         missed = steps_of(member, subject.samples.other).left(member)
-        if missed < least:
-            least, best, best_parameters = missed, member, parameters
+        if missed < smallest:
+            smallest, best, best_parameters = missed, member, parameters
     steps = steps_of(best, subject.samples.test)
     scores = steps.under(best)
-    return least, _scored_update(family, best_parameters, steps, scores, own, budget.seed)
+    return smallest, _scored_update(family, best_parameters, steps, scores, own, budget.seed)
 
 
 def _scored_update(
@@ -511,10 +511,10 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
     """Measure how much of a move a response one round later makes, where it is less than it should be."""
     if not evidence.response.arrives.high < _ARRIVES:
         return []
-    about = "response one round later, as a share of the move of the state"
+    quantity = "response one round later, as a share of the move of the state"
     arrives = evidence.response.arrives
     return [
-        Measure("update", "", arrives, _ARRIVES, unit="share", needs_control=False, about=about)
+        Measure("update", "", arrives, _ARRIVES, unit="share", needs_control=False, about=quantity)
     ]
 
 

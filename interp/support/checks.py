@@ -140,15 +140,15 @@ def _judge_of_instance(kind: Any) -> _Judge:
     """Judge arrays with named axes, protocols and other classes; of a generic one, what it is and not what it holds."""
     from jaxtyping import Float, Num, jaxtyped
 
-    kind = typing.get_origin(kind) or kind
-    if not isinstance(kind, type):  # a type variable, or what is no class at run time
+    class_asked = typing.get_origin(kind) or kind
+    if not isinstance(class_asked, type):  # a type variable, or what is no class at run time
         return lambda value, finite: value
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
-        kind = Num[kind.array_type, kind.dim_str]
+        class_asked = Num[kind.array_type, kind.dim_str]
 
     def judge(value: Any, finite: bool) -> Any:
         with jaxtyped("context"):  # names of axes are this value's alone
-            return value if isinstance(value, kind) else NO
+            return value if isinstance(value, class_asked) else NO
 
     return judge
 

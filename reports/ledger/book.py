@@ -154,14 +154,14 @@ def _is_about(claim: PaperClaim, model: Machine) -> bool:
 
 def _measured(claim: PaperClaim, model: Machine, sizes: Sizes, folder: Path) -> list[Measure]:
     """Measure a claim of a model, or read what an earlier run has kept."""
-    asked = {"digest": model.digest(), "sizes": asdict(sizes)}
+    settings = {"digest": model.digest(), "sizes": asdict(sizes)}
     path = folder / f"{claim.key.replace(' ', '-')}.{model.name}.json"
     if path.is_file():
-        kept = read_json(path, "asked", "measures")
-        if kept["asked"] == asked:
-            return [Measure.from_dict(record) for record in kept["measures"]]
+        record = read_json(path, "asked", "measures")
+        if record["asked"] == settings:
+            return [Measure.from_dict(fields) for fields in record["measures"]]
     measures = MEASUREMENTS[claim.key](model, sizes)
-    write_json(path, {"asked": asked, "measures": [measure.to_dict() for measure in measures]})
+    write_json(path, {"asked": settings, "measures": [measure.to_dict() for measure in measures]})
     return measures
 
 
@@ -174,13 +174,17 @@ def _page(ledger: Ledger) -> Report:
     ]
     overview = ledger.to_frame()[["place", "paper", "about", "number", "verdict", "reason"]]
     sections.insert(0, Section("Overview", [Table(overview, "Every claim, model by model")]))
-    about = {"kind": "ledger", "run": f"{len(ledger.entries)} claims", "sentence": ledger.sentence}
+    description = {
+        "kind": "ledger",
+        "run": f"{len(ledger.entries)} claims",
+        "sentence": ledger.sentence,
+    }
     return Report(
         title="The paper's claims, measured",
         lead="What the paper says, what models measured here show, and the command that shows more.",
         sections=sections,
         provenance=dict(ledger.settings),
-        about=about,
+        about=description,
         sentence=ledger.sentence,
     )
 
