@@ -1,14 +1,14 @@
-"""Is the learned machine the handwired one? Models held against algorithms and against each other.
+"""Is the learned machine the handwired one? Compare models with algorithms and with each other.
 
     from circuits import compare
-    found = compare.machines(interp.load("wma-learned"), "wma-handwired")  # or budget=compare.Budget.quick()
-    print(found)                                                            # the algorithm and the four measures
+    found = compare.machines(interp.load("wma-learned"), "wma-handwired")  # or
+    budget=compare.Budget.quick() print(found)
+    # the algorithm and the four measures
 
-:func:`machines` gives a :class:`Comparison`, a :class:`~interp.results.measure.Measure` of each claim.
-Each question has a file of
-its own: what is measured, the claim that it decides, and every threshold with its reason.
-:mod:`interp.choices.explain` asks which algorithm explains choices, and :mod:`interp.choices.players` those of each
-participant.
+:func:`machines` gives a :class:`Comparison`, a :class:`~interp.results.measure.Measure` of each
+claim. Each question has one file: what is measured, the claim that it decides, and every threshold
+with its reason. :mod:`interp.choices.explain` asks which algorithm explains choices, and
+:mod:`interp.choices.players` those of each participant.
 """
 
 from interp.support.lazy import facade

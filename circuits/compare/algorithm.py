@@ -98,12 +98,13 @@ class FamilyScore:
     """One family, fitted.
 
     Attributes:
-        group: key of the family that it extends, or its own.
-        memoryless: whether it keeps nothing from round to round.
+        group: key of the family that it extends; its key where it extends none.
+        memoryless: True if it carries no state from round to round.
         family: None for the guess that is even over outcomes.
-        searched: the values found of the parameters that it searches.
-        fitted: divergence on the episodes that it was fitted on, nats a round; ``divergences``: on the others, of each
-            participant, or episode.
+        searched: fitted values of the parameters that it searches, by name.
+            fitted: divergence on the episodes that it was fitted on, in nats a round.
+            divergences: divergence on the episodes to score on, by set, ``[participant or
+                episode]``.
     """
 
     key: str
@@ -126,18 +127,24 @@ class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
     Attributes:
-        family: key of the family that explains them; None for none of these.
-        closest: key of the one that comes closest, whether or not it explains; ``parameters`` are its.
-        explained: 1 less its divergence over that of the best family without a memory, over all sets.
+        family: key of the family that explains them; None if no family does.
+        closest: key of the family that comes closest, whether or not it explains; ``parameters``
+            are those of its fit.
+        explained: 1 minus its divergence over that of the best family without a memory, over all
+            sets.
         ratio: its divergence over that of the runner-up.
-        runner_up, baseline: keys of the best other family, and of the best one without a memory.
-        apart: share of rounds in which its prediction is plainly another (:data:`_PLAIN`); None where no family was
-            close enough to ask.
-        response: the input, lag or round at which its response is least like the model's; None where no input can be
-            changed, or no family was close enough to ask.
-        left: share of what it misses that small changes of its update leave; None where that was not asked.
-        change: the small change that leaves least of it by itself, in words; "" where none was asked.
-        not_rejected: keys of the families that may predict best, by the model confidence set over episodes (95 %).
+        runner_up, baseline: keys of the best family of another group, and of the best one without a
+            memory.
+        apart: share of rounds in which its prediction plainly differs (:data:`_PLAIN`); None where
+            no family was close enough to measure this.
+        response: the input, lag or round at which its response is least like the model's; None
+            where no input can be changed, or no family was close enough.
+        left: share of what it misses that remains after small changes of its update; None where
+            this was not measured.
+        change: the small change that reduces this most by itself, in words; "" where this was not
+            measured.
+        not_rejected: keys of the families that may predict best, by the model confidence set over
+            episodes (95 %).
         scores: every family by key, the closest first.
     """
 
@@ -226,11 +233,14 @@ def explain(
     """Find the family of algorithms that predicts what the subject predicts.
 
     Args:
-        subject: a model, an algorithm, or a function of episodes to distributions ``[episode, round, outcome]``.
-        sets: by name, (episodes to fit on, other episodes to score on), such as ``task.sets_for(...)`` gives.
+        subject: a model, an algorithm, or a function of episodes to distributions ``[episode,
+            round, outcome]``.
+        sets: by name, (episodes to fit on, other episodes to score on), such as
+            ``task.sets_for(...)`` gives.
         seed: of the bootstrap over episodes.
-        families: those that are asked; all of the task's when None.
-        edits: single inputs that are changed, for the response; some of the first set's episodes when None.
+        families: candidates; all of the task's when None.
+        edits: single inputs that are changed, for the response; some of the first set's episodes
+            when None.
 
     Raises:
         InputError: sets of another task, or predictions that are no distributions.
@@ -238,8 +248,10 @@ def explain(
     >>> from interp.tasks import experts
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> pair = tuple(experts.sample(16, 20, 4, seed=seed) for seed in (0, 1))
-    >>> some = [f for f in experts.TASK.rivals().values() if f.key in ("weighted_majority", "follow_the_leader")]
-    >>> found = explain(weighted_majority(0.5), experts.TASK, {"uniform": pair}, seed=0, families=some)
+    >>> some = [f for f in experts.TASK.rivals().values() if f.key in ("weighted_majority",
+    "follow_the_leader")]
+    >>> found = explain(weighted_majority(0.5), experts.TASK, {"uniform": pair}, seed=0,
+    families=some)
     >>> found.family, found.parameters
     ('weighted_majority', {'gain': 0.5})
     """
@@ -276,7 +288,18 @@ def explain(
 
 
 def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
-    """Return the part with the family's worst response; it explains no longer where that may be another one."""
+    """Add the family's worst response to the part; withdraw the family if that response may differ
+    from the model's.
+
+    Args:
+        part: the part so far; its closest algorithm is compared.
+        subject: the model, or whatever :func:`responses` takes.
+        edits: single inputs that are changed.
+
+    Returns:
+        A copy with ``response`` set, and ``family`` None where the response's lower bound is below
+        the threshold.
+    """
     algorithm = part.algorithm
     assert algorithm is not None
     compared = cells(edits, responses(subject, edits), responses(algorithm, edits))
@@ -319,9 +342,17 @@ def _measure_left(
 def _standardised(
     predict: Predict, algorithm: Algorithm, batches: Sequence[Any]
 ) -> tuple[Array, Array, list[str]]:
-    """Return what the algorithm misses of predictions and how fast changes move it, in standard deviations.
+    """Compute what the algorithm misses of predictions and how fast changes move it, in standard
+    deviations.
 
-    ``[episode, asked round of all batches, outcome]``, the second with a last axis of changes; then their names.
+    Args:
+        predict: the model's predictions.
+        algorithm: the one that is compared with it.
+        batches: episodes, of each set.
+
+    Returns:
+        The missing part ``[episode, scored round of all batches, outcome]``, the slopes with a last
+        axis of changes, and the names of the changes.
     """
     missed, slopes, names = [], [], list[str]()
     for episodes in batches:
@@ -334,9 +365,11 @@ def _standardised(
 
 
 def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
-    """Return predictions ``[episode, asked round, outcome]``, how fast changes move them, and what these are in words.
+    """Compute predictions and how fast small changes of the state move them.
 
-    The second has a last axis of changes.
+    Returns:
+        Predictions ``[episode, scored round, outcome]``, slopes with a last axis of changes, and
+        the changes in words.
     """
     values, inputs = algorithm.run(episodes), algorithm.read(episodes)
     directions = {}
@@ -362,11 +395,12 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
 
 
 def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what each round could leave beside its own step, by what it is in words, ``[episode, round, ...]`` each.
+    """Return what each round could add to its step, by its description in words, ``[episode, round,
+    ...]``.
 
     Args:
         state, after: one carried variable before and after every round, ``[episode, round, ...]``.
-        inputs: of the rounds, by key.
+        inputs: inputs of the rounds, by key.
     """
     state = np.asarray(state, float)
     step = after - state
@@ -405,7 +439,14 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
 
 
 def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
-    """Return the share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
+    """Return the share of rounds in which two predictions plainly differ; the i-th episodes of all
+    sets are drawn together.
+
+    Args:
+        apart: divergences in nats, ``[episode, round]`` by set.
+        sets: the episodes, by set; their participants are resampled.
+        seed: seed of the bootstrap.
+    """
     is_apart = np.concatenate([nats > _PLAIN for nats in apart.values()], 1)
     _, scored_on = next(iter(sets.values()))
     return mean_interval(is_apart.mean(1), seed=seed, participants=participants_of(scored_on))
@@ -423,7 +464,17 @@ def _measure_memoryless(compared: Compared, subject: Any) -> _Divergences:
 def _score_families(
     subject: Any, task: Task, sets: _Sets, families: Collection[Family]
 ) -> list[FamilyScore]:
-    """Score the guess that is even, then every family, fitted."""
+    """Fit every family on the first batch of each set, and score it on the second.
+
+    Args:
+        subject: whatever :func:`~interp.choices.fitting.predictor` takes.
+        task: says of what kind predictions are.
+        sets: by name, (episodes to fit on, episodes to score on).
+        families: the candidates.
+
+    Returns:
+        The guess that is even over outcomes, then every family, in order.
+    """
     predict = predictor(subject)
     fitted_on = [pair[0] for pair in sets.values()]
     to_fit = [checked_distributions(predict(episodes), episodes) for episodes in fitted_on]
@@ -490,7 +541,11 @@ def _score_even_guess(
 
 
 def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
-    """Choose the closest family by the fits, and judge by the scores whether it explains."""
+    """Select the closest family by the fits, and determine by the scores whether it explains.
+
+    An extension replaces the family that it extends where this leaves a gap and the extension
+    closes most of it, or where only the extension explains.
+    """
     ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
     base = next(score for score in ranked if score.memoryless)
     group = [score for score in ranked if score.group == ranked[0].group]
@@ -564,11 +619,12 @@ def _pooled_ratio(
 ) -> Interval:
     """Return the ratio of two mean divergences, both from the same draws of episodes.
 
-    Sets are drawn with one seed, and their i-th episodes share the luck of it: they are drawn together.
+    All sets are drawn with one seed, so that their i-th episodes are drawn together.
 
     Args:
-        over, under: by set.
-        name: of one set; all alike when None.
+        over, under: divergences ``[episode]`` by set.
+            seed: seed of the bootstrap.
+            name: one set; all sets when None.
     """
     chosen = list(over) if name is None else [name]
     weights = [resample_weights(len(over[key]), seed=seed) for key in chosen]
@@ -600,9 +656,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Agreement:
-    """How far a model predicts what something else predicts: on average, and in what share of rounds not at all.
+    """How far a model predicts what another one predicts: on average, and the share of rounds in
+    which it does not.
 
-    ``cells`` are responses, the least alike first; none where no input of the task can be changed.
+    ``cells`` are responses, the least similar first; empty where no input of the task can be
+    changed.
     """
 
     alike: Interval
@@ -610,7 +668,9 @@ class _Agreement:
     cells: tuple[Cell, ...] = field(repr=False)
 
     def measure(self, control: Control | None = None) -> Measure:
-        """Return that two predict the same: on average beside a control, in almost every round, in every response."""
+        """Return the verdict that two predict the same: on average (with a control), in almost
+        every round, in every response.
+        """
         average = Measure(
             "behaviour",
             "",
@@ -649,13 +709,15 @@ class _Agreement:
 
 @dataclass(frozen=True, repr=False)
 class Behaviour(Result):
-    """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
+    """How similarly two models predict; without a reference, how much of the predictions the
+    closest algorithm explains.
 
     Attributes:
-        plain: as they are.
-        fitted: with the read-out of one's algorithm fitted to the other; None where it has none to fit.
-        read_out: the parameters of the read-out that were found.
-        untrained: the average of each untrained copy of the model.
+        plain: agreement of the models as they are.
+        fitted: agreement with the read-out of one model's algorithm fitted to the other; None where
+            there is none to fit.
+        read_out: fitted parameters of the read-out.
+        untrained: average agreement of each untrained copy of the model.
         failures: the rounds of the largest difference, worst first.
     """
 
@@ -666,7 +728,9 @@ class Behaviour(Result):
     failures: tuple[Failure, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a number, as the two are and with the read-out fitted: average, rounds apart, responses."""
+        """Return one row per number, as the two are and with the read-out fitted: average, plainly
+        different rounds, responses.
+        """
         rows = self._list_rows("", self.plain)
         rows[0]["untrained"] = best_of(self.untrained).number
         if self.fitted is not None:
@@ -674,7 +738,12 @@ class Behaviour(Result):
         return pd.DataFrame(rows)
 
     def _list_rows(self, read_out: str, agreement: _Agreement) -> list[dict[str, Any]]:
-        """Return the rows of one read-out."""
+        """Return the rows of one read-out.
+
+        Args:
+            read_out: the read-out's parameters in words; "" for the models as they are.
+            agreement: its numbers.
+        """
         rows: list[dict[str, Any]] = []
         numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
         for name, number in numbers.items():
@@ -727,7 +796,16 @@ def _compare_behaviour(compared: Compared) -> Behaviour:
 def _compare_predictions(
     compared: Compared, subject: Participant, other: Any
 ) -> tuple[_Agreement, list[Failure]]:
-    """Measure how far a model predicts what another one, or an algorithm, predicts; list rounds that differ most."""
+    """Measure how far a model predicts what another one, or an algorithm, predicts.
+
+    Args:
+        compared: gives the sets of episodes, the budget and the edits.
+        subject: the model.
+        other: a model or an algorithm.
+
+    Returns:
+        Their agreement, and the rounds in which they differ most.
+    """
     sets, seed = compared.sets, compared.budget.seed
     edits = edits_of(compared, 1)
     differences, failures = _measure_differences(predictor(subject.model), predictor(other), sets)
@@ -742,10 +820,12 @@ def _compare_predictions(
 
 
 def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
-    """Fit the read-out of one model's algorithm to the other model; the reference's algorithm is asked first.
+    """Fit the read-out of one model's algorithm to the other model; the reference's algorithm is
+    tried first.
 
     Returns:
-        The other model, the algorithm, and the parameters that were found; None where neither has a read-out to fit.
+        The other model, the algorithm, and the fitted parameters; None where neither has a read-out
+        to fit.
     """
     model, reference = compared.pair
     for owner, subject in ((reference, model), (model, reference)):
@@ -787,11 +867,13 @@ def _measure_likeness(
     sets: _Sets,
     seed: int,
 ) -> Interval:
-    """Return 1 less the divergence of two over what their memories are worth, half of either's.
+    """Return 1 minus the divergence of two models over the mean gain from their memories.
 
     Args:
-        apart: how far apart they are, ``[episode, round]`` by set.
-        worth, other_worth: how far each is from the best algorithm without a memory, by set.
+        apart: divergence of the two, ``[episode, round]`` by set.
+        worth, other_worth: divergence of each from the best algorithm without a memory, by set.
+        sets: the episodes, by set.
+        seed: seed of the bootstrap.
     """
     mean_worth, nats = {}, {}
     for name, differences in apart.items():
@@ -803,10 +885,15 @@ def _measure_likeness(
 def _measure_differences(
     model: Predict, reference: Predict, sets: _Sets
 ) -> tuple[dict[str, Array], list[Failure]]:
-    """Measure how far apart two predict in every round that is asked for, in nats; of a mean, in its own variance.
+    """Measure the divergence of two in every scored round, in nats; differences of means are in
+    units of their variance.
+
+    Args:
+        model, reference: predictions of the two.
+        sets: by name, (episodes to fit on, episodes to score on); the second are compared.
 
     Returns:
-        ``[episode, round]`` by set, and the rounds of each that are farthest apart.
+        Divergences ``[episode, round]`` by set, and the rounds of each set with the largest ones.
     """
     kind = tasks.get(task_of(sets)).kind
     nats_by_set, failures = {}, []
@@ -833,7 +920,7 @@ def _measure_differences(
 
 
 def _explain_model(compared: Compared) -> AlgorithmPart:
-    """Explain the model that is compared."""
+    """Find the algorithm that explains the compared model."""
     model, edits = compared.model, edits_of(compared, 1)
     seed = compared.budget.seed
     return explain(model.model, model.task, compared.sets, seed=seed, edits=edits)

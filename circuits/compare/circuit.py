@@ -1,7 +1,10 @@
-"""Do two models compute by the same circuit? Their heads, matched by what they read and by what depends on them.
+"""Do two models compute by the same circuit? Heads are matched by what they read and by what
+depends on them.
 
-One table a model has a row for every head, measured by ablation on the same episodes. The number is how much two
-tables have in common under the best matching of heads, beside the best matching of untrained copies. The table, the
+One table a model has a row for every head, measured by ablation on the same episodes. The number is
+how much two
+tables have in common under the best matching of heads; its control is the best matching of
+untrained copies. The table, the
 matching and what they do not prove: ``docs/method/roles-of-heads.md``.
 """
 
@@ -81,7 +84,8 @@ class HeadTable:
 
 
 class HeadShares(NamedTuple):
-    """A table of heads as shares: each outcome has half of both parts, or nothing where no head changes it.
+    """A table of heads as shares: each outcome has half of both parts, or 0 where no head changes
+    it.
 
     Attributes:
         reads: what a head reads at a kind of position, times what depends on the head there.
@@ -100,10 +104,12 @@ class Matching(NamedTuple):
 
 
 def match_heads(first: HeadShares, second: HeadShares) -> Matching:
-    """Match heads by what they read and are needed for; compare tables by their weighted Jaccard index.
+    """Pair heads by what they read and are needed for; compare tables by their weighted Jaccard
+    index.
 
     Returns:
-        The pairs, and the sum of minima over the sum of maxima; NaN where neither model's heads change anything.
+        The pairs, and the sum of minima over the sum of maxima; NaN where neither model's heads
+        change anything.
     """
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)
@@ -119,14 +125,16 @@ def match_heads(first: HeadShares, second: HeadShares) -> Matching:
 def compare_tables(
     first: HeadTable, second: HeadTable, participants: Any = None, seed: int = 0
 ) -> tuple[Matching, Interval]:
-    """Match the heads of two tables of the same episodes.
+    """Pair the heads of two tables of the same episodes.
 
-    Args:
-        participants: who played each episode; intervals are over them.
+        Args:
+            first, second: the tables, of the same positions.
+            participants: who played each episode; intervals are over them.
         seed: of the bootstrap over episodes.
 
     Returns:
-        The matching on all episodes, and its similarity with a 95 % interval, heads matched anew in every resample.
+        The matching on all episodes, and its similarity with a 95 % interval, heads matched anew in
+        every resample.
     """
     require(
         first.positions == second.positions,
@@ -143,7 +151,7 @@ def compare_tables(
 
 
 def _divide(part: Array, whole: Array) -> Array:
-    """Return part / whole; 0 where the whole is nothing but rounding."""
+    """Return part / whole; 0 where the whole is below rounding."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > _ROUNDING)
 
 
@@ -222,7 +230,15 @@ def _measure_reading(
     layer: int,
     by_kind: Float[np.ndarray, "pos kind"],
 ) -> Float[np.ndarray, "episode head kind pos"]:
-    """Measure what heads move to each kind of position from every position: pattern x value, less its mean."""
+    """Measure what heads move to each kind of position from every position: pattern x value, minus
+    its mean.
+
+    Args:
+        plain: a run that stored patterns and values.
+        model: the model that was run.
+        layer: the heads' layer.
+        by_kind: sums positions of one kind.
+    """
     patterns = plain.seen[Site("pattern", layer)].transpose(2, 3)
     values = plain.seen[Site("v", layer)]
     by_query = []
@@ -235,7 +251,13 @@ def _measure_reading(
 def _measure_written(
     z: Float[Tensor, "episode round pos head d_head"], model: HookedLatentTransformer, layer: int
 ) -> Float[np.ndarray, "episode head pos"]:
-    """Measure the squared length of what heads write to the residual stream, summed over rounds."""
+    """Measure the squared length of what heads write to the residual stream, summed over rounds.
+
+    Args:
+        z: weighted values, before the output matrix.
+        model: gives the output matrix.
+        layer: the heads' layer.
+    """
     output = model.blocks[layer].attn.W_O.double()
     gram = (output @ output.mT).numpy(force=True)
     vectors = z.double().numpy(force=True)
@@ -249,7 +271,12 @@ def _sum_squares(change: Float[Tensor, "episode round value"]) -> Float[np.ndarr
 
 
 def _name_head(config: LatentTransformerConfig, layer: int, head: int) -> str:
-    """Return the address of a head, with its name where it has one."""
+    """Return the address of a head, with its name where it has one.
+
+    Args:
+        config: of the model; ``head_names`` may be empty.
+        layer, head: counted from 0.
+    """
     address = head_address(layer, head)
     return f"{address} {config.head_names[layer][head]}" if config.head_names else address
 
@@ -340,7 +367,7 @@ class CircuitPart(Result):
 
 
 def compare_circuits(compared: Compared) -> CircuitPart:
-    """Match the heads of a model, and of its untrained copies, with those of the reference."""
+    """Pair the heads of a model, and of its untrained copies, with those of the reference."""
     subject, reference = compared.pair
     algorithm = reference.task.explains(reference.model)
     tables = []

@@ -1,7 +1,8 @@
-"""Compare a model with a reference: one call, the questions in order, a measure of each that decides a claim.
+"""Compare a model with a reference: one call, the questions in order, a measure of each that
+decides a claim.
 
-:data:`QUESTIONS` is the list of everything that a comparison asks. A new question is a :class:`Question` in a file of
-its own and an entry here.
+:data:`QUESTIONS` is the list of everything that a comparison asks. A new question is a file with a
+:class:`Question`, and an entry here.
 """
 
 from __future__ import annotations
@@ -47,16 +48,19 @@ _FORMAT = 2
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Measured):
-    """A model held against a reference, or against algorithms alone.
+    """The comparison of a model with a reference, or with algorithms alone.
 
-    Every part is an attribute, too, by the key of its question: ``algorithm``, ``behaviour``, ``state``, ``response``,
-    ``update``, ``circuit`` and ``where``; None for what is asked only of two models where there is no
-    reference, and for what one of the two lacks, such as attention heads.
+    Every part is also an attribute, by the key of its question: ``algorithm``, ``behaviour``,
+    ``state``, ``response``,
+    ``update``, ``circuit`` and ``where``. It is None where the question needs a reference and there
+    is none, and where a model
+    lacks what the question is about, such as attention heads.
 
     Attributes:
-        reference: its name; "" where there is none.
+        reference: name of the reference; "" where there is none.
         parts: by the key of their question.
-        measures: of "behaviour", "state", "update" and "circuit"; without a reference of the first and the third.
+        measures: of "behaviour", "state", "update" and "circuit"; without a reference of the first
+            and the third.
     """
 
     model: str
@@ -73,7 +77,9 @@ class Comparison(Measured):
 
     @property
     def sentence(self) -> str:
-        """What the measures say together; the first phrase names what the model is held against."""
+        """Sum up the measures in one sentence; its first phrase names the reference, or the closest
+        algorithm.
+        """
         closest = self.algorithm.scores[self.algorithm.closest]
         against = self.reference or closest.name
         measures = list(self.measures)
@@ -136,13 +142,15 @@ def machines(
     """Compare ``model`` with ``reference`` and with every algorithm of its task.
 
     Args:
-        reference: another model of the task, or the name of one (a handwired one is built in sizes that the model
-            serves, and at the rates of the model's own episodes); None: against algorithms alone, which decides
-            behaviour and update.
-        budget: episodes, rounds (at most as many as the task says anything new in), untrained models and seed;
-            ``Budget()`` when None, and ``Budget.quick()`` does a quarter.
-        folder: where finished parts are kept until all are, so that a run that was killed goes on; None keeps none.
-        arguments: what a handwired reference, given by name, is built with beside that, such as ``{"beta": 10}``.
+        model: the model that is judged.
+        reference: another model of the task, or a model's name. A handwired one is built in sizes
+            that the model serves, and at the rates of the model's episodes. None compares with
+            algorithms alone, which decides behaviour and update.
+        budget: episodes, rounds (at most as many as the task says anything new in), untrained
+            models and seed; ``Budget()`` when None. ``Budget.quick()`` does a quarter.
+        folder: where finished parts are stored, so that a run that was interrupted goes on; None
+            stores none.
+        arguments: further arguments to build a handwired reference with, such as ``{"beta": 10}``.
 
     Raises:
         InputError: models of different tasks, on different devices, or that share no size.
@@ -196,7 +204,15 @@ def machines(
 def _compared(
     model: Machine, other: Machine | None, budget: Budget, sizes: dict[str, int]
 ) -> Compared:
-    """Return the models, their untrained copies and the episodes on which they are compared."""
+    """Draw the episodes of a comparison, and make the models and their untrained copies run on
+    them.
+
+    Args:
+        model: the model that is judged.
+        other: the reference, or None.
+        budget: how much is done.
+        sizes: sizes of the task that both serve.
+    """
     samples = Samples.draw(model, budget, sizes)
     subject = Participant(model, samples)
     peer = None
@@ -218,7 +234,14 @@ def _compared(
 
 
 def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
-    """Draw untrained copies. One that grows without bound, as unbounded attention lets some, gets smaller weights."""
+    """Draw untrained copies. One that grows without bound, as unbounded attention lets some, gets
+    smaller weights.
+
+    Args:
+        model: copied in shape.
+        samples: episodes that the copies run on.
+        budget: gives their number and seed.
+    """
     for i in range(budget.untrained):
         subject = Participant(untrained(model, budget.seed + i), samples)
         for _ in range(_HALVINGS):
@@ -245,14 +268,21 @@ def _is_bounded(subject: Participant) -> bool:
 def _load_reference(
     model: Machine, reference: Machine | str | None, arguments: Mapping[str, Any]
 ) -> Machine | None:
-    """Load the reference; a handwired one, given by name, in the task's default sizes where the model serves them.
+    """Load the reference; a handwired one, passed by name, in the task's default sizes where the
+    model serves them.
 
-    Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
+    Arguments that its builder and the model's layout both have are taken from the layout, so that
+    rounds have the same
     positions.
 
     Args:
+        model: the model that is judged.
         reference: a model, a name, or None.
         arguments: of a handwired one.
+
+    Raises:
+        InputError: arguments for a reference that is not handwired, or a handwired model of another
+            task.
     """
     if not isinstance(reference, str) or reference not in RECORDS:
         shown = ", ".join(f"{name}={value}" for name, value in arguments.items())

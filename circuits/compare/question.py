@@ -1,8 +1,10 @@
-"""What a comparison is made of: its models on the same episodes, how much is done, its questions and their answers.
+"""What a comparison is made of: its models on the same episodes, how much is done, its questions
+and their answers.
 
-A comparison fits maps and decoders on some episodes ("known"), scores them on others ("test"), and takes the values
-that variables are set to from a third batch ("other"). The thresholds of a :class:`Question`, and their reasons, stand
-in its own file. Cross-fitting, the interval of a score and its coverage: ``docs/method/comparing.md``.
+A comparison fits maps and decoders on one batch of episodes ("known") and scores them on a second
+("test"). A third batch ("other") gives the values that variables are set to. The file of each
+:class:`Question` has its thresholds, with their reasons. Cross-fitting, the interval of a score and
+its coverage: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations
@@ -98,7 +100,8 @@ class Budget:
 
     @checked
     def of_rounds(self, rounds: int) -> Budget:
-        """The same with ``rounds`` per episode; where they are few, models start in fewer rounds and run on for less.
+        """Return a copy with ``rounds`` per episode; where they are few, models start in fewer
+        rounds and run on for fewer.
 
         >>> short = Budget().of_rounds(6)
         >>> short.rounds, short.horizon, short.starts
@@ -110,9 +113,11 @@ class Budget:
 
     @property
     def at(self) -> list[int]:
-        """The rounds that latents are put in at, evenly spaced; not the first ones, which hold next to nothing.
+        """The rounds that latents are put in at, evenly spaced. The first sixth is left out: its
+        latents hold little.
 
-        The state ``horizon`` rounds after the last of them is one before a round, as all that decoders are fitted on.
+            The state ``horizon`` rounds after the last of them precedes a round, like all states
+            that decoders are fitted on.
 
         >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
@@ -132,7 +137,17 @@ class Samples:
 
     @classmethod
     def draw(cls, model: Machine, budget: Budget, sizes: dict[str, int]) -> Samples:
-        """Draw episodes of a model's task and rates, of ``sizes``."""
+        """Draw episodes of a model's task and rates.
+
+        Args:
+            model: says which task and rates.
+            budget: numbers of episodes, rounds, seed.
+            sizes: sizes of the task, by name.
+
+        Returns:
+            Known episodes from one half of the task's data, test episodes from the other half, and
+            as many other episodes.
+        """
         task = tasks.of(model)
         options = {**task.data.sample_options(model), **sizes}
 
@@ -155,9 +170,10 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Participant:
-    """A model with the episodes of a comparison; it is run once on each batch, and what is fitted to it is fitted once.
+    """A model with the episodes of a comparison. Runs and fits are cached, so that each is computed
+    once.
 
-    ``label`` is what it is called where its own name would not do.
+    ``label`` replaces the model's name, for example where both models have the same one.
     """
 
     model: Machine
@@ -166,7 +182,7 @@ class Participant:
 
     @property
     def name(self) -> str:
-        """The label, or the model's own name."""
+        """The label, or the model's name where there is none."""
         return self.label or self.model.name
 
     @property
@@ -187,14 +203,21 @@ class Participant:
 
     @remembered
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
-        """Fit a decoder from latents to a variable of the algorithm's state on the known episodes."""
+        """Fit a decoder from latents to a variable of the algorithm's state on the known episodes.
+
+        Args:
+            algorithm: computes the variable.
+            variable: its key.
+        """
         known = self.samples.known
         latents, values = self.run(known).latents[:, :-1], algorithm.run(known)
         return Decoder.fit(latents, values[variable], ridge=RIDGE)
 
     @remembered
     def penalty(self, algorithm: Algorithm) -> float:
-        """Choose the penalty of decoders of the algorithm's state, by the steps that they read in other folds."""
+        """Select the penalty of decoders of the algorithm's state, by the steps that they read in
+        other folds.
+        """
         latents = pooled(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
             return RIDGE
@@ -262,7 +285,7 @@ def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Int
         participants: of each episode; the means of participants are what is summed.
 
     Returns:
-        Exactly 1 where nothing is missed; NaN where the whole is nothing, or a sum is not finite.
+        Exactly 1 where ``missed`` is 0; NaN where the whole is 0, or a sum is not finite.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
@@ -299,7 +322,12 @@ class CrossFitted(Decoder):
 
     @classmethod
     def of(cls, fits: list[Decoder], fold: NDArray[np.int64]) -> CrossFitted:
-        """Make the decoder of a whole pool."""
+        """Make the decoder of a whole pool.
+
+        Args:
+            fits: a decoder for each fold, fitted on the episodes of the other folds.
+            fold: the fold of each episode, ``[episode]``.
+        """
         first = fits[0]
         return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))
 
@@ -312,7 +340,12 @@ class CrossFitted(Decoder):
         return self._apply(lambda fit, rows: fit(latents[rows]))
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
-        """Move every episode by its own fit (:meth:`Decoder.move`)."""
+        """Move every episode by the fit of its fold (:meth:`Decoder.move`).
+
+        Args:
+            latents: ``[episode, ...]``.
+            change: wanted change of the decoded values, ``[episode, ...]``.
+        """
         return self._apply(lambda fit, rows: fit.move(latents[rows], change[rows]))
 
     def _apply(self, function: Callable[[Decoder, Tensor], Tensor]) -> Tensor:
@@ -329,14 +362,15 @@ class CrossFitted(Decoder):
 
 
 def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
-    """Choose the penalty of maps from latents: :data:`~interp.stats.decoder.RIDGE`, or none.
+    """Select the penalty of maps from latents: :data:`~interp.stats.decoder.RIDGE`, or none.
 
-    A penalty shrinks what lies along directions that vary little, such as those of a code stretched 100 : 1; without
-    one, maps read counts off untrained networks (see ``RIDGE``).
+    A penalty shrinks what lies along directions that vary little, such as those of a code stretched
+    100 : 1. Without
+        one, maps read counts off untrained networks (see ``RIDGE``).
 
-    Args:
-        missed: what maps with a penalty miss on other episodes.
-        varied: what they miss where they read nothing.
+        Args:
+            missed: squared error on other episodes of maps with a penalty.
+            varied: squared error of the mean.
 
     Returns:
         0 where this reduces what is missed by more than :data:`GAIN` of ``varied``.
@@ -348,7 +382,14 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
 def crossed_writer(
     subject: Participant, algorithm: Algorithm, keys: tuple[str, ...], penalty: float = RIDGE
 ) -> Writer:
-    """Fit a writer of ``keys`` for the pool, cross-fitted."""
+    """Fit a writer of variables for the pool, cross-fitted.
+
+    Args:
+        subject: the model, with its episodes.
+        algorithm: computes the variables.
+        keys: the variables to write.
+        penalty: ridge penalty of the decoders.
+    """
     run, values = pooled(subject), pooled_values(algorithm, subject.samples)
     fold = subject.samples.whose % N_FOLDS
     writers = []
@@ -363,7 +404,7 @@ def crossed_writer(
 
 @dataclass(frozen=True)
 class _Centred:
-    """An equation whose result is less its mean over elements."""
+    """An equation that subtracts from its result the mean over elements."""
 
     equation: Callable[[Values], NDArray[Any]]
 
@@ -377,9 +418,10 @@ def _centre(state: ArrayLike) -> NDArray[np.float64]:
 
 
 def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
-    """Return the algorithm with every state centred whose sum no prediction reads, such as log-weights.
+    """Return the algorithm with states centred where no prediction depends on their sum, as for
+    log-weights.
 
-    A machine may hold the differences of such numbers alone, and be the algorithm all the same.
+    A machine that holds only the differences of such numbers still computes the algorithm.
     """
     values = algorithm.run(episodes)
     state, inputs = algorithm.at(values, slice(None))
@@ -425,7 +467,9 @@ def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
-    """Return sizes that every model serves: the task's default where all do, else the nearest."""
+    """Return sizes that every model serves: the task's default where all do, otherwise the nearest
+    size.
+    """
     first = models[0]
     task = tasks.of(first)
     for model in models[1:]:
@@ -453,12 +497,13 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A model and what it is held against.
+    """A model and what it is compared with.
 
     Attributes:
-        reference: the other model; None where the model is held against algorithms alone.
-        untrained, reference_untrained: fresh models of the shapes of the two, with the same samples.
-        sets: episodes that tell algorithms apart, by name: (to fit on, to score on).
+        reference: the other model; None where the model is compared with algorithms alone.
+        untrained, reference_untrained: fresh models of the shapes of the two, with the same
+            samples.
+        sets: episodes that distinguish algorithms, by name: (to fit on, to score on).
         parts: what was computed so far, by the key of its question.
     """
 
@@ -472,13 +517,13 @@ class Compared:
 
     @property
     def pair(self) -> tuple[Participant, Participant]:
-        """The model and its reference, for questions that are asked of two."""
+        """The model and its reference, for questions that need two."""
         assert self.reference is not None
         return self.model, self.reference
 
     @property
     def against(self) -> str:
-        """What the model is held against: the reference, or the closest algorithm."""
+        """Name of the reference, or of the closest algorithm where there is none."""
         if self.reference is not None:
             return self.reference.name
         part = self.parts["algorithm"]
@@ -493,9 +538,11 @@ class Compared:
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
-        """Algorithms whose state is looked for: the closest one where it carries a state, then the reference's.
+        """Algorithms that may describe the model's state: the closest one if it carries a state,
+        then the reference's.
 
-        A state whose sum no prediction reads is asked for up to its sum (:func:`modulo_sum`).
+        A state is searched for only up to its sum where no prediction depends on the sum
+        (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model
@@ -508,9 +555,11 @@ class Compared:
 
 
 def columns(record: object, **called: str) -> dict[str, Any]:
-    """Return the fields of a record as columns of a table, in order, an interval as three.
+    """Return the fields of a record as columns of a table, in order; an interval takes three.
 
-    Those that are ``called`` something else have this name, or are left out where it is empty.
+    Args:
+        record: a dataclass instance.
+        **called: the column of a field that is not called as the field is; "" leaves the field out.
     """
     row: dict[str, Any] = {}
     for key, value in vars(record).items():
@@ -524,17 +573,19 @@ def columns(record: object, **called: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Question:
-    """A part of every comparison, and the claim that it decides. Everything about one stands in one file.
+    """A part of every comparison, and the claim that it decides. One file has everything about one
+    question.
 
     Attributes:
         key: names the part, its table and its measure.
         kind: the dataclass that holds the part; its ``to_frame()`` is the table.
         compute: makes the part.
-        claim, yes, no: what is claimed, with the reference as ``{}``, and what a sentence says of the model; empty
-            where the part is only measured.
-        judge: gives the measure that decides when all parts are computed; that of the part itself when None.
-        of_two: whether it is asked only where there is a reference.
-        lacks: a sentence where a machine has not what the question asks about; empty where it has.
+        claim, yes, no: what is claimed, with the reference as ``{}``, and what a sentence says of
+            the model; empty where the part is only measured.
+        judge: gives the measure that decides when all parts are computed; that of the part itself
+            when None.
+        of_two: True if it needs a reference.
+        lacks: returns why a machine cannot be measured; "" where it can.
     """
 
     key: str
@@ -548,7 +599,7 @@ class Question:
     lacks: Callable[[Machine], str] = lambda machine: ""
 
     def lacking(self, compared: Compared) -> str:
-        """Return why it cannot be asked of these models; empty where it can."""
+        """Return why the question does not apply to these models; "" where it does."""
         subjects = compared.pair if self.of_two else (compared.model,)
         reasons = [self.lacks(s.model).removeprefix("not applicable: ") for s in subjects]
         return "; ".join(dict.fromkeys(filter(None, reasons)))

@@ -1,8 +1,10 @@
-"""Does a model respond to each input of each round as the other does? One input changed, every later round looked at.
+"""Does a model respond to each input of each round as the other does? One input is changed and
+every later round is compared.
 
-:func:`cells` compares the :func:`responses` of two models: 1 is the same response, 0 none or an unrelated one. A
-:class:`ResponsePart` asks whether the model responds as if its state had been moved by what the algorithm makes of the
-input. How alike two responses are: ``docs/method/naming-an-algorithm.md``.
+:func:`cells` compares the :func:`responses` of two models: 1 is the same response, 0 none or an
+unrelated one. A :class:`ResponsePart` asks whether the model responds as if its state had been
+moved by what the algorithm makes of the input. How two responses are compared:
+``docs/method/naming-an-algorithm.md``.
 """
 
 from __future__ import annotations
@@ -85,7 +87,14 @@ class Edits:
 
     @classmethod
     def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
-        """Make about ``n_edits``: every input of every round but the last, each in other episodes."""
+        """Make about ``n_edits`` edits: every input of every round but the last, each in other
+        episodes.
+
+        Args:
+            task: gives the corruptions that change one input.
+            episodes: the clean episodes.
+            n_edits: how many in all, about.
+        """
         ways = []
         for corruption in task.analysis.corruptions():
             if corruption.possible and not corruption.changes_history:
@@ -133,8 +142,10 @@ def responses(
 ) -> Float[np.ndarray, "edit round outcome"]:
     """Return how much the prediction of every round changes with each edit; 0 before it.
 
-    ``subject`` is a machine, which runs on from its own latents at the round of the edit, or whatever
-    :func:`~interp.choices.fitting.predictor` takes.
+    Args:
+        subject: a machine, which runs on from its clean latents at the round of the edit, or
+            whatever :func:`~interp.choices.fitting.predictor` takes.
+        edits: the edits.
     """
     if not edits.parts:
         return np.zeros((0, edits.episodes.n_rounds, 1))
@@ -178,10 +189,18 @@ def _measure_responses(edits: Edits, model: Machine) -> Array:
 
 
 def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:
-    """Measure predictions when the decoded state is moved as the algorithm's changes with each edit.
+    """Measure predictions when the decoded state is moved as the algorithm's changes with each
+    edit.
 
-    Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere, and where the latents stand on
-    a tie, moved or not: noise (:data:`_JITTER`), added or taken away, changes the choice.
+    Args:
+        subject: the model.
+        algorithm: computes how the state changes.
+        edits: the edits.
+
+    Returns:
+        Changes ``[edit, round, outcome]`` at the first lag of each band after the edit. NaN
+        elsewhere, and where the latents are at a tie, before or after the move: noise
+        (:data:`_JITTER`), added or subtracted, changes the choice.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     writer = subject.writer(algorithm)
@@ -227,12 +246,12 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 
 @dataclass(frozen=True)
 class Cell:
-    """How alike the responses of one cell are, with an interval over episodes.
+    """How similar the responses of one cell are, with an interval over episodes.
 
     Attributes:
         what: the input that was changed.
         when: the lag or the round, in words.
-        size: root mean squared response of the model, and of what it is held against.
+        size: root mean squared response of the model, and of its reference.
     """
 
     what: str
@@ -255,12 +274,14 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     """Compare two responses in every cell in which at least :data:`_FEWEST` episodes respond.
 
     Args:
-        ours, theirs: ``[edit, round, outcome]``; rounds in which one is NaN are left out.
-        level: of the intervals. There are many cells, so they are wider than others, but where the question is only
-            whether a response is there at all.
+        edits: the edits that both respond to.
+            ours, theirs: responses ``[edit, round, outcome]``; rounds in which one is NaN are left
+                out.
+        level: coverage of the intervals. It is high because there are many cells; a test whether
+            any response exists uses less.
 
-    Returns:
-        The cells, the least alike first.
+        Returns:
+            The cells, the least similar first.
     """
     if not edits.parts:
         return ()
@@ -340,10 +361,11 @@ class ResponsePart(Result):
     """Whether the model responds as if its state had been updated as an algorithm's.
 
     Attributes:
-        algorithm: whose update; "" where none carries a state, or where no input can be changed.
-        cells: the response against the effect of the move, the least alike first.
-        arrives: how large the response one round later is, as a share of the move's: less than 1 where an update waits.
-        later: how alike model and algorithm change their predictions where rounds read the state of the round after.
+        algorithm: key of the algorithm; "" where none carries a state, or where no input can be
+            changed. cells: the response against the effect of the move, the least similar first.
+        arrives: size of the response one round later over that of the move's: less than 1 where an
+            update waits. later: correlation of the model's and the algorithm's changes where rounds
+            read the state of the round after.
     """
 
     algorithm: str = ""
@@ -358,7 +380,7 @@ class ResponsePart(Result):
 
 
 def _compare_responses(compared: Compared) -> ResponsePart:
-    """Compare the model's responses with moves of its state under the algorithm that it is held against."""
+    """Compare the model's responses with moves of its state under its candidate algorithm."""
     *_, algorithm = compared.candidates.values()
     subject = compared.model
     if not algorithm.state:
@@ -386,7 +408,8 @@ def _compare_responses(compared: Compared) -> ResponsePart:
 
 
 def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
-    """Correlate the model's and the algorithm's changes of predictions where rounds read the state of the round after.
+    """Compute the correlation of the model's and the algorithm's changes where rounds read the
+    state of the round after.
 
     Returns:
         The correlation in the worst band of rounds.

@@ -1,7 +1,10 @@
-"""Do two models hold the same state? Stitching: put one model's latents, mapped, into the other, and let it run on.
+"""Do two models hold the same state? Stitching puts one model's latents, mapped, into the other,
+which then runs on.
 
-A score of 1 says that the first model's latents hold all that the second one's memory is worth, 0 that they are worth
-no more than none; the worse of the two directions decides. The score, its bands and its controls:
+A score of 1 means that the first model's latents hold as much as the second one's memory does. A
+score of 0 means that
+they are as good as no memory. The worse of the two directions decides. The score, its bands and its
+controls:
 ``docs/method/comparing.md``.
 """
 
@@ -52,10 +55,12 @@ class Stitching:
     """One model's latents in another.
 
     Attributes:
-        supplied: what was given beside the latents: () or ("round",).
-        control: "" for the models themselves, "shuffled", or :data:`~interp.results.measure.UNTRAINED`.
+        supplied: what the map gets in addition to the latents: () or ("round",).
+        control: "" for the models themselves, "shuffled", or
+            :data:`~interp.results.measure.UNTRAINED`.
         score: of the worst band of starts, which are the rounds from ``band[0]`` to ``band[1]``.
-        seen: what is compared: "predictions", or "carried values" of a target that all but says which outcome it is.
+        seen: what is compared: "predictions", or "carried values" of a target that predicts nearly
+            one-hot.
     """
 
     source: str
@@ -69,11 +74,12 @@ class Stitching:
 
 @dataclass(frozen=True)
 class _Trajectory:
-    """One episode in which a model ran on from the mapped latents of another, put in at round ``first``.
+    """One episode in which a model ran on from the mapped latents of another, put in at round
+    ``first``.
 
     Attributes:
-        own, stitched, cut: distributions ``[round, outcome]`` from there on: the target's own, from the mapped latents,
-            and from its initial ones.
+        own, stitched, cut: distributions ``[round, outcome]`` from there on: from the target's
+            latents, from the mapped ones, and from its initial ones.
     """
 
     source: str
@@ -86,7 +92,9 @@ class _Trajectory:
 
 @dataclass(frozen=True, repr=False)
 class StatePart(Result):
-    """Stitchings both ways, nats a round that each model's memory is worth, and the first test episode each way."""
+    """Stitchings in both directions, the gain from each model's memory in nats a round, and the
+    first test episode each way.
+    """
 
     model: str
     reference: str
@@ -95,7 +103,13 @@ class StatePart(Result):
     trajectories: tuple[_Trajectory, ...] = ()
 
     def best(self, source: str, target: str) -> Stitching:
-        """Return the best stitching; the one that also supplies the round only where this adds :data:`GAIN`."""
+        """Return the best stitching of a direction; one that also supplies the round only where
+        this adds :data:`GAIN`.
+
+        Args:
+            source: name of the model that gives its latents.
+            target: name of the model that gets them.
+        """
         ways = [
             s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")
         ]
@@ -115,7 +129,9 @@ class StatePart(Result):
 
     @property
     def measure(self) -> Measure:
-        """The worse direction of stitching, with what had to be supplied, beside untrained copies' worse ones."""
+        """The worse direction of stitching, with what had to be supplied; its control is the worse
+        one of untrained copies.
+        """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))
         helped = [way.target for way in ways if way.supplied]
@@ -166,11 +182,13 @@ class StatePart(Result):
 def stitch(
     model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
-    """Stitch in both directions, with and without the round, beside shuffled maps and untrained copies of the model.
+    """Measure stitching in both directions, with and without the round, with shuffled maps and
+    untrained copies as controls.
 
     Args:
+        model, reference: the two models, with their episodes.
         untrained: copies of the model.
-        budget: says in which rounds latents are put in, and for how many rounds models run on.
+        budget: gives the rounds in which latents are put in, and for how many rounds models run on.
     """
     stitchings: list[Stitching] = []
     worth: dict[str, Interval] = {}
@@ -208,14 +226,15 @@ def stitch(
 
 @dataclass(frozen=True, eq=False)
 class _Receiver:
-    """A model into which latents are put, and what its memory is worth.
+    """A model into which latents are put, and the gain from its memory.
 
     Attributes:
-        expected: what is seen of it by itself.
-        cut: how far it diverges from itself with its initial latents put in, ``[episode of the pool, start]``.
-        steady: False where rounding changes what it predicts: from a tie, any map leads astray.
-        counts: whether the memory is worth anything at a start.
-        worth: nats a round that its memory is worth.
+        expected: what it predicts, or carries, undisturbed.
+        cut: its divergence from itself with its initial latents put in, ``[episode of the pool,
+            start]``.
+        steady: False where rounding changes what it predicts: at a tie, any map leads astray.
+        counts: True for the starts at which the memory gains enough to be measured.
+        worth: gain from its memory, in nats a round.
         seen: what is compared, in words.
     """
 
@@ -230,7 +249,13 @@ class _Receiver:
 
     @classmethod
     def of(cls, target: Participant, budget: Budget, generator: torch.Generator) -> _Receiver:
-        """Measure what a model's memory is worth at every start."""
+        """Measure the gain from a model's memory at every start.
+
+        Args:
+            target: the model.
+            budget: gives the starts.
+            generator: draws the noise that finds ties.
+        """
         expected = _read_own(target, budget)
         # A mean has units: what is missed is a share of its variance.
         scale = float(np.var(expected)) if _find_kind(target) == "mean" else 1.0
@@ -286,13 +311,20 @@ class _Receiver:
 
 
 def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
-    """Measure how far the target diverges from itself with its initial latents put in, ``[episode, start]``."""
+    """Measure how far the target diverges from itself with its initial latents put in, ``[episode,
+    start]``.
+
+    Args:
+        target: the model.
+        expected: what it predicts undisturbed.
+        budget: gives the starts.
+    """
     initial = pooled(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
     return _measure_missed(target, initial, expected, budget)
 
 
 def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
-    """Choose the penalty of the maps of one direction, for its controls, too."""
+    """Select the penalty of the maps of one direction and of its controls."""
     if source.model.is_handwired:
         return 0.0
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
@@ -324,9 +356,17 @@ def _find_kind(target: Participant) -> Predicted:
 
 
 def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
-    """Return distributions of the rounds run on, ``[episode, start, horizon, outcome]``.
+    """Return what is compared of a run: distributions, or carried values of a target with hard
+    choices.
 
-    Of a target with hard choices, the values that it carries after the last round.
+    Args:
+        target: the model that ran.
+        predictions: of the rounds run on.
+        carried: latents after the last round.
+
+    Returns:
+        Distributions ``[episode, start, horizon, outcome]``; carried values have one entry in place
+        of the horizon.
     """
     if not is_hard(target):
         return _distribute(target, predictions)
@@ -372,11 +412,12 @@ def _measure_missed(
 def _score_worst_band(
     budget: Budget, counts: NDArray[np.bool_], missed: Array, cut: Array, whose: Any = None
 ) -> tuple[Interval, tuple[int, int]]:
-    """Score bands of the starts that count, of all starts if none does.
+    """Score bands of the starts that count, or of all starts if none does.
 
-    Args:
-        counts: which starts do.
-        missed, cut: divergences ``[episode, start]`` with mapped and with initial latents.
+        Args:
+            budget: gives the rounds of the starts.
+            counts: True for the starts that count.
+            missed, cut: divergences ``[episode, start]`` with mapped and with initial latents.
         whose: the participant of each episode.
 
     Returns:
@@ -399,12 +440,17 @@ def _map_latents(
     ridge: float,
     shuffled: bool = False,
 ) -> Tensor:
-    """Map the source's latents to the target's by maps of other folds, ``[episode of the pool, start, row, width]``.
+    """Compute the target's latents from the source's, by maps that were fitted on the other folds.
 
     Args:
-        supplied: ("round",) gives the map an offset of its own at every round.
+        source, target: the two models, with their episodes.
+        budget: gives the starts.
+        supplied: ("round",) gives the map an offset for every round.
         ridge: the penalty of the maps.
         shuffled: fit them to the latents of other episodes.
+
+    Returns:
+        Mapped latents ``[episode of the pool, start, row, width]``.
     """
     target_latents = pooled(target).latents
     goal = target_latents.roll(1, 0) if shuffled else target_latents
@@ -439,12 +485,25 @@ def _map_latents(
 
 @remembered
 def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
-    """Return where products of the samples of wide latents without a fold are kept, which serve maps to every goal."""
+    """Return a cache of products of wide latents between samples, which serve maps to every target.
+
+    Args:
+        source: the model; the cache is stored on it.
+        fold: the fold that is left out.
+        helped: True if the map is also given the round.
+    """
     return {}
 
 
 def _draw_trajectory(source: Participant, receiver: _Receiver, mapped: Tensor) -> _Trajectory:
-    """Return the first test episode of a stitched run, from its first start to its last round, for the figure."""
+    """Return the first test episode of a stitched run, from its first start to its last round, for
+    the figure.
+
+    Args:
+        source: the model that the latents come from.
+        receiver: the model that they are put into.
+        mapped: the mapped latents ``[episode, start, row, width]``.
+    """
     target, budget = receiver.target, receiver.budget
     run, first = pooled(target), budget.at[0]
     episode = slice(receiver.test.start, receiver.test.start + 1)

@@ -71,9 +71,10 @@ class StepScore:
     """The step R2 of one algorithm's state in one model.
 
     Attributes:
-        state: the variables that were decoded; missing: those carried by the algorithm that the latents do not hold.
+        state: the variables that were decoded; missing: those carried by the algorithm that the
+            latents do not hold.
         decoded: R2 of the decoder on other episodes, worst variable.
-        nonlinear: R2 of the algorithm's own steps, read by a non-linear decoder on other episodes.
+        nonlinear: R2 of the algorithm's steps, read by a non-linear decoder on other episodes.
         manifold: "on", or "off" where states were moved.
         untrained: R2 of each untrained model.
     """
@@ -148,12 +149,13 @@ def updates(
     untrained: Sequence[Participant],
     budget: Budget,
 ) -> UpdatePart:
-    """Score the steps of every algorithm's state, and fit families of updates to the last one's state.
+    """Score the steps of every algorithm's state, and fit families of updates to the last one's
+    state.
 
     Args:
         subject: the model.
-        algorithms: by key; those that carry nothing are left out.
-        untrained: fresh copies of the model, each decoded with decoders of its own.
+        algorithms: by key; those without a state are left out.
+            untrained: fresh copies of the model, each with decoders fitted to it.
         budget: rounds that are started from, and rounds run on.
 
     Returns:
@@ -198,8 +200,8 @@ class _Steps:
     Attributes:
         keys: the variables that are decoded.
         rounds: from which the model runs on, for ``horizon`` rounds.
-        by: what the variables are moved by first, ``[episode of the pool, start, ...]``; nothing when None.
-        penalty: of the decoders, those of controls as well.
+        by: what the variables are moved by first, ``[episode of the pool, start, ...]``; None moves
+            none. penalty: ridge penalty of all decoders, those of controls included.
     """
 
     algorithm: Algorithm
@@ -224,9 +226,13 @@ class _Steps:
         return scored(missed, varied, copy.samples.whose[test]).estimate
 
     def missed(self, subject: Participant, rows: slice) -> Array:
-        """Return what the algorithm misses of the steps, and how much it says they vary, ``[2, episode]``.
+        """Return what the algorithm misses of the steps, and how much it predicts that they vary,
+        ``[2, episode]``.
 
-        ``rows`` are the known or the test episodes of the pool; each is decoded by a fit of other folds.
+        Args:
+            subject: the model.
+            rows: the known or the test episodes of the pool; each is decoded by a fit of other
+                folds.
         """
         writer = crossed_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
@@ -246,10 +252,17 @@ class _Steps:
 def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> dict[str, Array]:
     """Draw changes of the decoded state that lead off the manifold.
 
-    Each element is moved by its own random amount, of the standard deviation that it has at the round. No element
-    leaves its range over rounds and episodes; elements of a set change with probability :data:`_CHANGED`.
+    Each element is moved by a random amount with the standard deviation that it has at the round.
+    Every element
+        stays in its range over rounds and episodes. Elements of a set change with probability
+        :data:`_CHANGED`.
 
-    Returns:
+        Args:
+            values: of the algorithm, over the pool.
+            keys: the variables that are decoded.
+            budget: gives the starts and the seed.
+
+        Returns:
         ``[episode, start, ...]`` by key.
     """
     rng = np.random.default_rng([budget.seed, 7])
@@ -269,7 +282,13 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
 
 
 def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> float:
-    """Return the R2 of the decoder on the test episodes, of the variable that it reads worst."""
+    """Return the R2 of the decoder on the test episodes, of the variable that it reads worst.
+
+    Args:
+        writer: holds the decoder.
+        subject: the model.
+        algorithm: computes the true values.
+    """
     run, values = subject.run(subject.samples.test), algorithm.run(subject.samples.test)
     decoded = writer.read(run.latents[:, :-1])
     scores = []
@@ -281,9 +300,12 @@ def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> 
 
 
 def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str]) -> float:
-    """Return the R2 of the algorithm's own steps in what random features of the latents decode.
+    """Return the R2 of the algorithm's steps as decoded from random features of the latents.
 
-    Fitted on the known episodes and scored on the test ones; of the variable that is read worst.
+    Args:
+        subject: the model; the fit is on its known episodes, the score on its test episodes.
+        algorithm: computes the steps.
+        keys: the variables; the R2 is that of the one that is read worst.
     """
     n_known = len(subject.samples.known)
     known_features, test_features = _random_features(subject)
@@ -320,7 +342,17 @@ def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
 
 
 def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> list[FittedUpdate]:
-    """Fit the families of updates that carry what was decoded on one batch, and score them on another."""
+    """Fit the families of updates that carry what was decoded on one batch, and score them on
+    another.
+
+    Args:
+        subject: the model.
+        algorithm: decoded; the share that each family leaves is relative to what it misses.
+        budget: gives the starts and the seed.
+
+    Returns:
+        The fitted updates, the best first (:func:`_rank`).
+    """
     writer = subject.writer(algorithm)
     keys = tuple(writer.shapes)
     fits = transition(subject.model, subject.samples.other, writer, round=budget.at)
@@ -345,7 +377,9 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
 
 
 def _rank(missed: float, base: float) -> tuple[float, float]:
-    """Rank an update by what it misses; an extension that gains little on ``base``, what it extends, comes after it."""
+    """Return a sort key of an update's error; an extension that gains little over ``base``, what it
+    extends, follows it.
+    """
     if EXTENDED * base < missed <= base:
         return base, missed
     return missed, 0.0
@@ -359,7 +393,18 @@ def _fit_family(
     own: StepResult,
     seed: int,
 ) -> tuple[float, FittedUpdate]:
-    """Return what the best member of the family misses where it was fitted, and the member, scored elsewhere."""
+    """Fit a family's parameters to steps, and score the best member on other steps.
+
+    Args:
+        family: the family of updates.
+        algorithm: says which states are centred.
+        fits, scores: steps to fit on, and to score on.
+        own: what the algorithm itself misses.
+        seed: seed of the bootstrap.
+
+    Returns:
+        What the best member misses where it was fitted, and its score elsewhere.
+    """
     centred = centred_states(algorithm)
     free = [parameter for parameter in family.searched if not parameter.enters]
 
@@ -379,9 +424,21 @@ def _fit_extension(
     own: StepResult,
     budget: Budget,
 ) -> tuple[float, FittedUpdate]:
-    """As :func:`_fit_family`, of an extension of ``algorithm``, at the best point of its grid.
+    """Fit an extension of ``algorithm`` at the best point of its grid, like :func:`_fit_family`.
 
-    A machine that keeps a trace holds another table than the algorithm's, so each point has a decoder of its own.
+    A machine with a trace holds another table than the algorithm's, so a decoder is fitted for each
+    point.
+
+    Args:
+        subject: the model.
+        family: the extension.
+        algorithm: what it extends; shared parameters stay at its values.
+        keys: the variables that are decoded.
+        own: what the algorithm itself misses.
+        budget: gives the starts and the seed.
+
+    Returns:
+        What the best member misses where it was fitted, and its score elsewhere.
     """
     centred = centred_states(algorithm)
     free = [s for s in family.searched if s.name not in algorithm.parameters and not s.enters]
@@ -415,7 +472,17 @@ def _scored_update(
     own: StepResult,
     seed: int,
 ) -> FittedUpdate:
-    """Return a fitted update with its step R2, and what it leaves of what the algorithm itself (``own``) misses."""
+    """Return a fitted update with its step R2 and the share of the algorithm's error that it
+    leaves.
+
+    Args:
+        family: the family of the update.
+        parameters: the fitted ones.
+        steps: steps to score on.
+        scores: what the update misses of them.
+        own: what the algorithm itself misses of them.
+        seed: seed of the bootstrap.
+    """
     missed = scores.missed.sum(1) / scores.varied.sum()
     missed_by_algorithm = own.missed.sum(1) / own.varied.sum()
     left = ratio_interval(missed, missed_by_algorithm, seed=seed, participants=own.participants)
@@ -430,7 +497,9 @@ def _scored_update(
 
 
 def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
-    """Return a member of the family; parameters that are not given, such as those of the prediction, are the first."""
+    """Return a member of the family; missing parameters, such as those of the prediction, take
+    their grid's first value.
+    """
     first = {parameter.name: parameter.grid[0] for parameter in family.searched}
     return family.make(**{**first, **parameters})
 
@@ -447,8 +516,10 @@ class Evidence:
         response: responses of the model, against moves of this state.
         fitted: the update that fits the steps best; None where none was fitted.
         reference: its name; "" where there is none.
-        alike: the lower end of how alike predictions are to the reference's; NaN without a reference.
-        shows_state: False where the reference's predictions are mere choices, which show little of its state.
+        alike: lower bound of the agreement of predictions with the reference's; NaN without a
+            reference.
+        shows_state: False where the reference's predictions are mere choices, which show little of
+            its state.
         state: the verdict on whether the two have the same state.
     """
 
@@ -473,7 +544,7 @@ class Evidence:
 
 
 def _require_steps(evidence: Evidence) -> list[Measure]:
-    """Measure the worst step; each untrained copy's number is that of its own worst step."""
+    """Measure the worst step; each untrained copy's number is that of its worst step."""
     worst = min(evidence.steps, key=lambda score: score.r2.low)
     rounds = "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     start = "states that occur" if worst.manifold == ON else "states that no episode reaches"
@@ -638,7 +709,7 @@ RULES = (
 
 
 def judge(evidence: Evidence) -> Measure:
-    """Decide the claim by :data:`RULES`; the note of the measure says which rule decided."""
+    """Apply :data:`RULES` to decide the claim; the note of the measure says which rule decided."""
     measures: list[Measure] = []
     for rule in RULES:
         if rule.require is not None:
@@ -658,7 +729,9 @@ def _decided_by(rule: Rule) -> str:
 
 
 def _judge_update(compared: Compared) -> Measure:
-    """Judge the update by the state of the reference's algorithm, where it names one."""
+    """Measure the claim on the update by the state of the reference's algorithm, where it names
+    one.
+    """
     reference = compared.reference
     if reference is not None and not reference.names_algorithm and not compared.is_one:
         return Measure("update", "", lacking=f"{reference.name} names no algorithm")

@@ -34,8 +34,9 @@ class _Held:
         variable, outcome: what is swapped, and what it shows in: "prediction" or "state".
         n_sites: how many were tried.
         score: graded interchange at this site.
-        untrained: the same site in an untrained model of this shape, and the best of all its sites; NaN where the
-            model's own claims are subspaces of its weights, which an untrained model does not have.
+        untrained: the same site in an untrained model of this shape, and the best of all its sites;
+            NaN where the model's claims are subspaces of its weights, which an untrained model does
+            not have.
     """
 
     variable: str
@@ -132,7 +133,14 @@ def _locate(compared: Compared) -> WherePart:
 def _find_sites(
     subject: Participant, algorithm: Algorithm, copies: Sequence[Participant], budget: Budget
 ) -> list[_Held]:
-    """Find the best site of every variable that this model is claimed to hold."""
+    """Find the best site of every variable that this model is claimed to hold.
+
+    Args:
+        subject: the model.
+        algorithm: computes the variables.
+        copies: untrained copies, for the control.
+        budget: gives the rounds and the seed.
+    """
     sites = []
     for (variable, outcome), claims in _group_claims(subject, algorithm).items():
         scores = _score_claims(subject, algorithm, claims, budget)
@@ -159,9 +167,10 @@ def _find_sites(
 
 
 def _group_claims(subject: Participant, algorithm: Algorithm) -> dict[tuple[str, str], list[Claim]]:
-    """Group what a model is claimed to hold by variable and outcome.
+    """List what a model is claimed to hold, by variable and outcome.
 
-    Claims are the ground truth of a circuit that can be built by name; else what the task says.
+    Claims are the ground truth of a circuit that can be built by name; for other models, those of
+    the task.
     """
     origin = subject.model.origin
     is_built = "circuit" in origin and not origin.get("edits")
@@ -176,7 +185,14 @@ def _group_claims(subject: Participant, algorithm: Algorithm) -> dict[tuple[str,
 def _score_claims(
     subject: Participant, algorithm: Algorithm, claims: Sequence[Claim], budget: Budget
 ) -> list[Interval]:
-    """Score each claim by graded interchange at its places."""
+    """Score each claim by graded interchange at its places.
+
+    Args:
+        subject: the model.
+        algorithm: computes what the model should predict.
+        claims: what to score.
+        budget: gives the rounds and the seed.
+    """
     samples, scores = subject.samples, []
     for claim in claims:
         result = interchange(
@@ -194,7 +210,14 @@ def _score_claims(
 
 
 def _outcome(subject: Participant, algorithm: Algorithm, key: str) -> Outcome:
-    """Return the outcome; the state of a handwired model is read by its own weights, another one's by a decoder."""
+    """Return the outcome; a handwired model's state is read by its weights, that of another model
+    by a decoder.
+
+    Args:
+        subject: the model.
+        algorithm: computes the state that the decoder is fitted to.
+        key: "prediction" or "state".
+    """
     if key == "state" and not subject.model.is_handwired:
         return Outcome(key, subject.decoder(algorithm, algorithm.memory))
     return Outcome(key)
