@@ -52,9 +52,17 @@ class PositionCode:
 
     @classmethod
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
-        """Draw ``n_lines`` distinct lines of the discrete Fourier transform of length 2 T + 1.
+        """Draw distinct lines of the discrete Fourier transform of length 2 T + 1.
 
-        Draws of which two positions have nearly the same code are repeated, up to 100 times.
+        A draw in which two positions have nearly the same code is repeated, up to 100 times.
+
+        Args:
+            labels: the T positions of a round.
+            n_lines: number of lines, 1 ... T.
+            seed: seed of the draws.
+
+        Raises:
+            InputError: no draw of so few lines separates the positions.
         """
         labels = tuple(labels)
         T = len(labels)
@@ -98,7 +106,7 @@ class PositionCode:
         return code
 
     def overlap(self, i: int, j: int) -> float:
-        """Return ``<p_i, p_j>``."""
+        """Returns ``<p_i, p_j>``, the inner product of the codes of two positions."""
         if not self.lines:
             return float(i == j)
         lag = i - j
@@ -133,7 +141,14 @@ class Basis:
         positions: PositionCode,
         rotation: int | None = None,
     ) -> Basis:
-        """Make a basis of content ``blocks`` with one axis per token, then the position block."""
+        """Make a basis of content blocks with one axis per token, then the position block.
+
+        Args:
+            blocks: names of the content blocks.
+            tokens: labels of the axes of each.
+            positions: the code of positions.
+            rotation: seed of a rotation of the whole basis; None for none.
+        """
         tokens = tuple(tokens)
         content = [(block, tokens) for block in blocks]
         return cls((*content, (POS, positions.axes)), positions, rotation)
@@ -221,11 +236,16 @@ class Coordinates:
 
     @property
     def one_hot(self) -> bool:
-        """Whether every position has an axis of its own."""
+        """True if every position has a separate axis."""
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:
-        """Make the basis of these blocks (name -> labels of its axes) and of the positions of a round."""
+        """Make the basis of these blocks and of the positions of a round.
+
+        Args:
+            blocks: labels of the axes of each block, by its name.
+            positions: labels of the positions.
+        """
         labels = tuple(positions)
         if self.one_hot:
             code = PositionCode(labels)
@@ -237,7 +257,8 @@ class Coordinates:
 
     @classmethod
     def taken_by(cls, build: Callable[..., _T]) -> Callable[..., _T]:
-        """Make a builder whose keyword-only argument ``coordinates`` users give by the names of its fields.
+        """Make a builder that takes the fields of its keyword-only argument ``coordinates`` as
+        keywords.
 
         >>> @Coordinates.taken_by
         ... def builder(size: int, *, coordinates: Coordinates) -> str:
@@ -283,7 +304,7 @@ class Axes:
         return Direction(self.basis, {(self.name, label): 1.0})
 
     def sum(self, labels: Iterable[str]) -> Direction:
-        """Sum several axes: ``b[T]`` of the paper."""
+        """Add several axes: ``b[T]`` of the paper."""
         return sum((self[label] for label in labels), self.basis.zero)
 
 

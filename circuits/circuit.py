@@ -37,16 +37,20 @@ from interp.support.errors import require, require_known, unknown_name
 
 @dataclass(frozen=True)
 class Location:
-    """A place where a variable lives; element k of its (flattened) value is read at position ``labels[k]``.
+    """A place where a variable lives; element k of its (flattened) value is read at position
+    ``labels[k]``.
 
     Attributes:
         name: unique among the locations of one variable.
-        hook: name of the hook point, "blocks.1.hook_resid_post" or "blocks.2.attn.hook_attn_scores".
+        hook: name of the hook point, "blocks.1.hook_resid_post" or
+            "blocks.2.attn.hook_attn_scores".
         labels: position label of each element (the query position at attention scores).
-        directions: what reads each element; empty at attention scores, which have ``keys`` (positions) and a ``head``.
+        directions: what reads each element; empty at attention scores, which have ``keys``
+            (positions) and a ``head``.
         scale: the activation is ``scale`` times the variable.
         drives: what an intervention here moves, in words.
-        one_hot: whether a class is held as one number per class; otherwise its own number (0, 1, ...) is held.
+        one_hot: True if a class is stored as one number per class; False if as its index (0, 1,
+            ...).
     """
 
     name: str
@@ -106,11 +110,12 @@ class Edge:
     """Part ``target`` reads at its ``port`` what part ``source`` wrote.
 
     Attributes:
-        source, target: a head or a group of neurons; one of :data:`EMBEDDINGS`, or of :data:`EXITS`.
+        source, target: a head or a group of neurons; one of :data:`EMBEDDINGS`, or of
+            :data:`EXITS`.
         port: of the target; neurons and exits read the "residual".
         carries: what it is about, in words.
-        kind: "clean-up" where either end clears what is left over; "constant" wiring (positions, tags) that is the same
-            in every round of every episode; else "content".
+        kind: "clean-up" where either end clears what is left over; "constant" wiring (positions,
+            tags) that is the same in every round of every episode; "content" otherwise.
         positions: labels where the target reads it, in the order of the round.
     """
 
@@ -157,12 +162,14 @@ def table(
 
 
 def _expand(words: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """Put the members of a group in the place of the word that stands for it."""
+    """Replace every word that names a group by the group's members."""
     return [label for word in words for label in groups.get(word, (word,))]
 
 
 def _find_parts(words: str, known: Sequence[str]) -> list[str]:
-    """Return names of parts, given by name or number: "3.2" is "3.2 update", or "3.2+ update" and "3.2- update"."""
+    """Return names of parts from names or numbers: "3.2" is "3.2 update", or "3.2+ update" and
+    "3.2- update".
+    """
     names: list[str] = []
     for word in words.split(", "):
         matching = [name for name in known if word == name]
@@ -177,9 +184,10 @@ def _find_parts(words: str, known: Sequence[str]) -> list[str]:
 @dataclass(frozen=True)
 @checked_fields
 class Carried:
-    """These locations of a circuit together hold a variable of its algorithm, as ``outcome`` shows.
+    """The claim that some locations of a circuit together carry a variable of its algorithm.
 
-    ``held_as`` is the variable that the circuit locates there, where that is another one (a policy, for the choice).
+    ``outcome`` says where an interchange shows it. ``held_as`` is set where the circuit locates
+    another variable there (a policy, for the choice).
     """
 
     variable: str
@@ -189,7 +197,7 @@ class Carried:
 
     @property
     def located(self) -> str:
-        """The variable whose locations these are."""
+        """The variable that the circuit locates there."""
         return self.held_as or self.variable
 
 
@@ -203,11 +211,14 @@ def located(
     """Make the locations that the rows of a table state, by variable.
 
     Args:
-        rows: the columns are variable, name, hook, labels, read, scale, drives (:func:`circuits.heads.stated`), where
-            ``read`` is a block and its axes: every axis at every label, with "each" the labels first, with "own" an
-            axis a label; or one of ``named``; or "score", a head and the keys. A name that is a group stands for a
-            location at each of its labels.
+        rows: the columns are variable, name, hook, labels, read, scale, drives
+            (:func:`circuits.heads.stated`), where ``read`` is a block and its axes: every axis at
+            every label, with "each" the labels first, with "own" one axis per label; or one of
+            ``named``; or "score", a head and the keys. A name that is a group stands for a location
+            at each of its labels.
+        basis: the axes of the residual stream.
         groups: labels or axes by the word that stands for them.
+        named: directions by the word that stands for them.
         scales: by the word of the column "scale"; 1 where that is empty.
     """
     locations: dict[str, list[Location]] = {}
@@ -248,9 +259,14 @@ def held(
     sites: Mapping[str, Iterable[Location]],
     groups: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return what a table states of locations: ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`.
+    """Return ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`, as a table states
+    them.
 
-    Of the rows that hold "all", those count whose locations are all among ``sites``, which this form of a circuit has.
+    Args:
+        rows: the columns are variable, locations, outcome, holds ("all", "partly" or "no"), why and
+            held_as. A row of "all" counts only where all its locations are in ``sites``.
+        sites: locations that this form of the circuit has, by variable.
+        groups: names of locations by the word that stands for them.
     """
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
     carried, partial, not_carried = [], {}, {}
@@ -386,16 +402,29 @@ class Circuit(Result):
 
     @checked
     def location(self, key: str, name: str) -> Location:
-        """Return the location of a variable that is called ``name``."""
+        """Return one location of a variable.
+
+        Args:
+            key: the variable.
+            name: name of the location.
+
+        Raises:
+            InputError: no such location; the message lists the known ones.
+        """
         known = {location.name: location for location in self.locations(key)}
         require_known(f"location of {key!r}", name, known, limit=20)
         return known[name]
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
-        """Return what every location of a variable must hold, given ``circuit.algorithm.run(episodes)``.
+        """Return what every location of a variable must hold.
 
-        A real variable is flattened. A class is one-hot, one number per class, unless its locations hold its number.
+        A real variable is flattened. A class is one-hot, one number per class, unless its locations
+        store its index.
+
+        Args:
+            values: ``circuit.algorithm.run(episodes)``.
+            key: the variable.
         """
         variable = self.algorithm.variable(key)
         require(
@@ -492,17 +521,22 @@ Size = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class VerificationPlan:
-    """How :func:`circuits.verify` checks a machine. The functions take the circuit and its algorithm's values.
+    """How :func:`circuits.verify` checks a machine. The functions take the circuit and its
+    algorithm's values.
 
     Attributes:
         sizes: those that are promised, and checked by default.
-        episodes: (circuit, rounds, episodes, seed) -> episodes to run on, or fewer where more would repeat the same.
+        episodes: (circuit, rounds, episodes, seed) -> episodes to run on, or fewer where more would
+            repeat the same.
         output: key of the variable that the model's prediction must equal.
-        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant; also
-            asked about "carried_state", "residue", "position_code" and "distribution".
-        undecided: (..., dtype) -> variable -> ``[episode, round]``, where it hangs on a tie and is not compared.
+        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative"
+            is meant; also called for "carried_state", "residue", "position_code" and
+            "distribution".
+        undecided: (..., dtype) -> variable -> ``[episode, round]``, where it hangs on a tie and is
+            not compared.
         unit: (..., variable) -> what a value counts as large against in a relative error, > 0.
-        soft: (..., variable) -> what softmax forms leave beyond the tolerance, and its derivation; (0, "") for nothing.
+        soft: (..., variable) -> what softmax forms leave beyond the tolerance, and its derivation;
+            (0, "") for none.
     """
 
     sizes: tuple[Size, ...]

@@ -1,8 +1,9 @@
-"""Compile a circuit to a model, and its ground truth to places of that model, where a variable lives.
+"""Compile a circuit to a model, and its ground truth to places of that model, where a variable
+lives.
 
-Score term r of a head is column r of its W_Q and W_K, move term r is column r of W_V and row r of W_O. Every layer gets
-as many heads as the largest one; the missing ones are zero and named "-". Nothing else is added: no normalisation, no
-biases in attention, scores unscaled.
+Score term r of a head is column r of its W_Q and W_K, move term r is column r of W_V and row r of
+W_O. Every layer gets as many heads as the largest one; the missing ones are zero and named "-". The
+model has no normalisation, no biases in attention, and unscaled scores.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ def compile_circuit(
 ) -> HookedLatentTransformer:
     """Make the transformer that a circuit describes, in evaluation mode, on the CPU.
 
-    A model of more than ``max_gb`` units of 1e9 bytes in float32 is refused before memory is taken.
+    Args:
+        circuit: the circuit; it is validated first.
+        dtype: float64 or float32, of the weights.
+        max_gb: a model that needs more than this, in units of 1e9 bytes, is refused before memory
+            is taken.
     """
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
@@ -64,7 +69,14 @@ def compile_circuit(
 
 
 def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
-    """Write the terms of a head into its four matrices."""
+    """Write the terms of a head into its four matrices.
+
+    Args:
+        attn: the layer's attention, whose weights change.
+        index: the head in the layer.
+        head: its terms.
+        circuit: gives the basis.
+    """
     queries, keys = _split_terms(head.scores)
     reads, writes = _split_terms(head.moves)
     attn.W_Q[index, :, : len(queries)] = rows(queries, circuit).T
@@ -79,7 +91,13 @@ def _split_terms(terms: Sequence[Term]) -> tuple[list[Direction], list[Direction
 
 
 def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> None:
-    """Write the neurons of a layer, from the first one on."""
+    """Write the neurons of a layer, from the first one on.
+
+    Args:
+        mlp: the layer's MLP, whose weights change.
+        neurons: the layer's neurons.
+        circuit: gives the basis.
+    """
     n = len(neurons)
     biases = [neuron.bias for neuron in neurons]
     mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T

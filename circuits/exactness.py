@@ -85,7 +85,9 @@ class Check:
         return self.error if self.by == "error" else self.relative
 
     def measure(self) -> Measure:
-        """The check as a measure of its variable; too many rounds that hang on a tie leave it undecided."""
+        """Return the check as a measure of its variable; too many rounds at a tie leave it
+        undecided.
+        """
         name = self.variable.replace("_", " ")
         exact = f"computes the {name} exactly", f"does not compute the {name} exactly"
         yes, no = _CLAIMS.get(self.variable, exact)
@@ -119,12 +121,15 @@ def check(
     model: HookedLatentTransformer | None = None,
     device: str | torch.device = "cpu",
 ) -> list[Check]:
-    """Compare everything that verification compares, for one circuit on given episodes.
+    """Compare everything that verification compares, for one circuit on some episodes.
 
     Args:
+        circuit: the circuit, with its ground truth.
+        episodes: what the model is run on.
         size: of the task, for the records.
+        dtype: "float64" or "float32", of the compiled model.
         plan: of the circuit's machine.
-        model: runs in place of the compiled circuit: a model that something was done to.
+        model: an edited model to run in place of the compiled circuit.
         device: where the model runs.
     """
     if model is None:
@@ -203,7 +208,13 @@ class _Error(NamedTuple):
 def _place_meters(
     circuit: Circuit, truths: Mapping[str, np.ndarray], get_unit: Callable[[str], float]
 ) -> list[_Meter]:
-    """Return a meter for every location of the circuit's ground truth."""
+    """Return a meter for every location of the circuit's ground truth.
+
+    Args:
+        circuit: gives the locations.
+        truths: true values ``[episode, round, element]`` by variable.
+        get_unit: returns what a variable's values count as large against, in a relative error.
+    """
     meters = []
     for key, locations in circuit.sites.items():
         truth, unit = torch.from_numpy(truths[key]), get_unit(key)
@@ -220,9 +231,14 @@ def _place_meters(
 def _meter_distribution(
     circuit: Circuit, model: HookedLatentTransformer, distribution: np.ndarray
 ) -> _Meter:
-    """Return a meter of every outcome, by the model's own unembedding.
+    """Return a meter of the scores of all outcomes, read by the model's unembedding.
 
-    A prediction of one outcome does not show the others.
+    The model's prediction is one outcome, which does not show the scores of the rest.
+
+    Args:
+        circuit: gives the layout and the last layer.
+        model: gives the final norm and the unembedding.
+        distribution: the algorithm's, ``[episode, round, outcome]``.
     """
     layout = circuit.layout
     final, unembed = model.ln_final, model.unembed
@@ -243,7 +259,17 @@ def _run_with_meters(
 ) -> Rollout:
     """Run a model with meters at its hooks.
 
-    A model that chooses runs some rounds twice, and is read in a replay, where every round is a row.
+    A model that chooses runs some rounds twice, and is read in a replay, where every round is a
+    row.
+
+    Args:
+        model: the model.
+        circuit: gives the layout.
+        episodes: what it runs on.
+        meters: each stores the activations of its hook.
+
+    Returns:
+        The run, on the CPU.
     """
     hooks = [(meter.at, meter.note) for meter in meters]
     if circuit.layout.choice_position is None:
@@ -260,7 +286,13 @@ def _run_with_meters(
 
 
 def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error]:
-    """Measure what latents hold beside the state, and along the axes of positions."""
+    """Measure what latents hold besides the state, and along the axes of positions.
+
+    Args:
+        circuit: gives the directions of the state and of positions.
+        latents: of a run.
+        unit: what the state's values count as large against.
+    """
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     block = circuit.basis[POS]
@@ -346,7 +378,10 @@ def check_exits(
     """Compare what a machine predicts and what it carries with an algorithm: no circuit is needed.
 
     Args:
-        tolerance: of errors relative to the larger of 1 and the algorithm's own value.
+        machine: a machine with an exact reader of its state.
+        algorithm: computes what it should predict and carry.
+        episodes: what both run on.
+        tolerance: of errors relative to the larger of 1 and the algorithm's value.
     """
     values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
     predicted = run.layout.distribution(run.predictions)
@@ -430,7 +465,9 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
 
 @dataclass
 class _Meter:
-    """A meter reads a hook beside its true value: the rounds of some episodes one by one, then those of the next."""
+    """A meter of a hook and its true value; it reads the rounds of a batch of episodes in order,
+    then the next batch.
+    """
 
     key: str
     at: str
@@ -445,7 +482,12 @@ class _Meter:
         self.values = torch.full_like(self.truth, torch.nan)
 
     def note(self, activation: Tensor, hook: object) -> None:
-        """Store what is read of an activation."""
+        """Set the values of one round from an activation.
+
+        Args:
+            activation: of a batch of episodes.
+            hook: the hook point; not used.
+        """
         last = self.first + len(activation)
         self.values[self.first : last, self.round] = self.read(activation.cpu())
         self.round = (self.round + 1) % self.truth.shape[1]
@@ -455,7 +497,11 @@ class _Meter:
 def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
     """Return the largest absolute and relative difference.
 
-    NaN is an infinite error; NaN in the truth is not compared.
+    NaN in the value is an infinite error; NaN in the truth is not compared.
+
+    Args:
+        value, truth: of one shape.
+        unit: sizes below this count as this in relative differences.
     """
     difference = (value.double() - truth).abs().nan_to_num(nan=float("inf"))
     difference = difference.masked_fill(truth.isnan(), 0.0)

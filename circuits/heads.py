@@ -1,10 +1,13 @@
-"""Attention heads and MLP neurons as data, and the two building blocks that the paper's constructions use.
+"""Attention heads and MLP neurons as data, and the two building blocks that the paper's
+constructions use.
 
-A head is a rule over causally masked scores and two lists of rank-one terms (``<u, h>`` is what direction u reads)::
+A head is a rule over causally masked scores and two lists of rank-one terms (``<u, h>`` is what
+direction u reads)::
 
     score(i, j) = sum_r <q_r, h_i> <k_r, h_j>          output(i) = sum_j A_ij sum_r <v_r, h_j> o_r
 
-A query without content or target goes to the sink, whose value is zero: a silent head outputs exactly 0.
+A query without content or target attends to the sink. The sink's value is zero, so a silent head
+outputs exactly 0.
 """
 
 from __future__ import annotations
@@ -86,7 +89,14 @@ def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
 def copy(
     basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return moves that copy the axes ``labels`` of block ``source`` to block ``target``, times ``scale``."""
+    """Return moves that copy axes from one block to another.
+
+    Args:
+        basis: has both blocks.
+        labels: the axes.
+        source, target: names of the blocks.
+        scale: factor of what is written.
+    """
     read, write = basis[source], basis[target]
     return tuple((read[label], scale * write[label]) for label in labels)
 
@@ -94,7 +104,14 @@ def copy(
 def match(
     basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return score terms ``scale * <block query at i, block key at j>`` over the axes ``labels``."""
+    """Return score terms ``scale * <block query at i, block key at j>`` over some axes.
+
+    Args:
+        basis: has both blocks.
+        labels: the axes.
+        query, key: names of the blocks.
+        scale: factor of the score.
+    """
     queries, keys = basis[query], basis[key]
     return tuple((scale * queries[label], keys[label]) for label in labels)
 
@@ -121,12 +138,14 @@ def content_chooser(
 def fixed_offset(
     name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction
 ) -> Head:
-    """Make FO(g, -l): a hard head that attends to a fixed position relative to its own.
+    """Make FO(g, -l): a hard head that attends a fixed number of positions back.
 
     Args:
+        name, layer: of the head.
         offset: how many positions back.
         moves: what is moved from there.
-        gate: the head fires where this functional is <= 0, and attends to the sink where it is >= 1.
+        gate: the head fires where this functional is <= 0, and attends to the sink where it is >=
+            1.
         sink: the direction of the sink's token.
     """
     basis = sink.basis
@@ -155,7 +174,9 @@ def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
 
 
 def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
-    """Describe what heads read and write in words: rows of number, reads and writes, of which the last counts."""
+    """Add to heads what they read and write in words, from rows of number, reads and writes; later
+    rows of a number count.
+    """
     row_of_number = {row["head"]: row for row in rows}
     described = []
     for head in heads:
@@ -182,11 +203,12 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
 def softmax_only(
     heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
 ) -> tuple[Head, ...]:
-    """Turn all heads into softmax heads.
+    """Replace all heads by softmax heads.
 
     Args:
+        heads: the heads of an exact circuit.
         eta: inverse temperature of hard heads; None leaves heads as they are.
-        linear: returns what stands in the place of a linear head.
+        linear: returns the softmax heads that replace a linear one.
     """
     if eta is None:
         return tuple(heads)
@@ -204,12 +226,14 @@ def softmax_only(
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
-    """Turn a linear head whose scores are 0 or ``scale`` into one softmax head that sums.
+    """Convert a linear head with scores 0 or ``scale`` into one softmax head that sums.
 
     Args:
+        head: the linear head.
         sink: the direction of the sink's token.
+        scale: score of a match in the linear head.
         match_logit: logit of a match.
-        heavy: how much more the sink has (docs/method/ground-truth.md).
+        heavy: by how much the sink's logit is larger (docs/method/ground-truth.md).
     """
     require(
         head.rule == "linear",
@@ -222,9 +246,11 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
-    """Turn a linear head into two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
+    """Split a linear head into two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x +
+    O(eps^2 x^3)``.
 
     Args:
+        head: the linear head.
         sink: the direction of the sink's token.
         epsilon: scale of the scores.
         heavy: logit of the sink.
@@ -266,7 +292,13 @@ def needs_float64(model: str, instead: str) -> str:
 
 
 def _required_eta(margin: float, n_positions: int, eps: float) -> float:
-    """Compute the inverse temperature at which the corrected chooser leaks at most ``eps`` (:func:`chooser_table`).
+    """Compute the inverse temperature at which the corrected chooser leaks at most ``eps``
+    (:func:`chooser_table`).
+
+    Args:
+        margin: of the position code.
+        n_positions: the round's length, at least 2.
+        eps: the attention that may leak, in (0, 1).
 
     >>> round(_required_eta(1.0, 34, 1e-8), 1)
     43.8
@@ -286,7 +318,14 @@ def _lemma(code: PositionCode, eps: float) -> tuple[float, float]:
 
 
 def _measure_attention(code: PositionCode, offset: int, eta: float) -> float:
-    """Measure the least softmax attention on the right key, over firing and silent queries at every position."""
+    """Measure the least softmax attention on the right key, over firing and silent queries at every
+    position.
+
+    Args:
+        code: the code of positions.
+        offset: how many positions back the head attends.
+        eta: inverse temperature.
+    """
     basis = Basis.of(("id",), ("sink", "fires"), code)
     ids = basis["id"]
     head = fixed_offset("chooser", 0, offset, (), gate=basis.one - ids["fires"], sink=ids["sink"])
@@ -315,17 +354,18 @@ def chooser_table(
     n_lines: tuple[int, ...] = (8, 16, 32),
     offset: int = 1,
 ) -> pd.DataFrame:
-    """Tabulate the lemma's numbers and ours, one row per position code.
+    """Make a table of the lemma's numbers and of ours, one row per position code.
 
     Args:
         n_positions: the round's length.
         eps: the attention that may leak.
-        n_lines: of the sinusoidal codes.
-        offset: of the head.
+        n_lines: numbers of lines of the sinusoidal codes.
+        offset: how many positions back the head attends.
 
     Returns:
-        The code, the round's length, the code's coordinates and margin Delta; eta and xi as the printed lemma asks for;
-        eta as the corrected head needs it, the least attention measured there on a target or the sink, and 1 - eps.
+        The code, the round's length, the code's coordinates and margin Delta; eta and xi as the
+        printed lemma requires; eta as the corrected head needs it, the least attention measured
+        there on a target or the sink, and 1 - eps.
     """
     labels = numbered("t", n_positions)
     codes = {"one-hot": PositionCode(labels)}

@@ -1,6 +1,6 @@
 """The handwired models by name: one record each, and how to build, compile and rebuild them.
 
-Light: nothing here imports torch until a circuit is built.
+The module imports torch only when a circuit is built.
 
     >>> handwired("wma-handwired").task
     'experts'
@@ -45,11 +45,15 @@ class CircuitRecord:
     """A handwired model.
 
     Attributes:
-        description, task: one line, for lists; key of the task, whose sizes are arguments of its circuit.
-        builder, verification: what builds the circuit, and its plan; or their "module:name", imported when asked for.
+        description, task: one line, for lists; key of the task. The task's sizes are arguments of
+            the circuit.
+        builder, verification: what builds the circuit, and its plan; or their "module:name",
+            imported on first use.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
-        soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
-        weights: sizes -> about how many weights it has (within a quarter): what is too large is refused unbuilt.
+        soft: arguments of the softmax-only variant: all but exact, with a gradient through every
+            choice.
+        weights: sizes -> about how many weights it has (within a quarter): a model that is too
+            large is refused before it is built.
     """
 
     key: str
@@ -68,7 +72,7 @@ class CircuitRecord:
 
     @property
     def plan(self) -> VerificationPlan:
-        """How the circuit is verified, imported when it is asked for."""
+        """How the circuit is verified; imported on first use."""
         return named(self.verification) if isinstance(self.verification, str) else self.verification
 
 
@@ -110,7 +114,7 @@ def handwired(name: str) -> CircuitRecord:
 
 
 def models() -> list[library.ModelRecord]:
-    """Every handwired model, as :func:`interp.models` lists it.
+    """List every handwired model, as :func:`interp.models` does.
 
     >>> [record.name for record in models()]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
@@ -123,7 +127,10 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     """Build the circuit of a handwired model.
 
     Args:
-        max_gb: sizes whose model would take more units of 1e9 bytes in float64 are refused before anything is built.
+        name: of the handwired model.
+        max_gb: a model that would need more than this in float64, in units of 1e9 bytes, is refused
+            before it is built.
+        **arguments: of its builder.
 
     >>> build("wma-handwired", n_experts=2).n_layers
     3
@@ -153,7 +160,14 @@ def load(
 ) -> HookedLatentTransformer:
     """Build and compile a handwired model, in evaluation mode, on the CPU.
 
-    Float32 is refused where the circuit needs float64. ``arguments`` are those of its builder.
+    Args:
+        name: of the handwired model.
+        dtype: "float64" or "float32".
+        max_gb: a larger model, in units of 1e9 bytes, is refused.
+        **arguments: of its builder.
+
+    Raises:
+        InputError: float32 for a circuit that needs float64, or unknown arguments.
 
     >>> load("wma-handwired", n_experts=2).layout.labels[:3]
     ('<w>', '<z>', 'e_1')
@@ -168,7 +182,13 @@ def load(
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments, with those that ``dtype`` asks for where none was given."""
+    """Add the defaults of ``dtype`` to the arguments; arguments that were passed take precedence.
+
+    Args:
+        name: of the handwired model.
+        dtype: "float64" or "float32".
+        arguments: of the builder.
+    """
     return {
         **(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}),
         **arguments,
@@ -177,9 +197,10 @@ def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[s
 
 @checked
 def from_origin(origin: Mapping[str, Any]) -> Circuit:
-    """The circuit of a compiled model, from its ``config.origin``.
+    """Build the circuit of a compiled model, from its ``config.origin``.
 
-    Learned models have none, and a circuit that was edited by hand cannot be rebuilt: both are refused.
+    Raises:
+        InputError: the model is learned, or its circuit was edited by hand.
 
     >>> from_origin(load("wma-handwired", n_experts=2).config.origin).heads[0].name
     '1.1 bind'
@@ -195,7 +216,8 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
 
 @checked
 def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
-    """``model``, or the softmax-only variant of a handwired one: gradients do not pass hard attention.
+    """Return ``model``, or its softmax-only variant if it is handwired: gradients do not pass hard
+    attention.
 
     >>> set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ()))
     {'softmax'}
@@ -217,12 +239,14 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
 
 @checked
 def register(record: CircuitRecord) -> CircuitRecord:
-    """Add a handwired model of your own: :func:`interp.load`, :func:`circuits.verify` and reports then know it.
+    """Add a handwired model, so that :func:`interp.load`, :func:`circuits.verify` and reports know
+    it.
 
-    Its task must be registered (``interp.tasks.register``), and its key be no model's and the name of its circuit.
+    Its task must be registered (``interp.tasks.register``). Its key must be new, and be the name of
+    its circuit.
 
-    >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
-    Traceback (most recent call last):
+    >>> register(handwired("wma-handwired"))                              #
+    docs/tutorials/circuit.md has one to add Traceback (most recent call last):
     interp.support.errors.InputError: a model 'wma-handwired' is known already; choose another key
     """
     taken = {known.name for known in library.models()}

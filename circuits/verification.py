@@ -1,8 +1,9 @@
 """Verify a handwired model against its algorithm: outputs, state, and every intermediate variable.
 
-The model runs over sampled episodes, its own state carried from round to round, and every location of every variable is
-compared with the algorithm (:mod:`circuits.exactness`). A pass means that *this* construction computes the algorithm to
-rounding on these episodes; it is no evidence about a learned model.
+The model runs over sampled episodes and carries its state from round to round. Every location of
+every variable is compared with the algorithm (:mod:`circuits.exactness`). A pass means that *this*
+construction computes the algorithm to rounding on these episodes; it is no evidence about a learned
+model.
 """
 
 from __future__ import annotations
@@ -172,14 +173,16 @@ def verify_machine(
     seed: int = 0,
     tolerance: float | None = None,
 ) -> VerificationResult:
-    """Check a machine whose state is known exactly against an algorithm: its predictions, and what it carries.
+    """Compare what a machine with exactly known state predicts and carries with an algorithm.
 
     Args:
-        machine: any that is handwired, such as ``interp.adapt(..., read=...)`` makes; in its own sizes and dtype.
-        algorithm: what it was made to be; the one that its task holds it against when None.
+        machine: a handwired one, such as ``interp.adapt(..., read=...)`` makes; it runs in its
+            sizes and dtype.
+        algorithm: what it should compute; the task's explanation of it when None.
         n_rounds, n_episodes: to run; fewer rounds where the task says nothing new after them.
-        tolerance: the largest error, relative to the larger of 1 and the algorithm's value; 1e-9 in float64 and 1e-5 in
-            float32 when None.
+        seed: seed of the episodes.
+        tolerance: the largest error, relative to the larger of 1 and the algorithm's value; 1e-9 in
+            float64 and 1e-5 in float32 when None.
 
     >>> import interp
     >>> verify_machine(interp.load("wma-handwired", n_experts=2), n_rounds=5, n_episodes=2).passed

@@ -1,7 +1,8 @@
-"""Grade methods on subjects: each is built, all methods share its material, and every answer is scored.
+"""Grade methods on subjects: each is built, all methods share its material, and every answer is
+scored.
 
-Whatever a method does (changing the subject, raising, giving no answer), the work of the other methods is kept, and a
-sentence says what happened in the place of its scores.
+A method may change the subject, raise, or return no answer. The results of the other methods stay,
+and a sentence replaces the failed method's scores.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ _N_NAMED = 3  # so many items are named in a sentence
 
 
 class _RefusedError(Exception):
-    """Why a method has no scores: a sentence, and whether it would refuse again, and is not asked again."""
+    """Why a method has no scores: a sentence, and whether it would refuse again and is not called
+    again.
+    """
 
 
 class _Snapshot:
@@ -65,7 +68,7 @@ class _Snapshot:
         self.learning = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
 
     def restore(self) -> list[str]:
-        """Undo all changes, and say what they were."""
+        """Remove all changes, and return what they were in words."""
         changes = []
         now = self.model.state_dict()
         changed = [name for name in self.state if self._is_changed(name, now)]
@@ -223,12 +226,16 @@ class BenchmarkResult(Result):
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
-        """Average a score of each method, best first, with its 95 % interval over forms of machines, and CPU seconds.
+        """Compute the mean of a score for each method, with its 95 % interval over forms of
+        machines, and CPU seconds.
 
         Args:
             question: its key.
             score: the question's headline when empty.
             by: further columns by which rows are divided, such as "variant".
+
+        Returns:
+            One row per method (and value of ``by``), best first.
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -260,7 +267,13 @@ class BenchmarkResult(Result):
 
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
-        """Return methods in rows, scores in columns: over forms, of means over variants and seeds."""
+        """Return methods in rows, scores in columns: means over forms, of means over variants and
+        seeds.
+
+        Args:
+            question: its key.
+            scores: the columns; all when empty.
+        """
         require_known("question", question, QUESTIONS)
         frame = self.to_frame()
         frame = frame[frame["question"] == question]
@@ -338,16 +351,20 @@ def run(
     scheduler: str = "",
     shard: str = "",
 ) -> BenchmarkResult:
-    """Grade every method on every subject.
+    """Run every method on every subject and grade its answers.
 
     Args:
-        subjects: names of :func:`builders`, or builders of your own by name; all when empty.
-        methods: keys, or methods of your own; all when empty. The oracle and chance are always among them.
+        subjects: names of :func:`builders`, or new builders by name; all when empty.
+        methods: keys, or new methods; all when empty. The oracle and chance are always among them.
+        questions: keys of questions; all when empty.
         seeds: of episodes and of what methods draw.
-        effort: how much of everything is done; :data:`QUICK` takes few subjects and no slow methods, too.
-        out: a folder in which ``parts`` keeps what is done, by subject and seed: a run that was cut short goes on.
+        effort: how much of everything is done; :data:`QUICK` takes few subjects and no slow
+            methods, too.
+        out: a folder with finished work in ``parts``, by subject and seed, so that a run that was
+            cut short goes on.
         n_jobs: subjects that are worked on at once, each by a process.
-        scheduler: of dask workers, as :func:`interp.support.workers.each` takes it; they write to ``out``, too.
+        scheduler: of dask workers, as :func:`interp.support.workers.each` takes it; they write to
+            ``out``, too.
         shard: only these subjects and seeds, as :func:`interp.support.workers.share` takes them.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
@@ -392,7 +409,17 @@ def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder
 def _choose_methods(
     methods: Sequence[Method] | Sequence[str], questions: Sequence[str], is_quick: bool
 ) -> list[Method]:
-    """Return methods by their keys, or a user's own with the oracle and chance of their questions."""
+    """Return methods by their keys, or the user's methods with the oracle and chance of their
+    questions.
+
+    Args:
+        methods: keys or methods; all when empty.
+        questions: keys of questions; all when empty.
+        is_quick: leave out what the quick run leaves out.
+
+    Raises:
+        InputError: no method is left, or two methods of one question have one key.
+    """
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
     if keys or not custom:
@@ -414,7 +441,11 @@ def _choose_methods(
 def _grade_subject(
     shared: tuple[Sequence[Method], Workload, Path | None], work: tuple[str, _Builder, int]
 ) -> dict[str, Any]:
-    """Grade all methods on one subject with one seed; what a file of the same effort already says is kept."""
+    """Run and grade all methods on one subject with one seed.
+
+    Results that a file of the same effort already has are not computed again. A method that failed
+    is not stored, so that it runs again after it was mended.
+    """
     methods, effort, folder = shared
     name, build, seed = work
     finished = Finished(folder, {"subject": name, "seed": seed, "effort": effort})

@@ -1,4 +1,4 @@
-"""Machines whose insides are known: what methods of interpretability are graded on.
+"""Machines with known mechanisms, on which methods of interpretability are graded.
 
     >>> subject = build("wma-handwired", "R", "rotated")
     >>> subject.name, len(subject.edges), sorted(set(subject.edges.values()))
@@ -6,7 +6,7 @@
     >>> [str(place) for place in subject.places["log_weights"]]
     ['embed@<z> (rank 3)', 'resid_post[1]@p? (rank 3)', 'resid_post[1]@w? (rank 3)']
 
-The variants, and what is asked of these machines: ``docs/method/benchmark.md``.
+The variants, and the questions about these machines: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations
@@ -63,12 +63,13 @@ class KnownMachine:
 
     Attributes:
         name: unique among the subjects of a run.
-        machine, form, variant: the handwired machine whose circuit it has, or was trained to have; a key of
-            :data:`FORMS`; and one of :data:`VARIANTS`, or "trained".
+        machine, form, variant: the handwired machine with the same circuit, by construction or
+            training; a key of :data:`FORMS`; and one of :data:`VARIANTS`, or "trained".
         algorithm: what it computes, with its parameters.
-        edges, nodes: every true edge and its kind; what "nodes" asks where it is known without edges; None if unknown.
-        places, claims: variable -> every place that holds it, in the model's own basis; which of them must be set
-            together, and where that shows.
+        edges, nodes: every true edge and its kind; what "nodes" asks where it is known without
+            edges; None if unknown.
+        places, claims: variable -> every place that holds it, in the model's basis; which of them
+            must be set together, and where that shows.
     """
 
     name: str
@@ -89,7 +90,7 @@ class KnownMachine:
 
     @property
     def transformer(self) -> HookedLatentTransformer:
-        """The model, for questions about edges and nodes, which are asked of transformers alone."""
+        """The model, for questions about edges and nodes, which only transformers have."""
         return cast(HookedLatentTransformer, self.model)
 
 
@@ -145,7 +146,9 @@ def build(
     model, change = _vary(model, circuit, variant, seed)
 
     def move(place: Place) -> Place:
-        """Change the basis of a place of the residual stream; heads and attention scores stay as they are."""
+        """Convert a place of the residual stream to the new basis; heads and attention scores stay
+        as they are.
+        """
         if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
             return place
         basis = change(place.basis)
@@ -175,7 +178,15 @@ def build(
 def _vary(
     model: HookedLatentTransformer, circuit: Circuit, variant: str, seed: int
 ) -> tuple[HookedLatentTransformer, Callable[[Tensor], Tensor] | None]:
-    """Return the variant of a model, and what its change makes of directions; None where they stay as they are."""
+    """Return the variant of a model, and the map that its change applies to directions; None where
+    they stay as they are.
+
+    Args:
+        model: the compiled model.
+        circuit: its circuit.
+        variant: one of :data:`VARIANTS`.
+        seed: of rotations and of distractors.
+    """
     if variant == "rotated":
         turn = _rotation(model, seed)
         return rotated(model, seed), turn.T.double().matmul
@@ -226,9 +237,10 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
 def without(
     model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
 ) -> HookedLatentTransformer:
-    """Return the model in a smaller residual stream, without the directions ``lost`` (docs/method/benchmark.md).
+    """Return the model in a smaller residual stream, without the directions ``lost``
+    (docs/method/benchmark.md).
 
-    A model with LayerNorm, whose scale the lost coordinates belong to, is refused.
+    A model with LayerNorm is refused, since the lost coordinates are part of its scale.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=2)
@@ -261,9 +273,11 @@ def moved(
     """Return the model in other coordinates of its residual stream.
 
     Args:
-        columns: from its own coordinates to the new ones.
+        model: the model.
+        columns: from its coordinates to the new ones.
         suffix, edit: of its name, and what was done.
-        back: from the new ones to its own; the transpose when None, as for orthonormal columns.
+        back: from the new coordinates to the old; the transpose when None, as for orthonormal
+            columns.
     """
     config = replace(renamed(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
@@ -289,7 +303,14 @@ _WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_w
 def with_distractors(
     model: HookedLatentTransformer, n: int = 2, seed: int = 0
 ) -> HookedLatentTransformer:
-    """Return the model with ``n`` more heads of random weights in every layer, and more neurons where it has MLPs."""
+    """Return the model with more heads of random weights in every layer, and more neurons where it
+    has MLPs.
+
+    Args:
+        model: the model.
+        n: heads, and neurons, added to each layer.
+        seed: seed of the weights.
+    """
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None
     d_model = config.d_model + (0 if has_norm else n)
@@ -333,7 +354,13 @@ def with_distractors(
 
 
 def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
-    """Return the configuration of an edited model, which cannot be built again by name."""
+    """Return the configuration of an edited model, which cannot be built again by name.
+
+    Args:
+        config: of the model before the edit.
+        suffix: added to its name.
+        edit: what was done, in words.
+    """
     edits = [*config.origin.get("edits", []), edit]
     origin = {**config.origin, "edits": edits}
     return replace(config, name=f"{config.name}-{suffix}", origin=origin)

@@ -1,6 +1,8 @@
-"""What all methods of one subject share: episodes, rollouts, pairs, cuts; each is made once, when first asked for.
+"""What all methods of one subject share: episodes, rollouts, pairs, cuts; each is computed once, on
+first use.
 
-A method is charged for all that it uses, whoever asked for it first (:meth:`Material.charged`).
+A method is charged for all that it uses, even if another method used it first
+(:meth:`Material.charged`).
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ class Workload:
 
     Attributes:
         episodes: of each batch; the rows of a pair.
-        round, early: in which edges and nodes are asked for; another round, where methods look at two.
-        fits: episodes on which what is learned (probes, subspaces) is learned, by ``steps`` of an optimiser.
+        round, early: the round of edges and nodes; an earlier one, for methods that look at two.
+        fits: episodes on which what is learned (probes, subspaces) is learned, by ``steps`` of an
+            optimiser.
     """
 
     episodes: int = 8
@@ -103,7 +106,12 @@ class Material:
         self._open: list[tuple[set[Hashable], list[float]]] = []
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return what ``make`` gives, made only the first time that ``key`` is asked for."""
+        """Return what ``make`` returns, computed only on the first call with this key.
+
+        Args:
+            key: names the result.
+            make: computes it.
+        """
         if key not in self._made:
             self._made[key], self._cost[key], self._below[key] = self._timed(make)
         if self._open:
@@ -111,7 +119,9 @@ class Material:
         return self._made[key]
 
     def charged(self, ask: Callable[[], _T]) -> tuple[_T, float]:
-        """Return what ``ask`` gives, and its CPU seconds: its own, and those of everything shared that it used."""
+        """Return what ``ask`` returns, and its CPU seconds: those of the call, and of everything
+        shared that it used.
+        """
         answer, seconds, used = self._timed(ask)
         return answer, seconds + sum(self._cost[key] for key in used)
 
@@ -148,7 +158,12 @@ class Material:
         return list(self.truth(question))
 
     def episodes(self, batch: int = 0, n: int | None = None) -> Any:
-        """Sample episodes of the subject's task, the effort's number when ``n`` is None; batches are independent."""
+        """Sample episodes of the subject's task.
+
+        Args:
+            batch: number of the batch; batches are independent.
+            n: how many episodes; the effort's number when None.
+        """
         n_episodes = self.effort.episodes if n is None else n
         state = np.random.SeedSequence([self.seed, batch]).generate_state(1)
         seed = int(state[0]) % 2**31
@@ -157,7 +172,11 @@ class Material:
         return self.once(("episodes", batch, n_episodes), make)
 
     def run(self, batch: int = 0, n: int | None = None) -> Rollout:
-        """Run the subject on a batch of episodes."""
+        """Run the subject on a batch of episodes.
+
+        Args:
+            batch, n: as for :meth:`episodes`.
+        """
 
         def make() -> Rollout:
             return rollout(self.subject.model, self.episodes(batch, n))
@@ -171,7 +190,9 @@ class Material:
 
     @property
     def candidates(self) -> list[tuple[int, int]]:
-        """Every edge that could be true, as the graph's indices: all but those of heads and MLPs that write nothing."""
+        """Every edge that could be true, as the graph's indices: all but those of heads and MLPs
+        that only write zeros.
+        """
         graph = self.graph
         return self.once("candidates", lambda: [edge for edge in graph.edges if graph.live[edge]])
 
@@ -198,7 +219,12 @@ class Material:
         return tuple(sorted(keys, key=lambda key: key != analysis.default_corruption))
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
-        """Prepare the clean and the corrupted run of a corruption at a round; at the effort's when None."""
+        """Build the clean and the corrupted run of a corruption.
+
+        Args:
+            corruption: its key; "another" pairs each episode with the next one.
+            round: the round of the corruption; the effort's when None.
+        """
         model = self.subject.model
         t = self.effort.round if round is None else round
 
@@ -259,9 +285,11 @@ class Material:
         return self.once((*key, case.exit), lambda: scorer.through(case.metric))
 
     def cut(self, corruption: str, ablation: str, t: int) -> Readout:
-        """Run the clean side with every candidate edge cut on its own, ``[edge, episode]`` as :attr:`candidates`.
+        """Run the clean side with each candidate edge cut alone, ``[edge, episode]`` as
+        :attr:`candidates`.
 
         Args:
+            corruption: its key.
             ablation: what a cut edge carries; "zero" does not depend on the corruption.
             t: the round.
         """
@@ -284,7 +312,13 @@ class Material:
         return self.once(("cut", corruption, ablation, t), make)
 
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
-        """Measure by how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
+        """Measure by how much the metric drops when each candidate edge is cut, as shares of the
+        case's scale.
+
+        Args:
+            case: a corruption with its metric and round.
+            ablation: what a cut edge carries.
+        """
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():
             whole = case.metric.measure(case.pair.clean_readout, case.pair)

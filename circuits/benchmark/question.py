@@ -29,13 +29,16 @@ Truth = Mapping[Hashable, str]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method says of every item that a question asks about.
+    """A method's answer about every item of a question.
 
     Attributes:
-        scores: item -> how strongly the method says that it is true; items that are left out get the least of all.
-        chosen: the items that it declares true, where it decides (a circuit that was found, a verdict).
-        subspaces: (variable, site as text) -> orthonormal ``[d, rank]``, where it says in which directions.
-        measured: numbers that the method measured on its own terms, such as accuracies, by name.
+        scores: item -> how strongly the method supports it; items that are left out get the lowest
+            score.
+        chosen: the items that it declares true, where it decides (a circuit that was found, a
+            verdict).
+        subspaces: (variable, site as text) -> orthonormal ``[d, rank]``, where it says in which
+            directions.
+        measured: further numbers that the method measured, such as accuracies, by name.
     """
 
     scores: Mapping[Any, float]
@@ -47,15 +50,17 @@ class Answer:
 @dataclass(frozen=True)
 @checked_fields
 class Challenge:
-    """What methods are asked. Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
+    """A question to methods. Its functions take the subject and its
+    :class:`~circuits.benchmark.material.Material`.
 
     Attributes:
-        asked, true, scored: what is asked, what is true, and how answers are scored, in words.
+        asked, true, scored: the question, the truth, and how answers are scored, in words.
         headline: the score that figures show.
-        truth: ``(subject, material) -> truth``; empty where nobody knows it: the subject is then not asked.
+        truth: ``(subject, material) -> truth``; empty where it is unknown: the subject is then left
+            out.
         grade: ``(subject, material, answer) -> scores by name``.
-        oracle: ``(subject, material) -> answer`` that the truth gives; by default the truth as scores.
-        chance: an answer drawn at random; by default random scores of all items.
+        oracle: ``(subject, material) -> answer`` from the truth; by default the truth as scores.
+        chance: a random answer; by default random scores of all items.
     """
 
     key: str
@@ -70,7 +75,13 @@ class Challenge:
     chance: Callable[[KnownMachine, Any, np.random.Generator], Answer] | None = None
 
     def known(self, subject: KnownMachine, material: Any) -> Answer:
-        """What the oracle answers: every true item 1, every other 0."""
+        """Return the oracle's answer: 1 for every true item, 0 for the rest, unless the question
+        has a special oracle.
+
+        Args:
+            subject: the machine.
+            material: its runs and its truth.
+        """
         if self.oracle is not None:
             return self.oracle(subject, material)
         truth = material.truth(self.key)
@@ -78,9 +89,14 @@ class Challenge:
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
     def drawn(self, subject: KnownMachine, material: Any) -> Answer:
-        """What chance answers: a uniform number for every item; as many are declared true as are.
+        """Draw an answer by chance: a uniform number for every item; the number of declared items
+        is the true one.
 
-        The numbers are drawn from the subject's name and the seed: they do not depend on what else is run.
+        The numbers depend only on the question, the subject's name and the seed.
+
+        Args:
+            subject: the machine.
+            material: its truth and the seed.
         """
         generator = np.random.default_rng(
             [material.seed, *self.key.encode(), *subject.name.encode()]
@@ -111,10 +127,12 @@ def ranking(
     first: str = "content",
     others: tuple[str, ...] = (),
 ) -> dict[str, float]:
-    """Grade how well an answer ranks items of some kinds above false ones.
+    """Score how well an answer ranks items of some kinds above false ones.
 
     Args:
-        first, others: the kinds: scores are of each of them, and of all together.
+        truth: item -> its kind; "" for false items.
+        answer: a method's answer.
+        first, others: the kinds; each is scored, and all of them together.
 
     Returns:
         The scores of docs/method/benchmark.md; NaN where no item, or every item, is true.
@@ -147,7 +165,17 @@ def _grade_ranking(
     is_false: Bool[np.ndarray, " item"],
     chosen: Bool[np.ndarray, " item"] | None = None,
 ) -> dict[str, float]:
-    """Grade scores of true items above those of false ones; and what was chosen, where it was."""
+    """Score how true items rank above false ones, and what was chosen, where it was.
+
+    Args:
+        values: scores of the items.
+        is_true, is_false: items that are neither are left out.
+        chosen: what the method declares true; None where it does not decide.
+
+    Returns:
+        "auroc", "ap", "recall", and of a choice "chosen_precision" and "chosen_recall"; NaN where
+        undefined.
+    """
     is_ranked = is_true | is_false
     scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))
     n_true = int(is_true.sum())

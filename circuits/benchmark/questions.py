@@ -29,7 +29,9 @@ _UNCHANGED = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _list_edges(subject: KnownMachine, material: Material) -> Truth:
-    """Return every candidate edge by the names of its ends, and its kind; "inert" where a cut changes nothing."""
+    """Return every candidate edge by the names of its ends, and its kind; "inert" where a cut has
+    no effect.
+    """
     if subject.edges is None:
         return {}
     changes_by_edge = _measure_changes(material)
@@ -55,7 +57,13 @@ def _measure_changes(material: Material) -> dict[tuple[str, str], float]:
 
 
 def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Grade the ranking of edges, and the faithfulness of the best ones at MIB's shares of all."""
+    """Score the ranking of edges, and the faithfulness of the best ones at MIB's shares of all.
+
+    Args:
+        subject: the machine.
+        material: its truth and its runs.
+        answer: a method's answer.
+    """
     truth = material.truth("edges")
     scores = ranking(truth, answer, "content", ("constant", "clean-up"))
     edges = material.candidates
@@ -81,7 +89,9 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
-    """Rank content edges above constant wiring, this above clean-up, and all above edges that do not exist."""
+    """Score content edges above constant wiring, this above clean-up, and all above edges that do
+    not exist.
+    """
     worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     scores = {edge: worth[kind] for edge, kind in material.truth("edges").items()}
     return Answer(scores, frozenset(edge for edge, score in scores.items() if score))
@@ -100,7 +110,13 @@ def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Grade nodes of any kind against nodes that nothing reads, and content against all others."""
+    """Score how nodes of any kind rank above unread nodes, and content above all other nodes.
+
+    Args:
+        subject: the machine.
+        material: its truth.
+        answer: a method's answer.
+    """
     truth = material.truth("nodes")
     used = {node: "used" if kind else "" for node, kind in truth.items()}
     content = {node: kind if kind == "content" else "" for node, kind in truth.items()}
@@ -110,7 +126,7 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
-    """Rank content nodes above nodes of other kinds, these above nodes that nothing reads."""
+    """Score content nodes above nodes of other kinds, and these above unread nodes."""
     truth = material.truth("nodes")
     worth = {"content": 2.0, "": 0.0}
     scores = {node: worth.get(kind, 1.0) for node, kind in truth.items()}
@@ -137,7 +153,7 @@ def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[P
 
 
 def _list_sites(subject: KnownMachine, material: Material) -> Truth:
-    """Return every (variable, site): "held" where the variable is."""
+    """Return every (variable, site), with the kind "held" where the site has the variable."""
     layout = subject.model.layout.fit(material.episodes())
     # What is carried, and then what it passes through.
     channels = [f"latent@{channel.name}" for channel in subject.model.channels]
@@ -176,14 +192,20 @@ def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, st
 
 
 def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
-    """Return every item as true, each of a kind of its own: there are no false ones."""
+    """Return every item as true, each of a separate kind: there are no false ones."""
     return {item: " @ ".join(item) for item in _list_bases(subject, material)}
 
 
 def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Average the squared cosines of the principal angles between the true subspace and the answer's.
+    """Compute the mean squared cosine of the principal angles between the true subspace and the
+    answer's.
 
-    Directions beyond the true rank cost nothing, so of an answer only the first ones, up to that rank, count.
+    Only the answer's first directions, up to the true rank, count; further ones cost no score.
+
+    Args:
+        subject: the machine.
+        material: its truth.
+        answer: a method's answer.
     """
     overlaps = []
     for item, true in _list_bases(subject, material).items():
@@ -200,7 +222,13 @@ def _answer_subspaces(subject: KnownMachine, material: Material) -> Answer:
 def _draw_subspaces(
     subject: KnownMachine, material: Material, generator: np.random.Generator
 ) -> Answer:
-    """Draw random subspaces of the true ranks."""
+    """Draw random subspaces of the true ranks.
+
+    Args:
+        subject: the machine.
+        material: its truth.
+        generator: draws the directions.
+    """
     subspaces = {}
     for item, basis in _list_bases(subject, material).items():
         normal = generator.standard_normal(tuple(basis.shape))
@@ -209,7 +237,9 @@ def _draw_subspaces(
 
 
 def _list_existing(subject: KnownMachine, material: Material) -> Truth:
-    """Return every variable that is held, and the same of another episode, which cannot be."""
+    """Return every variable that the model holds as true, and the same variable of another episode
+    as false.
+    """
     kinds: dict[Hashable, str] = dict.fromkeys(_list_places(subject, material), "held")
     elsewhere = [f"{_ELSEWHERE}{key}" for key in kinds]
     return kinds | dict.fromkeys(elsewhere, "")
@@ -223,7 +253,14 @@ def values_of(material: Material, item: str) -> NDArray[np.float64]:
 
 
 def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Grade the ranking, and what was declared: power, and 1 less the false-discovery rate (1 of nothing)."""
+    """Score the ranking and what was declared: power, and 1 minus the false-discovery rate (1 if no
+    item was declared).
+
+    Args:
+        subject: the machine.
+        material: its truth.
+        answer: a method's answer.
+    """
     truth = material.truth("exists")
     scores = ranking(truth, answer, "held")
     if answer.chosen is not None:
@@ -235,7 +272,7 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
 
 
 def _list_families(subject: KnownMachine, material: Material) -> Truth:
-    """Return every family: "computed" for the subject's own.
+    """Return every family, with "computed" for the one of the subject.
 
     Families that extend it can compute it, too, and are left out.
     """
@@ -264,7 +301,14 @@ def changes(subject: KnownMachine, material: Material) -> list[tuple[str, int]]:
 
 
 def sides(subject: KnownMachine, material: Material, key: str, round: int) -> tuple[Any, Any]:
-    """Return the clean and the corrupted episodes, on the material's larger batch."""
+    """Return the clean and the corrupted episodes, on the material's larger batch.
+
+    Args:
+        subject: the machine.
+        material: gives the episodes.
+        key: of the corruption.
+        round: in which episodes are corrupted.
+    """
     episodes = material.episodes(1, material.effort.fits)
     corruption = subject.task.corruption(key)
     return material.once(("sides", key, round), lambda: corruption.build(episodes, round))
@@ -291,9 +335,15 @@ def _list_carrying(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_rounds(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Grade the ranking over all rounds, and of true rounds above each kind of false ones.
+    """Score the ranking over all rounds, and of true rounds above each kind of false ones.
 
-    Those are rounds before the change, rounds after the reading, and all rounds of changes without effect.
+    False rounds are those before the change, those after the reading, and all rounds of changes
+    without effect.
+
+    Args:
+        subject: the machine.
+        material: its truth.
+        answer: a method's answer.
     """
     truth: dict[Any, str] = dict(material.truth("rounds"))
     live = {(key, changed) for (key, changed, _), kind in truth.items() if kind}

@@ -102,9 +102,8 @@ class FamilyScore:
         memoryless: True if it carries no state from round to round.
         family: None for the guess that is even over outcomes.
         searched: fitted values of the parameters that it searches, by name.
-            fitted: divergence on the episodes that it was fitted on, in nats a round.
-            divergences: divergence on the episodes to score on, by set, ``[participant or
-                episode]``.
+        fitted: divergence on the episodes that it was fitted on, in nats a round.
+        divergences: divergence on the episodes to score on, by set, ``[participant or episode]``.
     """
 
     key: str
@@ -623,8 +622,8 @@ def _pooled_ratio(
 
     Args:
         over, under: divergences ``[episode]`` by set.
-            seed: seed of the bootstrap.
-            name: one set; all sets when None.
+        seed: seed of the bootstrap.
+        name: one set; all sets when None.
     """
     chosen = list(over) if name is None else [name]
     weights = [resample_weights(len(over[key]), seed=seed) for key in chosen]

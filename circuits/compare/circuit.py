@@ -127,9 +127,9 @@ def compare_tables(
 ) -> tuple[Matching, Interval]:
     """Pair the heads of two tables of the same episodes.
 
-        Args:
-            first, second: the tables, of the same positions.
-            participants: who played each episode; intervals are over them.
+    Args:
+        first, second: the tables, of the same positions.
+        participants: who played each episode; intervals are over them.
         seed: of the bootstrap over episodes.
 
     Returns:

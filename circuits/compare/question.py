@@ -116,8 +116,8 @@ class Budget:
         """The rounds that latents are put in at, evenly spaced. The first sixth is left out: its
         latents hold little.
 
-            The state ``horizon`` rounds after the last of them precedes a round, like all states
-            that decoders are fitted on.
+        The state ``horizon`` rounds after the last of them precedes a round, like all states that
+        decoders are fitted on.
 
         >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
@@ -365,12 +365,11 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
     """Select the penalty of maps from latents: :data:`~interp.stats.decoder.RIDGE`, or none.
 
     A penalty shrinks what lies along directions that vary little, such as those of a code stretched
-    100 : 1. Without
-        one, maps read counts off untrained networks (see ``RIDGE``).
+    100 : 1. Without one, maps read counts off untrained networks (see ``RIDGE``).
 
-        Args:
-            missed: squared error on other episodes of maps with a penalty.
-            varied: squared error of the mean.
+    Args:
+        missed: squared error on other episodes of maps with a penalty.
+        varied: squared error of the mean.
 
     Returns:
         0 where this reduces what is missed by more than :data:`GAIN` of ``varied``.

@@ -275,13 +275,12 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
 
     Args:
         edits: the edits that both respond to.
-            ours, theirs: responses ``[edit, round, outcome]``; rounds in which one is NaN are left
-                out.
+        ours, theirs: responses ``[edit, round, outcome]``; rounds in which one is NaN are left out.
         level: coverage of the intervals. It is high because there are many cells; a test whether
             any response exists uses less.
 
-        Returns:
-            The cells, the least similar first.
+    Returns:
+        The cells, the least similar first.
     """
     if not edits.parts:
         return ()
@@ -362,10 +361,12 @@ class ResponsePart(Result):
 
     Attributes:
         algorithm: key of the algorithm; "" where none carries a state, or where no input can be
-            changed. cells: the response against the effect of the move, the least similar first.
+            changed.
+        cells: the response against the effect of the move, the least similar first.
         arrives: size of the response one round later over that of the move's: less than 1 where an
-            update waits. later: correlation of the model's and the algorithm's changes where rounds
-            read the state of the round after.
+            update waits.
+        later: correlation of the model's and the algorithm's changes where rounds read the state of
+            the round after.
     """
 
     algorithm: str = ""

@@ -414,10 +414,10 @@ def _score_worst_band(
 ) -> tuple[Interval, tuple[int, int]]:
     """Score bands of the starts that count, or of all starts if none does.
 
-        Args:
-            budget: gives the rounds of the starts.
-            counts: True for the starts that count.
-            missed, cut: divergences ``[episode, start]`` with mapped and with initial latents.
+    Args:
+        budget: gives the rounds of the starts.
+        counts: True for the starts that count.
+        missed, cut: divergences ``[episode, start]`` with mapped and with initial latents.
         whose: the participant of each episode.
 
     Returns:

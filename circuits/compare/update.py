@@ -155,7 +155,7 @@ def updates(
     Args:
         subject: the model.
         algorithms: by key; those without a state are left out.
-            untrained: fresh copies of the model, each with decoders fitted to it.
+        untrained: fresh copies of the model, each with decoders fitted to it.
         budget: rounds that are started from, and rounds run on.
 
     Returns:
@@ -201,7 +201,8 @@ class _Steps:
         keys: the variables that are decoded.
         rounds: from which the model runs on, for ``horizon`` rounds.
         by: what the variables are moved by first, ``[episode of the pool, start, ...]``; None moves
-            none. penalty: ridge penalty of all decoders, those of controls included.
+            none.
+        penalty: ridge penalty of all decoders, those of controls included.
     """
 
     algorithm: Algorithm
@@ -253,16 +254,15 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
     """Draw changes of the decoded state that lead off the manifold.
 
     Each element is moved by a random amount with the standard deviation that it has at the round.
-    Every element
-        stays in its range over rounds and episodes. Elements of a set change with probability
-        :data:`_CHANGED`.
+    Every element stays in its range over rounds and episodes. Elements of a set change with
+    probability :data:`_CHANGED`.
 
-        Args:
-            values: of the algorithm, over the pool.
-            keys: the variables that are decoded.
-            budget: gives the starts and the seed.
+    Args:
+        values: of the algorithm, over the pool.
+        keys: the variables that are decoded.
+        budget: gives the starts and the seed.
 
-        Returns:
+    Returns:
         ``[episode, start, ...]`` by key.
     """
     rng = np.random.default_rng([budget.seed, 7])

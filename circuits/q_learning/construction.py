@@ -77,19 +77,24 @@ def q_learning(
         gamma: discount in [0, 1); at 0 the table never bootstraps.
         rewards: (lowest, highest) reward that the model will meet.
         signed: double the MLP neurons so that Q may be negative ("lin" needs none).
-        tau: tie slope; smaller differences of Q than this are ties. None takes ``relative_tau`` times M, the power of
-            two that bounds |Q| (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9. 0 averages over ties.
+        tau: tie slope; smaller differences of Q than this are ties. None takes ``relative_tau``
+            times M, the power of two that bounds |Q| (:func:`value_bound`): 1e-13 for rewards in
+            [0, 1] and gamma .9. 0 averages over ties.
         relative_tau: about 28 roundings of M: 6.25e-15 in float64, 2.5e-7 (2 roundings) in float32.
         beta: inverse temperature of Boltzmann exploration in head 3.1 alone; None chooses greedily.
-        eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``
-            (linear heads as pairs of softmax heads with a heavy sink, in float64 only).
-        hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is given.
+        eta: None for hard and linear heads (exact); with a number every head is softmax, at this
+            inverse temperature (linear heads as pairs of softmax heads with a heavy sink, in
+            float64 only).
+        hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is a number.
         heavy, epsilon: of the pairs: exponent of the sink, and scale of the scores.
-        noise: read each round's draw at position ``n``: the machine explores by itself, as ``explore_i`` says.
-        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
+        noise: read each round's draw at position ``n``: the machine explores by itself, as
+            ``explore_i`` says.
+        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``,
+            ``rotation``.
 
-    Rewards that the variant is not proven for are refused, and slopes that rounding of M swallows: float32 needs larger
-    ones than float64.
+    Raises:
+        InputError: rewards that the variant is not proven for, or a tie slope below the rounding of
+            M; float32 needs a larger slope than float64.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
@@ -228,7 +233,14 @@ def q_learning(
 
 
 def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
-    """Return why float32 does not do, with the bound that it breaks; empty where it does."""
+    """Return why the circuit cannot be float32, with the bound that it breaks; "" where it can.
+
+    Args:
+        variant: "mlp", "softmlp" or "lin".
+        eta: inverse temperature of a softmax-only circuit; None for hard heads.
+        slope: the tie slope.
+        bound: M, the bound of values.
+    """
     if eta is not None and variant != "softmlp":
         return wire.needs_float64(f"variant {variant!r}", "'softmlp'")
     if bound > _LARGEST_FLOAT32:
@@ -265,7 +277,7 @@ class _Wiring:
 
     @property
     def sink(self) -> Direction:
-        """The direction of the first token, which heads attend to when they have nothing to do."""
+        """The direction of the first token, which silent heads attend to."""
         return self.basis["id"]["BOS"]
 
     @property
@@ -281,7 +293,13 @@ class _Wiring:
     def move(
         self, labels: Sequence[str], source: str, target: str, scale: float = 1.0
     ) -> tuple[wire.Term, ...]:
-        """Return terms that copy ``labels`` from block ``source`` to block ``target``, times ``scale``."""
+        """Return terms that copy axes from one block to another.
+
+        Args:
+            labels: the axes.
+            source, target: names of the blocks.
+            scale: factor of what is written.
+        """
         return wire.copy(self.basis, labels, source, target, scale)
 
 
@@ -366,9 +384,11 @@ def _selecting_heads(wiring: _Wiring) -> list[wire.Head]:
 def _selection(
     wiring: _Wiring, rule: AttentionRule, sharpness: float, tau: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Return rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C less for others.
+    """Return rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C
+    less elsewhere.
 
     Args:
+        wiring: the basis and the sizes.
         rule: "hard" or "softmax".
         sharpness: inverse temperature.
         tau: tie slope.
@@ -400,9 +420,16 @@ def _selection(
 def _exploring(
     wiring: _Wiring, rule: AttentionRule, scores: tuple[wire.Term, ...], sharpness: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Add to the selection that the candidate that Select's draw names gets more than any value can differ by.
+    """Add exploration to the selection: the candidate that Select's draw names gets the highest
+    score.
 
-    So much less get all that are no candidates, of which some hold the same action.
+    The lead is larger than any difference of values. Positions that are no candidates get that much
+    less, since some of them hold the same action.
+
+    Args:
+        wiring: the basis and the sizes.
+        rule, scores: the selection.
+        sharpness: inverse temperature.
     """
     ids, buf2, one = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
     gate = 1.0 if rule == "hard" else 100.0
@@ -415,7 +442,9 @@ def _exploring(
 
 
 def _evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
-    """Make ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``: Q(s, a) where state and phase are there, else 0."""
+    """Make ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``: Q(s, a) where state and phase are
+    there, otherwise 0.
+    """
     ids, buf1, buf2 = (wiring.basis[block] for block in ("id", "buf1", "buf2"))
     M = wiring.bound
     # Select holds s_t in buf1 with weight 1, which M keeps silent only from 1 on.
@@ -504,7 +533,14 @@ _HARD = 1e4
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
-    """Sample equal shares of the grid, of deterministic transitions and of sparse rewards, in the circuit's range."""
+    """Sample equal shares of the grid, of deterministic transitions and of sparse rewards, in the
+    circuit's range.
+
+    Args:
+        circuit: gives the sizes, the rewards, alpha and gamma.
+        n_rounds, n_episodes: to sample.
+        seed: seed of the draws.
+    """
     arguments = circuit.arguments
     n_states, n_actions = arguments["n_states"], arguments["n_actions"]
     parts = []
@@ -527,7 +563,14 @@ def _scale(values: Values) -> float:
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Count values and rewards against the largest of them, one-hot variables and probabilities against 1."""
+    """Return what values count as large against: the largest value or reward; 1 for one-hot
+    variables and probabilities.
+
+    Args:
+        circuit: gives the bound of values.
+        values: of the algorithm.
+        key: the variable.
+    """
     if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":
         return 1.0
     bound = value_bound(circuit.arguments["rewards"], circuit.arguments["gamma"])
@@ -535,7 +578,17 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
 
 
 def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
-    """Find choices that rounding can turn: the two best of Q(s', a) - tau a closer than it, but for rows of zeros."""
+    """Find choices that rounding can change: the two best of Q(s', a) - tau a differ by less than
+    it. Rows of zeros count as decided.
+
+    Args:
+        circuit: gives tau, beta, eta and hardness.
+        values: of the algorithm.
+        dtype: of the model.
+
+    Returns:
+        True where undecided, ``[episode, round]`` by variable.
+    """
     arguments, worth = circuit.arguments, values["next_values"]
     n_actions = worth.shape[-1]
     if arguments["beta"] is not None or n_actions == 1:
@@ -554,7 +607,17 @@ def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.nda
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """Bound what softmax heads leave: each round each layer copies the table and lets a share through elsewhere."""
+    """Compute a bound on what softmax heads leave: each layer copies the table and leaks a share
+    elsewhere, every round.
+
+    Args:
+        circuit: gives the leak, the sizes and the variant.
+        values: of the algorithm.
+        key: the variable.
+
+    Returns:
+        The bound and its derivation; (0, "") for none.
+    """
     arguments, leak = circuit.arguments, circuit.leak
     if not leak or key == "position_code":
         return 0.0, ""

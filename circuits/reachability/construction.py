@@ -44,12 +44,13 @@ def reachability(
         n_nodes: number of names for nodes, at least 4, as for the graphs that the task draws.
         n_edges: length of the list of edges, at least 3.
         expand: "sum" (head 2.1 is linear) or "mean" (it averages over the active edges).
-        eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``, and
-            head 2.1 averages.
-        marks: whether a mark follows every edge, where its two ends are bound; without marks they are bound at the
-            edge's target, in rounds as learned models read them.
-        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``. Sinusoidal
-            positions need marks: heads are then as wide as there are nodes or lines, not positions.
+        eta: None for hard and linear heads (exact); with a number every head is softmax, at this
+            inverse temperature, and head 2.1 averages.
+        marks: whether a mark follows every edge, where its two ends are bound; without marks they
+            are bound at the edge's target, in rounds as learned models read them.
+        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``,
+            ``rotation``. Sinusoidal positions need marks: heads are then as wide as there are nodes
+            or lines, not positions.
     """
     arguments = coordinates.joined(locals())
     require_known("way to expand", expand, _EXPANSIONS)
@@ -123,7 +124,13 @@ def reachability(
 
 
 def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.Head, ...]:
-    """Make layer 1, which reads the round, and layer 2, which computes."""
+    """Make layer 1, which reads the round, and layer 2, which computes.
+
+    Args:
+        basis: the axes.
+        layout: the positions of the round.
+        mean: True if head 2.1 averages, False if it sums.
+    """
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
     sink, one, position = ids["w"], basis.one, layout.position
 
@@ -185,7 +192,11 @@ def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
 def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neuron, ...]:
     """Make neurons that clip every node to 0 or 1 and clear what is not the new set.
 
-    A node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 / gain``.
+    Args:
+        basis: the axes.
+        nodes: names of the nodes.
+        gain: a node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 /
+            gain``.
     """
     ids, near = basis["id"], basis["near"]
     # From the second round on z holds the root, and z + r holds it twice.
@@ -201,7 +212,14 @@ def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neur
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample any digraphs and long paths; more rounds than nodes would repeat the same set."""
+    """Sample any digraphs and long paths.
+
+    Args:
+        circuit: gives the sizes.
+        n_rounds: at most one more than there are nodes; later rounds would repeat the same set.
+        n_episodes: half of each regime.
+        seed: seed of the draws.
+    """
     n_nodes, n_edges = circuit.arguments["n_nodes"], circuit.arguments["n_edges"]
     n_rounds = min(n_rounds, n_nodes + 1)
     n_each = max(1, n_episodes // 2)
@@ -211,7 +229,17 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Re
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """Bound what softmax heads leave of what they gather; the sets that are carried, which neurons clip, stay exact."""
+    """Compute a bound on what softmax heads leave of what they gather. Neurons clip the carried
+    sets, which stay exact.
+
+    Args:
+        circuit: gives the leak and the sizes.
+        values: of the algorithm; not used.
+        key: the variable.
+
+    Returns:
+        The bound and its derivation; (0, "") for none.
+    """
     leak, n = circuit.leak, len(circuit.layout.labels)
     if not leak:
         return 0.0, ""

@@ -48,11 +48,14 @@ def weighted_majority(
         n_experts: at least 1.
         variant: "R" or "P", see above.
         log_gamma: log of the factor gamma > 1 by which a right expert's weight grows.
-        eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``.
+        eta: None for hard and linear heads (exact); with a number every head is softmax, at this
+            inverse temperature.
         heavy: S of the sink that makes softmax sum (36 in float64, 20 in float32).
-        match_logit: logit of a match in the softmax form of head 3.2 (R; 120 in float64, 60 in float32).
+        match_logit: logit of a match in the softmax form of head 3.2 (R; 120 in float64, 60 in
+            float32).
         epsilon: of the pair of heads that replaces the linear one (P, in float64 only).
-        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
+        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``,
+            ``rotation``.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
@@ -120,7 +123,13 @@ def weighted_majority(
 
 
 def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
-    """Return why float32 does not do; empty where it does."""
+    """Return why the circuit cannot be float32; "" where it can.
+
+    Args:
+        variant: "R" or "P".
+        eta: inverse temperature of a softmax-only circuit; None for hard heads.
+        rotation: seed of the basis' rotation; None for none.
+    """
     if eta is None or (variant == "R" and rotation is None):
         return ""
     if variant == "P":
@@ -132,7 +141,14 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
 
 
 def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.Head, ...]:
-    """Make sections 1-3 of the round, layer by layer."""
+    """Make sections 1-3 of the round, layer by layer.
+
+    Args:
+        basis: the axes.
+        n: number of experts.
+        variant: "R" or "P".
+        log_gamma: what a right expert's log-weight gains.
+    """
     ids, buf1, sink, one = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
     experts, votes = wire.numbered("e", n), ("q0", "q1")
     is_r = variant == "R"
@@ -181,7 +197,15 @@ _STATE = ("log_weights", "next_log_weights", "carried_state")
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Count log-weights in gains; a prediction loses the digits that log-weights beyond 500 take."""
+    """Return what values count as large against: gains for log-weights, 1 for most variables.
+
+    A prediction loses the digits that log-weights beyond 500 take.
+
+    Args:
+        circuit: gives the gain.
+        values: of the algorithm.
+        key: the variable.
+    """
     if key in _STATE:
         return float(circuit.arguments["log_gamma"])
     if key != "prediction":
@@ -191,7 +215,17 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """Bound what softmax heads leave: each layer lets a share of the largest number at other positions through."""
+    """Compute a bound on what softmax heads leave: each layer leaks a share of the largest number
+    at other positions.
+
+    Args:
+        circuit: gives the leak, the sizes and the variant.
+        values: of the algorithm.
+        key: the variable.
+
+    Returns:
+        The bound and its derivation; (0, "") for none.
+    """
     arguments, leak = circuit.arguments, circuit.leak
     if not leak or key == "position_code":
         return 0.0, ""

@@ -1,7 +1,9 @@
-"""The methods, in a few files by what they look at; every file of this folder registers its own.
+"""The methods, in a few files by what they look at; every file of this folder registers its
+methods.
 
-A method is a name, the question that it answers, and a function from a subject to an answer. An oracle that knows the
-truth, and a draw at random that knows nothing, bound the scale of every question. A method of one's own is a file::
+A method is a name, the question that it answers, and a function from a subject to an answer. An
+oracle that knows the truth and a random draw bound the scale of every question. A new method is a
+file::
 
     from circuits.benchmark import Answer, Material, Method, KnownMachine, register
 
@@ -10,7 +12,7 @@ truth, and a draw at random that knows nothing, bound the scale of every questio
 
     register(Method("heads-first", "edges that leave heads", "edges", most_heads))
 
-What the keys of methods say was read: ``docs/method/benchmark.md``.
+The parts of a method's key are in ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations
@@ -76,7 +78,15 @@ def strongest(
     items: Sequence[Hashable],
     effects: Callable[[Case], Float[np.ndarray, " item"]],
 ) -> Answer:
-    """The largest effect of every item over the cases of a reading, as a share of what the corruption changes."""
+    """Return the largest effect of every item over the cases of a reading, as a share of what the
+    corruption changes.
+
+    Args:
+        material: gives the cases.
+        reading: which exits, rounds and corruptions are read, such as "single" or "everything".
+        items: what is scored.
+        effects: returns the effect of every item in a case.
+    """
     exits = {
         "single": EXITS[:1],
         "prediction": EXITS[:1],
@@ -107,9 +117,13 @@ for _module in iter_modules(__path__):
 def select(
     keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False
 ) -> list[Method]:
-    """Methods by key and question; those that bound the scale, "oracle" and "random", always belong to them.
+    """List methods by key and question, always with those that bound the scale, "oracle" and
+    "random".
 
-    ``keys`` and ``questions`` take all when empty; ``quick`` leaves out what the quick run leaves out and no key names.
+    Args:
+        keys: of methods; all when empty.
+        questions: keys of questions; all when empty.
+        quick: leave out slow methods, unless ``keys`` names them.
     """
     keys, questions = list(keys), list(questions)
     for key in keys:

@@ -58,7 +58,14 @@ def _cut(
 
 
 def _attributed(steps: int, reading: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score edges by the largest attribution over what is read, on average over episodes."""
+    """Score edges by the largest attribution over what is read, on average over episodes.
+
+    Args:
+        steps: of the integrated gradients.
+        reading: which exits are read, see :func:`strongest`.
+        subject: the machine.
+        material: its runs.
+    """
     rows, columns = np.array(material.candidates).T
 
     def effects(case: Case) -> np.ndarray:
@@ -78,11 +85,13 @@ def _attributed(steps: int, reading: str, subject: KnownMachine, material: Mater
 def _discover(
     ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, material: Material
 ) -> Answer:
-    """Declare the edges of ACDC's circuits, read at some exits.
+    """Find the edges of ACDC's circuits, read at some exits.
 
     Args:
         ablation: what cut edges carry.
-        exits: whose circuits are united.
+        exits: the circuits of these exits are united.
+        subject: the machine.
+        material: its runs.
     """
     edges: set[tuple[str, str]] = set()
     for exit in exits:
@@ -95,7 +104,13 @@ def _discover(
 
 
 def _find_circuit(material: Material, case: Case, ablation: str) -> frozenset[tuple[str, str]]:
-    """Return the names of the edges that ACDC keeps."""
+    """Return the names of the edges of ACDC's circuit.
+
+    Args:
+        material: gives the scorer.
+        case: a corruption with its metric.
+        ablation: what cut edges carry.
+    """
     scorer = material.scorer(case, ablation)
     gain = float((scorer.full - scorer.empty).mean())
     if abs(gain) < 1e-9:
@@ -262,7 +277,13 @@ def _mediated(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score nodes by their strongest outgoing edge, by a method of edges."""
+    """Score nodes by their strongest outgoing edge, by a method of edges.
+
+    Args:
+        key: of the method of edges.
+        subject: the machine.
+        material: its runs.
+    """
     answer = METHODS["edges", key].answer(subject, material)
     best: dict[str, float] = {}
     for (source, _), score in answer.scores.items():

@@ -52,7 +52,13 @@ class _Bound:
         return outcomes.clamp_min(CLIP).log() if self.is_probability else outcomes.log_softmax(-1)
 
     def measure(self, logits: Tensor, ids: Tensor) -> Tensor:
-        """The logit difference of each row, of the outcomes that its episode's corruption moves."""
+        """Compute the logit difference of each row, between the outcomes that its episode's
+        corruption raises and lowers.
+
+        Args:
+            logits: of the model.
+            ids: token ids; the first column also says which episode a row is of.
+        """
         logs, episode = self._logs(logits), ids[:, :1] % self.n
         return (logs.gather(1, self.rises[episode]) - logs.gather(1, self.falls[episode])).squeeze(
             1
@@ -65,7 +71,15 @@ def _answered(
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
-    """The sizes of the scores of a library in nats, but for rounding; of items that it does not score, 0."""
+    """Convert a library's scores to an answer: absolute values in nats, 0 for rounding and for
+    items without a score.
+
+    Args:
+        question: gives the items.
+        measured: runs the library.
+        subject: the machine.
+        material: its runs.
+    """
     case = material.case("prediction")
     sizes = (
         {} if case is None else {item: abs(score) for item, score in measured(_Bound(case)).items()}
@@ -79,7 +93,7 @@ def _answered(
 
 
 def _attributed(bound: _Bound) -> dict[Any, float]:
-    """Edge attribution patching by TransformerLens, which takes one episode at a time."""
+    """Run edge attribution patching by TransformerLens, which takes one episode at a time."""
     scores: dict[Any, float] = {}
     config = EdgeAttributionConfig(granularity="edge")
     for clean, corrupted in zip(bound.clean.split(1), bound.corrupted.split(1), strict=True):
@@ -98,7 +112,7 @@ def _attributed(bound: _Bound) -> dict[Any, float]:
 
 
 def _node(node: Node) -> str:
-    """A node of TransformerLens by the name that our graph has for it."""
+    """Return the name in our graph of a node of TransformerLens."""
     head = head_address(node.layer, node.head)
     inputs = {f"{port}_input": f"{head}.{port}" for port in "qkv"}
     mlp = dict.fromkeys(("mlp_in", "mlp_out"), f"mlp {node.layer}")
@@ -108,7 +122,9 @@ def _node(node: Node) -> str:
 
 
 def _patched(bound: _Bound) -> dict[Any, float]:
-    """TransformerLens' ``get_act_patch_attn_head_out_all_pos``: clean head outputs put into the corrupted run."""
+    """Patch clean head outputs into the corrupted run by TransformerLens'
+    ``get_act_patch_attn_head_out_all_pos``.
+    """
 
     def metric(logits: Tensor) -> Tensor:
         return bound.measure(logits, bound.corrupted).mean()

@@ -66,7 +66,15 @@ def _r2(errors: Float[Tensor, "moment output"]) -> float:
 def _answer_linear(
     question: str, within_round: bool, subject: KnownMachine, material: Material
 ) -> Answer:
-    """Score each variable by R2, at the site that is asked about or the best of all sites that any is looked for at."""
+    """Score each variable by R2 of a linear probe, at the item's site, or at the best of all sites
+    of any variable.
+
+    Args:
+        question: "where", whose items are (variable, site), or one of variables alone.
+        within_round: measure R2 within each round, so that the round number explains nothing.
+        subject: the machine.
+        material: its runs.
+    """
     items = material.items("where")
     probes = {site: _probe_site(material, site, within_round) for _, site in items}
     if question == "where":
@@ -96,7 +104,17 @@ def _answer_directions(pattern: bool, subject: KnownMachine, material: Material)
 def _probe_site(
     material: Material, site: str, within_round: bool
 ) -> dict[str, tuple[Affine, float]]:
-    """Fit probes of all variables at a site, on the larger batch; of several rows on one after the other."""
+    """Fit probes of all variables at a site, on the larger batch; several rows of a site are
+    concatenated.
+
+    Args:
+        material: gives the runs.
+        site: as text.
+        within_round: fit and score within each round.
+
+    Returns:
+        The probe and its R2, by variable.
+    """
 
     def make() -> dict[str, tuple[Affine, float]]:
         model, run = material.subject.model, material.run(1, material.effort.fits)
@@ -171,6 +189,11 @@ def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor],
 def _answer_das(question: str, subject: KnownMachine, material: Material) -> Answer:
     """Return accuracies of learned bases, or the bases, without items that were refused.
 
+    Args:
+        question: "where" wants accuracies.
+        subject: the machine.
+        material: its runs.
+
     Raises:
         InputError: the last refusal, where all were refused.
     """
@@ -193,7 +216,14 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
 def _align(
     subject: KnownMachine, material: Material, key: str, site: str
 ) -> AlignmentResult | AlignmentError:
-    """Learn a basis for a variable at a site; the error where it is refused."""
+    """Fit a basis for a variable at a site; return the error where it is refused.
+
+    Args:
+        subject: the machine.
+        material: gives the runs, the steps and the seed.
+        key: the variable.
+        site: as text.
+    """
     effort = material.effort
     runs = material.run(4, effort.fits), material.run(5, effort.fits)
     search = Search(steps=effort.steps, restarts=1, seed=material.seed)
@@ -218,10 +248,13 @@ def _answer_nearest(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _answer_patching(own_round: bool, subject: KnownMachine, material: Material) -> Answer:
-    """Score rounds by effects of their latents on the prediction that is read; none where they come later.
+    """Score rounds by effects of their latents on the prediction that is read; 0 where they come
+    later.
 
     Args:
-        own_round: on the prediction of the same round instead.
+        own_round: measure effects on the prediction of the same round instead.
+        subject: the machine.
+        material: its runs.
     """
     read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
     for key, changed_round in changes(subject, material):
