@@ -44,7 +44,7 @@ NEXT = "next_"
 
 @runtime_checkable
 class Episodes(Protocol):
-    """What every task's batch of episodes has, whatever else it holds."""
+    """What every task's batch of episodes has; tasks add further attributes."""
 
     @property
     def task(self) -> str:
@@ -64,7 +64,7 @@ class Episodes(Protocol):
 
     def __len__(self) -> int: ...
     def select(self, rows: Any) -> Any:
-        """The chosen episodes: a slice, indices or a mask over episodes."""
+        """Return the chosen episodes: a slice, indices or a mask over episodes."""
 
 
 def with_parameters(algorithm: Algorithm) -> str:
@@ -312,10 +312,15 @@ class Algorithm:
         return after, values
 
     def run(self, episodes: Episodes, do: Values | None = None) -> Values:
-        """Compute every variable at every round, ``[episode, round, ...]``; ``do`` sets some, in that shape.
+        """Compute every variable at every round, ``[episode, round, ...]``.
 
-        State variables stand under their key before the round and under ``next_<key>`` after it. A missing round
-        leaves them as they are; what else stands there is computed from what fills it, and is not to be read.
+        State variables have their key for the value before the round and ``next_<key>`` for that
+        after it. A missing round leaves them as they are; the values of other variables in such a
+        round have no meaning.
+
+        Args:
+            episodes: the episodes.
+            do: variables that are set to values, ``[episode, round, ...]``, by key.
         """
         if do is None:
             return once(
@@ -326,7 +331,13 @@ class Algorithm:
     def _kept(
         self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
     ) -> Values:
-        """Compute every variable, the state after a missing round being that before it."""
+        """Compute every variable; a missing round leaves the state as it is.
+
+        Args:
+            episodes: say which rounds are missing.
+            carried: state and inputs, as :meth:`carried` returns them.
+            do: variables that are set, by key.
+        """
         state, inputs = carried
         _, computed = self.step(state, inputs, do)
         values = dict(computed)
@@ -337,7 +348,15 @@ class Algorithm:
         return values
 
     def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
-        """Return the state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes."""
+        """Return the state before every round and the inputs, as :meth:`step` takes them.
+
+        Args:
+            episodes: the episodes.
+            do: variables that are set, by key.
+
+        Returns:
+            State and inputs, ``[episode, round, ...]`` by key.
+        """
         inputs = self.read(episodes)
         state = self.unrolled(
             self.start(episodes),
@@ -421,7 +440,17 @@ class Algorithm:
     def _given(
         self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]
     ) -> dict[str, NDArray[Any]]:
-        """Return what a function of the algorithm returned, with an array that has the axes ``begin`` for every key."""
+        """Validate what a function of the algorithm returned.
+
+        Args:
+            what: names the function in errors.
+            values: what it returned.
+            keys: the keys that it must have.
+            begin: the axes that every array must begin with.
+
+        Returns:
+            The mapping, with arrays under ``keys``.
+        """
 
         names = ", ".join(keys) or "nothing"
 
@@ -442,7 +471,12 @@ class Algorithm:
     def at(
         self, values: Values, rounds: Sequence[int] | slice
     ) -> tuple[dict[str, NDArray[Any]], ...]:
-        """Return state and inputs of chosen rounds of a run, as :meth:`step` takes them."""
+        """Return state and inputs of some rounds of a run, as :meth:`step` takes them.
+
+        Args:
+            values: of :meth:`run`.
+            rounds: indices, or a slice.
+        """
         before_round = [variable for variable in self.variables if variable.role != "round"]
         missing = [variable.key for variable in before_round if variable.key not in values]
         require(
@@ -498,11 +532,11 @@ class Algorithm:
         """Return a variant with the parents and equations of some variables exchanged.
 
         Args:
-            key: the variant's.
-            name: the variant's.
-            parameters: that it was made with.
+            key, name: of the variant.
+            parameters: of the variant.
             changes: key of a variable -> (the variables that it reads, its equation).
-            others: further fields; ``variables`` are those that are changed in place of the algorithm's own.
+            others: further fields; ``variables``, if present, replace the algorithm's variables
+                before the changes.
         """
         variables = others.pop("variables", self.variables)
         for changed in changes:
@@ -567,7 +601,12 @@ class Algorithm:
 
 
 def _where(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """Return the state before a round where it is missing, else after it; ``missing`` has the first axes of both."""
+    """Return the state before a round where it is missing, and the state after it elsewhere.
+
+    Args:
+        missing: its axes are the first axes of the states.
+        before, after: one state variable.
+    """
     n_inner = np.ndim(before) - missing.ndim
     inner_axes = tuple(range(-n_inner, 0))
     return np.where(np.expand_dims(missing, inner_axes), before, after)
@@ -630,13 +669,14 @@ class AlgorithmRecord:
 @dataclass(frozen=True)
 @checked_fields
 class Searched:
-    """A parameter of a family of algorithms, and where a fit looks for it.
+    """A parameter of a family of algorithms, and the values that a fit tries.
 
     Attributes:
         grid: the values that are tried, ascending; the first and the last are its bounds.
-        kind: of "real" ones values between those of the grid are tried, too, of a "choice" those alone.
-        enters: keys of the variables whose equations it enters, all where none is named: a fit computes again what
-            depends on these, so that a parameter that only the prediction reads costs no second run of the state.
+        kind: "real" also allows values between those of the grid; a "choice" allows only these.
+        enters: keys of the variables whose equations use it; empty for all. A fit recomputes only
+            what depends on these, so that a parameter of the prediction alone needs no second run
+            of the state.
     """
 
     name: str
@@ -657,16 +697,18 @@ class Searched:
 @dataclass(frozen=True)
 @checked_fields
 class Family:
-    """Algorithms that differ in their parameters alone: one answer to "which algorithm explains this model?".
+    """Algorithms that differ in their parameters alone: one answer to "which algorithm explains
+    this model?".
 
     Attributes:
-        make: parameters to :class:`Algorithm`, whose own ``parameters`` are what a fit reports.
+        make: parameters to :class:`Algorithm`. A fit reports the ``parameters`` of that algorithm.
         searched: the parameters that a fit looks for; none for a single algorithm.
-        memoryless: whether its algorithms keep nothing from round to round, so that any learner should do better.
-        extends: key of the family that it adds something to and can imitate, such as a memory that fades. The simpler
-            one stands unless the extension explains much more; they are no rivals of each other.
-        tempered: whether its parameters say how sharply it chooses, as an inverse temperature does: a fit to choices
-            then has no temperature of its own.
+        memoryless: True if its algorithms carry no state, so that any learner should do better.
+        extends: key of the family that it adds something to and can imitate, such as a memory that
+            fades. The simpler one stands unless the extension explains much more; they are no
+            rivals of each other.
+        tempered: True if one of its parameters is an inverse temperature: a fit to choices then
+            adds none.
     """
 
     key: str
@@ -708,13 +750,18 @@ def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
 def variable_table(
     path: Path, **classes: Callable[[Values], int]
 ) -> Callable[..., tuple[Variable, ...]]:
-    """The variables of a CSV file, with their symbols, meanings, units, roles, parents and labels.
+    """Read the variables of a CSV file, with their symbols, meanings, units, roles, parents and
+    labels.
 
-    What is returned makes variables: ``made(algorithm, {key: equation, ...}, scored={})``. Where algorithms differ in a
-    variable, its row is called ``algorithm.key``.
+    Where algorithms differ in a variable, its row is called ``algorithm.key``.
 
     Args:
-        classes: how many classes a variable has, by what the column ``classes`` says.
+        path: the file.
+        **classes: functions of values that return a variable's number of classes, by the word in
+            the column ``classes``.
+
+    Returns:
+        A function that makes variables: ``made(algorithm, {key: equation, ...}, scored={})``.
     """
     rows = {row.pop("name"): row for row in read_rows(path)}
 
@@ -745,14 +792,18 @@ def maker(
     zeros: Callable[[Any, str], NDArray[Any]],
     distribution: Callable[[Values], NDArray[Any]],
 ) -> Callable[..., Algorithm]:
-    """What makes the algorithms of a task whose variables stand in a ``table`` (of :func:`variable_table`).
-
-    What is returned takes a key, a name, the equation of each variable but the inputs (None for the carried state), the
-    memory and the parameters.
+    """Make a function that builds the algorithms of a task.
 
     Args:
+        task: key of the task.
+        table: the variables, of :func:`variable_table`.
         read: each input by its key, from episodes; an algorithm may have further ones.
         zeros: episodes and the key of a carried variable to what it is before the first round.
+        distribution: values to the prediction's distribution.
+
+    Returns:
+        A function of a key, a name, the equation of each variable but the inputs (None for the
+        carried state), the memory and the parameters.
     """
 
     def made(

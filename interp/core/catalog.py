@@ -1,7 +1,8 @@
-"""The registered tasks: :func:`get` looks one up by key, :func:`of` by its episodes, layout or model.
+"""The registered tasks: :func:`get` looks one up by key, :func:`of` by its episodes, layout or
+model.
 
-Users reach it as ``interp.tasks``. It stands apart from the tasks' folders, so that every room can look a task up while
-the folders import what those rooms hold.
+Users reach it as ``interp.tasks``. It is separate from the tasks' folders: every room can look a
+task up, and the folders can import from those rooms.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ def of(subject: object) -> Task:
 def using(
     episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None
 ) -> Iterator[Task]:
-    """Make analyses draw recorded episodes in place of the task's sampler, and use a fitted algorithm.
+    """Make analyses draw recorded episodes in place of the task's sampler, and use a fitted
+    algorithm.
 
-    Every analysis of a model of the task takes the episodes for a source (:meth:`~interp.core.task.Task.of_recorded`):
-    comparisons, audits, patching, reports; and holds the model against the algorithm, at its parameters
-    (:meth:`~interp.core.task.Task.held_against`). Results say so in their settings. Either may be left out.
+    Every analysis of a model of the task (comparisons, audits, patching, reports) draws from the
+    episodes (:meth:`~interp.core.task.Task.of_recorded`). It compares the model with the algorithm,
+    at its parameters (:meth:`~interp.core.task.Task.held_against`). The settings of results record
+    both. Either may be left out.
 
     A thread that is started inside does not inherit it, and is refused until it is started by
     ``contextvars.copy_context().run``.
@@ -86,14 +89,15 @@ def using(
 
 @checked
 def register(task: Task) -> Task:
-    """Add a task of your own; its models can then be trained, saved, loaded and analysed like the others.
+    """Add a task; its models can then be trained, saved, loaded and analysed like those of the
+    built-in tasks.
 
-    Two of its episodes are drawn twice, encoded and compared: a record that does not keep what it says is refused
-    (:func:`interp.check_task`).
+    Two of its episodes are drawn twice, encoded and compared. A record that breaks the contract is
+    refused (:func:`interp.check_task`).
 
     Example:
-        >>> register(get("experts"))                                   # examples/own_task.py registers one of its own
-        Traceback (most recent call last):
+        >>> register(get("experts"))                                   # examples/own_task.py
+        registers one of its own Traceback (most recent call last):
         interp.support.errors.InputError: a task 'experts' is registered already; choose another key
     """
     taken = {known.key for known in every()}

@@ -5,11 +5,12 @@
     >>> episodes = experts.sample(20, 30, 4, seed=0)
     >>> result = calibration(episodes.advice.mean(-1), episodes)
     >>> result
-    The calibration error is 0.0775; a perfectly calibrated predictor has 0.0211 [0.006667, 0.04419].
+    The calibration error is 0.0775; a perfectly calibrated predictor has 0.0211 [0.006667,
+    0.04419].
     >>> result._repr_html_().count("<tr")
     11
 
-Tables are pandas' own HTML, of at most ``_MOST_ROWS`` rows; all rows are in ``to_frame()``.
+Tables are in pandas' HTML, of at most ``_MOST_ROWS`` rows; all rows are in ``to_frame()``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def drawn(figure: Any) -> Any:
 
 
 def described(machine: Machine) -> str:
-    """Describe a machine in a few lines: how it was made, what it is made of, what it carries, and its named heads.
+    """Return a few lines about a machine: how it was made, its parts, its channels, and its named
+    heads.
 
     >>> import interp
     >>> print(described(interp.load("wma-handwired", n_experts=2)).partition("; ")[0])

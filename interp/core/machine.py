@@ -1,10 +1,12 @@
-"""A machine: any model that carries a state from round to round. What it says of itself, so that every room takes it.
+"""A machine: any model that carries a state from round to round. The module defines what every room
+may use of it.
 
-Each round a machine reads what it carries and the round's inputs, predicts, is told the truth, and leaves what the
-next round reads: ``prediction, carried = machine.step(carried, fed)``. What is carried is one tensor
-``[episode, row, width]``: its :class:`Channel` s one after the other (an LSTM's ``h`` and ``c``), padded with zeros to
-the widest. ``interp.adapt`` makes a machine of any ``nn.Module``; ``interp.check_machine`` says whether a machine keeps
-this contract. Rooms ask for the :class:`Component` s that its ``points`` list, never for the kind of machine.
+Each round a machine reads what it carries and the round's inputs, predicts, receives the truth, and
+writes what the next round reads: ``prediction, carried = machine.step(carried, fed)``. What is
+carried is one tensor ``[episode, row, width]``: its :class:`Channel` s one after the other (an
+LSTM's ``h`` and ``c``), padded with zeros to the widest. ``interp.adapt`` makes a machine of any
+``nn.Module``; ``interp.check_machine`` says whether a machine keeps this contract. Rooms ask for
+the :class:`Component` s that its ``points`` list, never for the kind of machine.
 """
 
 from __future__ import annotations
@@ -67,9 +69,10 @@ class Component:
 
     Attributes:
         hook: its hook point, with ``{layer}`` to be filled in where there are several.
-        axes: between the batch axis and the vector: "latent" (rows of what is carried), "pos", "head", or several.
+        axes: between the batch axis and the vector: "latent" (rows of what is carried), "pos",
+            "head", or several.
         n_layers, n_heads: one for each layer, or each cycle of a loop within the round; 0 for none.
-        labels: names along its "latent" or "pos" axis; the round's own positions where empty.
+        labels: names along its "latent" or "pos" axis; the round's positions where empty.
     """
 
     key: str
@@ -92,7 +95,9 @@ class Component:
 
     @property
     def position_axis(self) -> int | None:
-        """Axis of the round's positions in ``[batch, ...]``; None for latents, which have places of their own."""
+        """Axis of the round's positions in ``[batch, ...]``; None for latents, whose rows are not
+        positions of the round.
+        """
         axes = ["batch", *self.axes.split()]
         return axes.index("pos") if "pos" in axes else None
 
@@ -122,13 +127,26 @@ class Machine(Protocol):
     to: Callable[..., Self]
 
     def initial(self, n_episodes: int, layout: Any = None) -> Tensor:
-        """Return what the first of such rounds reads, ``[episode, row, width]``."""
+        """Return what the first round reads, ``[episode, row, width]``.
+
+        Args:
+            n_episodes: rows of the batch.
+            layout: of the rounds; the model's layout when None.
+        """
 
     def prepare(self, fed: Any) -> Any:
         """Return encoded rounds on its device and in its dtype; refused where it cannot take them."""
 
     def step(self, carried: Tensor, fed: Any) -> Stepped:
-        """Run one round of a batch; it changes nothing but what it returns."""
+        """Run one round of a batch, without side effects.
+
+        Args:
+            carried: what the round reads, ``[episode, row, width]``.
+            fed: the round's inputs.
+
+        Returns:
+            The prediction and what the next round reads.
+        """
 
     def stepper(self) -> Callable[[Tensor, Any], Stepped]:
         """Return :meth:`step`, for callers that run many rounds without hooks."""
@@ -152,10 +170,17 @@ class Machine(Protocol):
         """Return the hook points that a filter selects; names that do not exist are refused."""
 
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = ()) -> AbstractContextManager[Any]:
-        """Attach hooks, as TransformerLens' context manager does."""
+        """Add hooks for the duration of a context, as TransformerLens' context manager does.
+
+        Args:
+            fwd_hooks: pairs of a hook point and a function, for forward passes.
+            bwd_hooks: the same for gradients.
+        """
 
     def is_quiet(self) -> bool:
-        """Return whether no hook is attached and no gradient asked for, so that a run may be shared."""
+        """Return whether no hook is attached and no gradient needed, so that a run may be
+        shared.
+        """
 
 
 def runs_from(machine: Machine) -> bool:

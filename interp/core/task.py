@@ -1,12 +1,17 @@
 """What a task is: one record that says everything the rest of the toolkit needs to know of it.
 
-A task is a kind of online learning: its episodes, the round that a model reads, the algorithms that solve it, what a
-model is trained on and measured by. Rooms look the record up (``interp.tasks.get``, ``interp.tasks.of``) and never ask
-which task it is.
+A task is a kind of online learning: its episodes, the round that a model reads, the algorithms that
+solve it, what a
+model is trained on and measured by. Rooms look the record up (``interp.tasks.get``,
+``interp.tasks.of``) and do not
+depend on which task it is.
 
-Only a key and its :class:`Data` are needed; each further part switches something on: ``algorithms`` interchange,
-steering and probe targets, ``analysis`` patching by name and the defaults of probes and interventions, ``training``
-``interp train``, ``evaluation`` ``interp evaluate``, ``report`` sections of its own. What needs heavy imports, or rooms
+Only a key and its :class:`Data` are required. Each further part enables a feature: ``algorithms``
+interchange,
+steering and probe targets, ``analysis`` patching by name and the defaults of probes and
+interventions, ``training``
+``interp train``, ``evaluation`` ``interp evaluate``, ``report`` further sections. What needs heavy
+imports, or rooms
 above this one, is named (:func:`interp.support.lazy.lazy`) instead of imported.
 """
 
@@ -215,17 +220,20 @@ def length_of(array: str, axis: int, doc: str) -> property:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BaseEpisodes:
-    """What the episodes of every task share: which of their rounds took place, and whose they are.
+    """What the episodes of every task share: which of their rounds took place, and who played them.
 
-    A subclass holds arrays that begin with an axis of episodes, and calls ``super().__post_init__()`` once they are
-    checked; the names of those ``[episode, round, ...]`` that must be given stand in ``round_arrays``.
+    A subclass holds arrays that begin with an axis of episodes, and calls
+    ``super().__post_init__()`` once they are checked. ``round_arrays`` names the required ones that
+    are ``[episode, round, ...]``.
 
     Attributes:
-        missing: True where a round did not take place (a missed trial, or after the episode's end), ``[episode,
-            round]``; None where all did. What the arrays hold there is valid, and changes no result.
-        participants: whose each episode is, a name or a number for each: the groups of every interval and fold. None
-            where every episode stands for itself.
-        reading: what was read, where they were read from a table (:class:`~interp.tasks.trials.TrialsRead`), else None.
+        missing: True where a round did not take place (a missed trial, or after the episode's end),
+            ``[episode, round]``; None where all did. What the arrays hold there is valid, and
+            changes no result.
+        participants: a name or a number for each episode: the groups of every interval and fold.
+            None where every episode is a separate unit.
+        reading: what was read, where they were read from a table
+            (:class:`~interp.tasks.trials.TrialsRead`); None elsewhere.
     """
 
     round_arrays: ClassVar[tuple[str, ...]] = ()
@@ -247,7 +255,7 @@ class BaseEpisodes:
         check_fields(self)
 
     def _check_missing(self, missing: NDArray[Any]) -> None:
-        """Refuse a mask that is none of these rounds, or leaves nothing of an episode."""
+        """Refuse a mask of another shape, or one that leaves no round of an episode."""
         shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
         require(
             missing.shape == shape and missing.dtype == bool,
@@ -269,7 +277,9 @@ class BaseEpisodes:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round]: the rounds whose outcome is predicted: those that took place."""
+        """Bool[episode, round]: the rounds in which predictions are scored: those that took
+        place.
+        """
         return self.counted
 
     @property
@@ -328,11 +338,12 @@ class BaseEpisodes:
         return replace(self, **selected)
 
     def first(self, n_rounds: int) -> Self:
-        """Return the first ``n_rounds`` of each episode that took place: others leave every state as it is.
+        """Return the first ``n_rounds`` that took place of each episode; missing rounds change no
+        state.
 
         >>> from interp.tasks.experts import ExpertEpisodes
-        >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
-        [[0, 1], [1, 1]]
+        >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1],
+        [1]]).first(2).labels.tolist() [[0, 1], [1, 1]]
         """
         n_rounds = integer("n_rounds", n_rounds, 1)
         missing = ~self.counted
@@ -365,10 +376,11 @@ class BaseEpisodes:
 
 
 def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad the lists ``names`` of ``given`` to one number of rounds, and say which rounds are missing.
+    """Fill up the lists ``names`` of ``given`` to one number of rounds, and mark the missing
+    rounds.
 
-    A round is missing after the end of its episode, where a value is NaN or None, and where a mask ``missing``, a list
-    for each episode as the others are, says so.
+    A round is missing after the end of its episode, where a value is NaN or None, and where the
+    mask ``given["missing"]``, a list for each episode, is True.
 
     >>> padded(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
     [[False, False], [False, True]]
@@ -418,7 +430,13 @@ def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
 
 
 def _pad(name: str, episodes: Sequence[NDArray[Any]], n_rounds: int) -> NDArray[np.float64]:
-    """Return arrays of unequal length as one, ``[episode, round, ...]``, NaN after the end of each."""
+    """Return arrays of unequal length as one, ``[episode, round, ...]``, NaN after the end of each.
+
+    Args:
+        name: names the arrays in errors.
+        episodes: an array ``[round, ...]`` for each episode.
+        n_rounds: of the longest.
+    """
     shapes = {episode.shape[1:] for episode in episodes if len(episode)}
     require(
         len(shapes) == 1,
@@ -477,12 +495,13 @@ def exchange_history(
     held: Callable[[Any, str], NDArray[Any]] = getattr,
     remade: Callable[..., Any] = replace,
 ) -> tuple[Any, Any]:
-    """Return the episodes, and each with the next one's history: its arrays, and gaps, before a round.
+    """Return the episodes, and each with the next one's history: its arrays, and gaps, before a
+    round.
 
     Args:
         episodes: two or more.
         round: the round.
-        names: the arrays; all ``round_arrays`` where none is named.
+        names: the arrays; all ``round_arrays`` when empty.
         held: episodes and a name to the array ``[episode, round, ...]``.
         remade: the episodes and the exchanged arrays by name to episodes with these.
     """
@@ -532,11 +551,13 @@ class RoundInputs:
 @dataclass(frozen=True)
 @checked_fields
 class Steering:
-    """How a model of a task is steered by default; ``what`` and ``shows`` are the change and the outcome in words.
+    """How a model of a task is steered by default; ``what`` and ``shows`` are the change and the
+    outcome in words.
 
     Attributes:
         change: the state change of dose 1: (shape of the state of one episode) -> array.
-        outcome: (episodes, round) -> the outcome whose probability should move, one for all or one per episode.
+        outcome: (episodes, round) -> the outcome with a probability that should change, one for all
+            or one per episode.
     """
 
     change: Callable[[tuple[int, ...]], NDArray[Any]]
@@ -553,20 +574,26 @@ class Data:
 
     Attributes:
         layout: sizes to the :class:`~interp.model.layout.RoundLayout`.
-        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` to episodes, whose ``task`` is the task's key.
-        losses: ``(predictions, episodes, rounds)`` to the expected loss of each prediction by the truth of the
-            episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was predicted.
-        regimes: names of what episodes can be drawn from, each with what it is.
-        sample_options: model to what else the sampler takes for it, such as its learning rate.
-        interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
-            (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where nothing can be acted in.
-            Where the layout has ``draws``, ``told=True`` is given, too: the model explores by itself.
-        read: ``(path, **columns)`` to episodes from a table of recorded ones; None where the task reads none.
-        rounds: of an episode in which something new can still happen; analyses sample no more by default. 0 where
-            there is no end, as in learning.
-        first_asked: the first round whose prediction the task asks for. Those of earlier rounds are trained on nothing,
+        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` to episodes with the task's key
+            as ``task``.
+        losses: ``(predictions, episodes, rounds)`` to the expected loss of each prediction by the
+            truth of the episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was
+            predicted.
+        regimes: names of what episodes can be drawn from, each with a description.
+        sample_options: model to further options of the sampler, such as its learning rate.
+        interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a
+            model can act in (``done``, ``step(choices)`` to a batch of one round, ``episodes()``);
+            None where a model cannot act.
+            Where the layout has ``draws``, ``told=True`` is passed, too: the model explores by
+            itself.
+        read: ``(path, **columns)`` to episodes from a table of recorded ones; None where the task
+            reads none.
+        rounds: of an episode in which something new can still happen; analyses sample no more by
+            default. 0 where there is no end, as in learning.
+        first_asked: the first round with a scored prediction. Earlier predictions are not trained,
             so comparison leaves them out.
-        halves: samplers of either half of what was recorded (:meth:`Task.half`); none where new episodes are drawn.
+        halves: samplers of either half of what was recorded (:meth:`Task.half`); none where new
+            episodes are drawn.
     """
 
     layout: Callable[..., Any]
@@ -601,14 +628,15 @@ class Algorithms:
     """What could explain a model of a task.
 
     Attributes:
-        records: the algorithms that the task registers, in order of preference: a variable that several share is the
-            first one's.
-        hypothesis: model to the algorithm that it is held against; the first one by default.
-        families: families of algorithms that comparison fits to a model's predictions; by default every registered
-            algorithm, as it is.
-        updates: families that comparison fits to what a round makes of the decoded state; the families by default.
-        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` to sets of episodes on which the families predict
-            differently, by name; the sampler's default regime alone by default.
+        records: the algorithms that the task registers, in order of preference: a variable that
+            several share is the first one's.
+        hypothesis: model to the algorithm that it is compared with; the first one by default.
+        families: families of algorithms that comparison fits to a model's predictions; by default
+            every registered algorithm, as it is.
+        updates: families that comparison fits to what a round makes of the decoded state; the
+            families by default.
+        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` to sets of episodes on which the
+            families predict differently, by name; the sampler's default regime alone by default.
     """
 
     records: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
@@ -657,12 +685,13 @@ class Reporting:
 @dataclass(frozen=True)
 @checked_fields
 class Task:
-    """A task, in parts of which each caller reads its own.
+    """A task, in parts; each caller reads the parts that it needs.
 
-    ``training`` gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``, ``evaluation`` the
-    :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``. ``recorded`` says which
-    episodes stand in the place of the sampler, and which algorithm models are held against, where these were changed
-    (:func:`interp.tasks.using`).
+    ``training`` gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``,
+    ``evaluation`` the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
+    ``recorded`` names the
+    episodes that replace the sampler, and the algorithm that models are compared with, where these
+    were changed (:func:`interp.tasks.using`).
     """
 
     key: str
@@ -750,16 +779,18 @@ class Task:
     def of_recorded(self, episodes: BaseEpisodes) -> Task:
         """Return this task with recorded episodes for a source, in place of its sampler.
 
-        A batch is drawn of all participants (of all episodes, where these have none) and of all that each of them
-        played; in a smaller one as many participants as can be are there. Nothing is given twice or made up: there are
-        never more, with a warning. What is fitted on some and scored on others draws from :meth:`half`. Missed trials
-        are left out, and episodes are cut to as many rounds as nine of ten have; shorter ones are left out.
+        A batch is drawn from all participants (all episodes, where these have none) and from all
+        that each of them played. A smaller batch has as many participants as possible. No episode
+        is repeated or made up: where too few are recorded the batch is smaller, with a warning.
+        Analyses that fit and score draw from :meth:`half`. Missed trials are left out. Episodes are
+        cut to the number of rounds that nine of ten have; shorter ones are left out.
 
         >>> from interp.tasks import experts
-        >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
+        >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob",
+        "bob", "cem", "dia"])
         >>> known, test = experts.TASK.of_recorded(played).sets_for(3, 5, seed=0)["default"]
-        >>> len(known) + len(test), sorted({*known.participants.tolist()} & {*test.participants.tolist()})
-        (6, [])
+        >>> len(known) + len(test), sorted({*known.participants.tolist()} &
+        {*test.participants.tolist()}) (6, [])
         """
         from interp.core.recorded import RecordedSource  # which needs pandas
 
@@ -779,9 +810,10 @@ class Task:
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
 
     def half(self, which: int) -> Task:
-        """Return this task with half of its recorded participants for a source: 0 is to fit on, and 1 to score on.
+        """Return this task with half of its recorded participants for a source: 0 is to fit on, and
+        1 to score on.
 
-        Where new episodes are drawn it is the same task: those of another seed are others.
+        Where new episodes are drawn it is the same task, since episodes of another seed are new.
         """
         halves = self.data.halves
         if not halves:
@@ -790,9 +822,11 @@ class Task:
 
     @checked
     def held_against(self, algorithm: Algorithm) -> Task:
-        """Return this task with ``algorithm``, such as one that was fitted, as the first that it registers.
+        """Return this task with ``algorithm``, such as one that was fitted, as the first that it
+        registers.
 
-        Models are held against it and probed for its variables, at its parameters, which stand in its name.
+        Models are compared with it and probed for its variables, at its parameters. Its name shows
+        the parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -855,13 +889,14 @@ class Task:
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
     ) -> dict[str, tuple[Any, Any]]:
-        """Sample each set of the battery: episodes to fit on, and others to score on.
+        """Sample each set of the battery: episodes to fit on, and different episodes to score on.
 
         Args:
             n_episodes: of each set, to fit on; and to score on where ``n_scored`` is None.
             n_rounds: of every episode.
             seed: of the episodes.
-            n_scored: how many are scored, the same ones for every seed: scores are then of one set of episodes.
+            n_scored: how many are scored, the same ones for every seed: scores are then of one set
+                of episodes.
             sizes: of the episodes.
         """
 

@@ -1,8 +1,9 @@
-"""The pictures that several reports use: pure functions from arrays and frames to ``matplotlib.figure.Figure``.
+"""The pictures that several reports use: pure functions from arrays and frames to
+``matplotlib.figure.Figure``.
 
-No pyplot and no state outside the call. Each algorithm keeps its colour
+No pyplot and no state outside the call. Each algorithm has one colour everywhere
 (``interp.results.palette``); references are drawn in
-the page's ink. A figure shows only the numbers that it is given.
+the page's ink. A figure computes no numbers of a model.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ def trajectories(
     ylabel: str,
     width: float = WIDTH,
 ) -> Figure:
-    """Draw a model's state over time on the algorithm's, with the absolute difference beside it.
+    """Draw a model's state over time on the algorithm's, with the absolute difference in a second
+    panel.
 
     Args:
         values: the model's, ``[step, series]``; step 0 is before the first round.
         reference: the algorithm's, in the same shape.
-        labels: one per series; where there are more than hues, those of which the reference moves most get one.
+        labels: one per series; where there are more than hues, those of which the reference moves
+            most get one.
         ylabel: of the left axes.
         width: inches.
     """
@@ -102,7 +105,9 @@ def trajectories(
 
 
 def _colours_of_series(reference: NDArray[np.float64]) -> dict[int, str]:
-    """Return a colour for each series where there are hues enough, else for those that move most."""
+    """Return a colour for each series if there are enough hues, otherwise for the series that vary
+    most.
+    """
     n_series = reference.shape[1]
     if n_series <= len(CYCLE):
         return dict(enumerate(CYCLE[:n_series]))
@@ -158,11 +163,13 @@ def curves(
     reference: Mapping[str, float] | None = None,
     width: float = WIDTH,
 ) -> Figure:
-    """Curves, one per algorithm, named at their ends: regret over rounds, loss over steps, error against temperature.
+    """Draw curves, one per algorithm, named at their ends: regret over rounds, loss over steps,
+    error against temperature.
 
     Args:
-        frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name``,
-            ``low`` and ``high`` (the band of the first ``_N_BANDS``) where there are any. The first is drawn strongest.
+        frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``;
+            ``name``, ``low`` and ``high`` (the band of the first ``_N_BANDS``) where there are any.
+            The first is drawn strongest.
         reference: horizontal lines, name -> value.
         width: inches; 4.5 are whole on a phone.
     """
@@ -201,7 +208,16 @@ BANDS = "Bands: 95 % over episodes, of the first two."
 
 
 def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: str = "") -> None:
-    """The curve that comes as number ``order``: ``x``, ``mean``, and ``low`` and ``high`` where there are any."""
+    """Draw one curve, with its band if it has one and is among the first.
+
+    Args:
+        axes: where to draw.
+        part: columns ``x`` and ``mean``, and ``low`` and ``high`` for a band.
+        x: the column of the horizontal axis.
+        look: colour and dash.
+        order: number of the curve; the first is drawn strongest.
+        label: for a legend.
+    """
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
     strong: dict[str, Any] = (
         {} if order else {"linewidth": 2.8, "zorder": 1.9}
@@ -223,7 +239,9 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
 
 
 def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
-    """The last point of every algorithm: columns ``key``, ``name`` and ``mean``, in the order of the frame."""
+    """Return the last point of every algorithm: columns ``key``, ``name`` and ``mean``, in the
+    order of the frame.
+    """
     last = frame.sort_values(x, kind="stable").groupby("algorithm", sort=False).last()
     keys = list(dict.fromkeys(frame["algorithm"]))
     last = last.loc[keys].rename_axis("key").reset_index()
@@ -234,7 +252,15 @@ def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
 def name_ends(
     axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5
 ) -> None:
-    """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
+    """Write every curve's name at its end, in its colour; names that would touch are separated.
+
+    Args:
+        axes: with the curves drawn.
+        frame: as in :func:`curves`.
+        x: the column of the horizontal axis.
+        colours: of the algorithms, by key.
+        size: of the font, in points.
+    """
     last = _last_of(frame, x).dropna(subset="mean")
     inches = axes.get_window_extent().height / axes.figure.dpi
     to_share = axes.transData + axes.transAxes.inverted()
@@ -252,10 +278,15 @@ def name_ends(
 
 
 def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
-    """Say how curves end: the first one, and of the others the lowest and the highest.
+    """Return a sentence on where curves end: the first one, and the lowest and highest of the rest.
 
-    >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
-    'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
+    Args:
+        frame: as in :func:`curves`.
+        what: the quantity, in words.
+        x: the column of the horizontal axis.
+
+    >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}),
+    "regret") 'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
     """
     first, *others = _last_of(frame, x).dropna(subset="mean").to_dict("records")
     others.sort(key=lambda row: float(row["mean"]))
@@ -277,15 +308,17 @@ def heatmaps(
     lowest: float | None = None,
     width: float = WIDTH,
 ) -> Figure:
-    """Draw labelled grids over the same columns, one below the other on one scale; small ones show their numbers.
+    """Draw labelled grids over the same columns, one below the other on one scale; small ones show
+    their numbers.
 
     Args:
-        grids: title -> frame, whose index and columns name rows and columns; NaN is left blank.
+        grids: title -> frame; its index and columns name rows and columns; NaN is left blank.
         label: what a cell is, on the colour bar.
         xlabel: below the last grid.
-        ylabel: beside each grid.
+        ylabel: at the left of each grid.
         limit: the number with the strongest colour; the largest magnitude when None.
-        lowest: where the colours begin; at 0, or at ``-limit`` where numbers are negative, when None.
+        lowest: where the colours begin; at 0, or at ``-limit`` where numbers are negative, when
+            None.
         width: of the figure, in inches.
     """
     frames = list(grids.values())
@@ -334,7 +367,14 @@ def _name_ticks(axis: Any, names: Sequence[str]) -> None:
 
 
 def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
-    """Write the numbers of a grid into its cells, but for those that are nearly 0 beside ``limit``."""
+    """Write the numbers of a grid into its cells, except those that are nearly 0 compared with
+    ``limit``.
+
+    Args:
+        axes: with the grid drawn.
+        grid: ``[row, column]``.
+        limit: the number with the strongest colour.
+    """
     for (row, column), value in np.ndenumerate(grid):
         size = abs(value)
         if not np.isfinite(value) or size < 0.005 * limit:
@@ -346,7 +386,17 @@ def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
 
 
 def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
-    """Draw the image of one grid, white at 0, without ticks, grid or frame."""
+    """Draw the image of one grid, white at 0, without ticks, grid or frame.
+
+    Args:
+        axes: where to draw.
+        grid: ``[row, column]``.
+        norm: maps numbers to colours.
+        aspect: of a cell, as matplotlib's ``imshow`` takes it.
+
+    Returns:
+        matplotlib's image.
+    """
     cmap = _DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
     image = axes.imshow(grid, cmap=cmap, norm=norm, aspect=aspect, interpolation="none")  # type: ignore[arg-type]
     axes.grid(False)
@@ -356,7 +406,14 @@ def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str 
 
 
 def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
-    """Draw a colour bar in the house style."""
+    """Draw a colour bar in the house style.
+
+    Args:
+        figure: the figure.
+        image: what the bar explains.
+        label: the quantity.
+        **where: passed to matplotlib's ``colorbar``.
+    """
     bar = figure.colorbar(image, **where)
     bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
     bar.set_label(label)
@@ -364,9 +421,11 @@ def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
 
 
 def _fading(*hues: str) -> ListedColormap:
-    """From full colour to none and, with two hues, to full colour again: zero is the page, light or dark.
+    """Make a colour map from full colour to transparent and, with two hues, to full colour again:
+    zero is the page, light or dark.
 
-    The opacity is the share of the largest magnitude, step by step: a map of anchors would need them in even places.
+    The opacity is the share of the largest magnitude, step by step: a map of anchors would need
+    them at equal distances.
     """
     levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)
     sides = [to_rgb(LIGHT[hues[0] if level < 0 else hues[-1]]) for level in levels]
@@ -389,11 +448,13 @@ def intervals(
     floor: float | None = None,
     reference: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Estimates with their intervals, one per row, controls in grey: probe scores against their controls.
+    """Draw estimates with their intervals, one per row, controls in grey: probe scores against
+    their controls.
 
     Args:
-        frame: columns ``name``, ``estimate``; ``low`` and ``high`` (may be NaN), a boolean ``control``.
-        floor: estimates below it are drawn on it, with their value beside them.
+        frame: columns ``name``, ``estimate``; ``low`` and ``high`` (may be NaN), a boolean
+            ``control``.
+        floor: estimates below it are drawn on it, with their value in text.
         reference: vertical lines, name -> value.
     """
     require_columns("frame", frame, "name", "estimate")
@@ -441,11 +502,11 @@ def intervals(
 
 @styled
 def measured(measures: Sequence[Any]) -> Figure:
-    """A row for each measure of :mod:`interp.results.measure` that has a number: interval,
+    """Draw a row for each measure of :mod:`interp.results.measure` that has a number: interval,
     threshold, strongest control.
 
-    Shares are drawn from 0 to 1, amounts only where there are no shares, from 1e-17 on a logarithmic axis; what lies
-    beyond an axis stands at its end.
+    Shares are drawn from 0 to 1. Amounts are drawn only if there are no shares, from 1e-17 on a
+    logarithmic axis. Numbers beyond an axis are drawn at its end.
     """
     for measure in measures:
         require(
@@ -489,7 +550,14 @@ def plane(
     points: Float[np.ndarray, "point axis"],
     kinds: Sequence[str],
 ) -> Figure:
-    """Points of some kinds among visited states, in a plane of two components; a plane of one has 0 for the other."""
+    """Draw points of some kinds among visited states, in a plane of two components; a missing
+    second one is 0.
+
+    Args:
+        visited: states, one or two components each.
+        points: in the same components.
+        kinds: a word for each point.
+    """
     for name, states in (("visited", visited), ("points", points)):
         require(
             states.shape[1] in (1, 2),
@@ -521,7 +589,8 @@ def plane(
 
 @styled
 def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
-    """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.
+    """Draw how often y = 1 came true where P(y = 1) was predicted, and how the predictions are
+    spread.
 
     ``bins`` are those of ``interp.evaluation.experts.regret``; empty ones hold NaN.
     """
@@ -557,10 +626,14 @@ _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 
 @styled
 def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
-    """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.
+    """Draw heads in columns by layer, exits at the right, and an arrow for every edge, coloured by
+    the port that reads.
 
-    ``layers`` are names of heads (and groups of neurons); ``edges`` have columns ``source``, ``target`` and ``port``,
-    of which a target that is no head is an exit ("prediction", "update").
+    Args:
+        layers: names of heads, and of groups of neurons, by layer.
+        edges: columns ``source``, ``target`` and ``port``; a target that is no head is an exit
+            ("prediction", "update").
+        width: of the figure, in inches.
     """
     require_columns("edges", edges, "source", "target", "port")
     heads = [name for layer in layers for name in layer]

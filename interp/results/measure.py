@@ -1,19 +1,23 @@
-"""A measure is a claim about a model, the number that decides it, and one of four words: the one currency of results.
+"""A measure is a claim about a model, the number that decides it, and one of four words: the one
+currency of results.
 
-A claim is a sentence that could be false of a model. Beside it stand the number with its 95 % interval, the threshold
-with the side on which the claim is true, and the *controls*: the same quantity of something of which the claim should
-not be true. The word is **yes** where the whole interval lies on the right side and is clear of every control that
-counts, **no** where all of it lies on the wrong side, **not applicable** where the machine lacks what the claim is
-about, and **undecided**, with the reason, elsewhere. The rule: docs/method/measures.md.
+A claim is a sentence that could be false of a model. A measure adds the number with its 95 %
+interval, the threshold with the side on which the claim is true, and the *controls*: the same
+quantity of something of which the claim should not be true. The word is **yes** where the whole
+interval lies on the right side and is clear of every control that counts, **no** where all of it
+lies on the wrong side, **not applicable** where the machine lacks what the claim is about, and
+**undecided**, with the reason, elsewhere. The rule: docs/method/measures.md.
 
     >>> untrained = {"an untrained copy": Control(0.4)}
-    >>> measure = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)
+    >>> measure = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5,
+    controls=untrained)
     >>> measure.verdict, replace(measure, controls={"an untrained copy": Control(0.97)}).verdict
     ('yes', 'undecided')
     >>> replace(measure, controls={"an untrained copy": Control(0.97)}).reason
     'an untrained copy comes too near (less than 3 times its odds)'
 
-What a word is NOT: corrected for the number of claims, or about any other model than the one that was measured.
+What a word is NOT: corrected for the number of claims, or about any other model than the one that
+was measured.
 """
 
 from __future__ import annotations
@@ -87,16 +91,23 @@ class Control:
 
 
 def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool = True) -> bool:
-    """Return whether the near end of an interval is clear of a control: its odds are :data:`_CLEAR` times as large.
+    """Return whether the near end of an interval is clear of a control: its odds are :data:`_CLEAR`
+    times as large.
 
-    The odds of a share x are x / (1 - x), what is reached over what is missed; those of an amount are the amount. Near
-    1 a difference of .05 cannot be reached and near 0 it is easy; three times the odds mean the same everywhere:
-    .998 is not clear of .996, 1.000 is; .6 is clear of .3, .5 is not.
+    The odds of a share x are x / (1 - x), what is reached over what is missed; those of an amount
+    are the amount. A difference of .05 is impossible near 1 and easy near 0; three times the odds
+    mean the same everywhere. .998 is not clear of .996, 1.000 is; .6 is clear of .3, .5 is not.
+
+    Args:
+        bound: the end of the interval that is nearer to the control.
+        control: the control's number.
+        side: on which the claim is true.
+        is_share: whether the numbers are shares.
 
     >>> _is_clear(0.998, 0.996), _is_clear(1.0, 0.996), _is_clear(0.6, 0.3), _is_clear(0.5, 0.3)
     (False, True, True, False)
-    >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0, is_share=False)
-    (True, False, False)
+    >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0,
+    is_share=False) (True, False, False)
     """
     model_size = _odds(bound) if is_share else max(bound, 0.0)
     control_size = _odds(control) if is_share else max(control, 0.0)
@@ -120,21 +131,25 @@ class Measure:
     Attributes:
         key: names the measure in Python and JSON, such as "state".
         claim: a sentence, without a full stop, that could be false of a model.
-        number: what was measured; NaN where nothing could be.
-        threshold: what the whole interval must lie ``side`` of for a "yes".
-        no_threshold: what the whole interval must lie on the other side of for a "no"; the threshold itself when None.
+        number: what was measured; NaN where there is no number.
+        threshold: for a "yes" the whole interval must lie on ``side`` of it.
+        no_threshold: for a "no" the whole interval must lie on the other side of it; the threshold
+            itself when None.
         unit: what the number is, such as "R2" or "share of rounds".
-        is_share: whether the number is a share rather than an amount (:func:`_is_clear`). Its threshold is 1 at most;
-            the number may be larger, where a machine moves further than it should.
+        is_share: whether the number is a share rather than an amount (:func:`_is_clear`). Its
+            threshold is 1 at most; the number may be larger, where a machine moves further than it
+            should.
         controls: name -> the same number of what should not show it.
         about: the part of the machine, or the place, that the number is of.
-        condition: what must be given beside the model for the claim, such as "given the round number".
-        yes, no: what a sentence whose subject is the model says, such as "holds the counts".
-        unless: what forbids a word whatever the number says: {"yes": "a control was not run: ..."}.
-        lacking: what the machine has not got, so that the claim does not apply to it.
+        condition: what the claim needs in addition to the model, such as "given the round number".
+        yes, no: predicates of a sentence about the model, such as "holds the counts".
+        unless: reasons that forbid a word whatever the number is: {"yes": "a control was not run:
+            ..."}.
+        lacking: what the machine lacks, so that the claim does not apply to it.
         by_design: False where the model was made for the claim to be false of it.
-        needs_control: False for a part of a claim whose controls stand beside the whole (:func:`decisive`).
-        rests_on: names of the tables that hold what the number was made from.
+        needs_control: False for a part of a claim if the whole claim has the controls
+            (:func:`decisive`).
+        rests_on: names of the tables that the number was made from.
         caution: what the word is not evidence of.
         note: what else a reader must know.
     """
@@ -161,7 +176,7 @@ class Measure:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a measure whose fields are of another kind or contradict each other."""
+        """Refuse a measure with fields that are of a wrong kind or contradict each other."""
         self._check_kinds()
         has_number = not isnan(self.number.estimate)
         if self.lacking or not has_number:
@@ -176,7 +191,9 @@ class Measure:
         self._check_no_threshold()
 
     def _check_kinds(self) -> None:
-        """Refuse fields that would fail, or mean something else, only when the measure is judged or printed."""
+        """Refuse fields that would fail, or change their meaning, only when the measure is judged
+        or printed.
+        """
         require(
             isinstance(self.number, Interval),
             f"{self.key}: number must be an Interval, got {shown(self.number)}",
@@ -221,7 +238,9 @@ class Measure:
 
     @property
     def reason(self) -> str:
-        """Why it is undecided or not applicable; "by design" beside a "no" that the model was made for."""
+        """Why it is undecided or not applicable; "by design" for a "no" that the model was made
+        for.
+        """
         return self._judged[1]
 
     @property
@@ -380,10 +399,12 @@ def _number_of_json(value: float | None) -> float:
 
 
 def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:
-    """Return a function that makes measures of claims whose fixed fields stand in tables.
+    """Return a function that makes measures of claims; the fixed fields of each claim come from a
+    table.
 
-    The function is called as ``claim(key, number, words, **changes)``; what stands in braces in a text of a table is
-    filled from ``words``. A claim that does not apply (``lacking=``) takes only its sentence from the table.
+    The function is called as ``claim(key, number, words, **changes)``. Names in braces in a text of
+    a table are filled from ``words``. A claim that does not apply (``lacking=``) takes only its
+    sentence from the table.
 
     Args:
         tables: by key, the fields of each claim; or a TOML file of such tables.
@@ -424,16 +445,17 @@ def best_of(values: Iterable[float], side: Side = "above") -> Control:
 
 
 def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
-    """Return the part that decides a claim that is true where all of its parts are: "no" before "undecided".
+    """Return the part that decides a claim that is true where all of its parts are: "no" before
+    "undecided".
 
-    Where all parts are "yes" the first stands for them. ``changes`` are fields of the whole, such as its claim; the
-    part's own claim becomes what the measure is ``about``.
+    Where all parts are "yes" the first one is returned. ``changes`` are fields of the whole, such
+    as its claim; the claim of the part becomes what the measure is ``about``.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
     >>> far = replace(near, claim="Far", number=Interval(0, 0, 0))
-    >>> decisive([near, far], key="both", claim="Near and far").verdict, decisive([near, near]).reason
-    ('no', 'the interval spans the threshold')
+    >>> decisive([near, far], key="both", claim="Near and far").verdict, decisive([near,
+    near]).reason ('no', 'the interval spans the threshold')
     """
     order: tuple[Verdict, ...] = ("no", "undecided", "not applicable", "yes")
     chosen = min(parts, key=lambda part: order.index(part.verdict))
@@ -686,7 +708,9 @@ class Measured(Result):
         return to_frame(self.measures)
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the measures as intervals on one axis, each beside its threshold and its strongest control."""
+        """Draw the measures as intervals on one axis, each with its threshold and its strongest
+        control.
+        """
         return figures.measured(self.measures)
 
     def __repr__(self) -> str:

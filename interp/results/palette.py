@@ -1,9 +1,10 @@
-"""Colours and dashes: one pair per name, the same in every figure, and told apart by colour-blind readers.
+"""Colours and dashes: one pair per name, the same in every figure, and distinct for colour-blind
+readers.
 
-Seven hues after Okabe and Ito's set (jfly.uni-koeln.de/color), each in two strengths so that a line keeps a contrast
-of 3:1 or more against a white page and against a dark one; a figure is drawn with the light strength and follows the
-page's theme (``interp.results.style`` writes the hues as CSS variables). Ink, the page's own text
-colour, is for references.
+Seven hues after Okabe and Ito's set (jfly.uni-koeln.de/color), each in two strengths so that a line
+keeps a contrast of 3:1 or more against a white page and against a dark one; a figure is drawn with
+the light strength and follows the page's theme (``interp.results.style`` writes the hues as CSS
+variables). Ink, the text colour of the page, is for references.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ Two names share a look only where they are one thing, or never stand on one page
 
 
 def looks(keys: Iterable[str]) -> dict[str, Look]:
-    """Return a colour and a dash for each key: a known name always gets its own, others the first free pairs.
+    """Return a colour and a dash for each key: a known name always gets the same pair, a new name
+    the first free one.
 
     Hues are used up first, with a dash that no line of that hue has; then the pairs repeat.
 

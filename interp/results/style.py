@@ -29,7 +29,9 @@ _Draw = TypeVar("_Draw", bound=Callable[..., Figure])
 
 
 def house_style(**more: Any) -> Any:
-    """A context in which matplotlib has this style (and ``more``), whatever the caller has set; restored at its end."""
+    """Make a context in which matplotlib has this style (and ``more``), whatever the caller has
+    set; restored at its end.
+    """
     return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **STYLE, **more})
 
 
@@ -53,9 +55,13 @@ _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparen
 
 
 def inline_svg(figure: Figure, title: str, prefix: str) -> str:
-    """``figure`` as an ``<svg>`` element for the body of a page.
+    """Return a figure as an ``<svg>`` element for the body of a page; colours of the ``palette``
+    follow the theme.
 
-    Colours of the ``palette`` follow the theme; ``title`` is for screen readers; ``prefix`` is put before every id.
+    Args:
+        figure: the figure.
+        title: for screen readers.
+        prefix: put before every id, so that ids are unique on the page.
     """
     with house_style(**_SAVING):
         svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

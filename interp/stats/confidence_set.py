@@ -1,14 +1,17 @@
-"""The model confidence set: the models whose mean loss the data do not tell from the least one.
+"""The model confidence set: the models with a mean loss that the data cannot distinguish from the
+least one.
 
-Hansen, Lunde and Nason (2011), with their statistic T_max. A model's loss is compared with the mean loss of the models
-that are left. Where the largest of these differences, over its standard error, is larger than a bootstrap explains,
-its model is eliminated, and the others are asked again. The set holds the best model with probability ``level``,
-whatever the number of models. Independent units (episodes, participants or blocks of trials) are resampled; each
-resample has a standard error of its own, since there may be few units.
+Hansen, Lunde and Nason (2011), with their statistic T_max. A model's loss is compared with the mean
+loss of the models that are left. Where the largest of these differences, over its standard error,
+is larger than a bootstrap explains, its model is eliminated, and the test is repeated on the rest.
+The set holds the best model with probability ``level``, whatever the number of models. Independent
+units (episodes, participants or blocks of trials) are resampled. A standard error is computed in
+each resample, since there may be few units.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> losses = rng.normal(size=(40, 1)) + np.array([0.0, 0.0, 0.5]) + rng.normal(0, 0.1, size=(40, 3))
+    >>> losses = rng.normal(size=(40, 1)) + np.array([0.0, 0.0, 0.5]) + rng.normal(0, 0.1, size=(40,
+    3))
     >>> model_confidence_set(losses).included
     array([ True,  True, False])
 """
@@ -118,7 +121,14 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
 def _over_error(
     means: NDArray[np.float64], variances: NDArray[np.float64], n_units: int
 ) -> NDArray[np.float64]:
-    """Divide means by their standard errors; 0 where the mean is 0, and infinite where only the error is."""
+    """Return means over their standard errors; 0 where the mean is 0, and infinite where only the
+    error is.
+
+    Args:
+        means: of some quantities.
+        variances: of one unit, of the same quantities.
+        n_units: number of independent units.
+    """
     errors = np.sqrt(variances / (n_units - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = means / errors

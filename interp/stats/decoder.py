@@ -1,17 +1,22 @@
-"""Read a state out of latents: an affine map fitted on rollouts, for models whose weights do not say where a state is.
+"""Read a state out of latents: an affine map fitted on rollouts, for models where the weights do
+not show where a state is.
 
     >>> import numpy as np, torch
     >>> from interp.stats.decoder import Decoder
-    >>> latents = torch.randn(8, 5, 1, 16, dtype=torch.float64)                       # episode, step, latent, d_model
-    >>> states = (latents[..., 0, :3] + 1).numpy()                                    # three numbers that they hold
+    >>> latents = torch.randn(8, 5, 1, 16, dtype=torch.float64)                       # episode,
+    step, latent, d_model
+    >>> states = (latents[..., 0, :3] + 1).numpy()                                    # three
+    numbers that they hold
     >>> decoder = Decoder.fit(latents[:4], states[:4])
     >>> bool(np.allclose(decoder(latents[4:]).numpy(), states[4:]))
     True
 
-The map is least squares, or ridge regression; a penalty shrinks what is read, so leave it out where sizes matter. One
-map reads all latents together, or each latent holds a part of the state and has its own map (``per_latent``).
-:meth:`Decoder.move` writes: it changes latents so that what is decoded changes by what is asked for, and nothing else
-that is decoded with it does. A state that can be decoded may still be idle: interventions show what a model uses.
+The map is least squares, or ridge regression; a penalty shrinks what is read, so leave it out where
+sizes matter. One
+map reads all latents together; with ``per_latent`` each latent holds a part of the state and has a
+separate map. :meth:`Decoder.move` writes: it changes latents so that the decoded state changes by a
+given amount and the rest of what is decoded with it stays. A state that can be decoded may still be
+idle: interventions show what a model uses.
 
 How latents are moved, and when a penalty is needed: docs/method/decoders.md.
 """
@@ -81,9 +86,11 @@ class Affine:
 
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
-        """How ``x`` moves for one unit of each output, the others unchanged: ``(A^T C A)^-1 A^T C``.
+        """How ``x`` moves for one unit of each output while the rest is unchanged: ``(A^T C A)^-1
+        A^T C``.
 
-        Outputs that only vary together (numbers that are centred, say) move together as far as they can.
+        Outputs that only vary together (numbers that are centred, say) move together as far as they
+        can.
         """
         decoded = self.along @ self.slopes
         return torch.linalg.pinv(decoded, rtol=RANK, hermitian=True) @ self.along
@@ -92,10 +99,14 @@ class Affine:
 def _least_squares_slopes(
     features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
 ) -> Float[Tensor, "feature output"]:
-    """Fit without a penalty (``ridge`` is 0); features may have any rank.
+    """Fit least squares without a penalty; features may have any rank.
 
-    `lstsq` takes none but the full rank on accelerators, and on a CPU its "gelsd" takes 40 times as long for 19,200
-    outputs (a cache).
+    `lstsq` takes only full rank on accelerators, and on a CPU its "gelsd" takes 40 times as long
+    for 19,200 outputs (a cache).
+
+    Args:
+        features, outputs: centred.
+        ridge: 0; not used.
     """
     return torch.linalg.pinv(features, rtol=RANK) @ outputs
 
@@ -103,7 +114,12 @@ def _least_squares_slopes(
 def _ridge_slopes(
     features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
 ) -> Float[Tensor, "feature output"]:
-    """Fit ridge regression of centred features and outputs."""
+    """Fit ridge regression.
+
+    Args:
+        features, outputs: centred.
+        ridge: the penalty, see :meth:`Affine.fit`.
+    """
     n_samples = len(features)
     unit = units(features)
     scaled = features / unit
@@ -120,20 +136,23 @@ def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
 
 
 def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
-    """Return the standard deviation of centred features; infinite for those that hardly vary beside the widest one.
+    """Return the standard deviation of centred features; infinite for those that hardly vary
+    compared with the widest one.
 
-    Divided by it, features have one scale whatever the scales of their coordinates, so that a penalty is the same for
-    all.
+    Divided by it, features have one scale whatever the scales of their coordinates, so that a
+    penalty is the same for all.
     """
     size = features.square().mean(0).sqrt()
     return size.where(size > RANK * size.max(), torch.inf)
 
 
 def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> Tensor:
-    """Solve ridge regression as :meth:`Affine.fit` has it, from the products of features in their :func:`units`.
+    """Compute the ridge regression of :meth:`Affine.fit`, from the products of features in their
+    :func:`units`.
 
-    ``features.T @ features`` and ``features.T @ outputs`` give slopes. In the dual form ``features @ features.T`` and
-    the outputs give weights of samples, whose slopes are ``features.T @ weights``.
+    ``features.T @ features`` and ``features.T @ outputs`` give slopes. In the dual form ``features
+    @ features.T`` and the outputs give weights of samples; the slopes are then ``features.T @
+    weights``.
 
     Args:
         square: the features times themselves.
@@ -214,7 +233,12 @@ class Decoder:
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
-        """Move latents so that the decoded state changes by ``change``, ``[*batch, *shape]``."""
+        """Move latents so that the decoded state changes by ``change``.
+
+        Args:
+            latents: ``[*batch, latent, d_model]``.
+            change: ``[*batch, *shape]``, with the shape of the decoder's states.
+        """
         n_leading = change.ndim - len(self.shape)
         shape = tuple(change.shape[n_leading:])
         require(
@@ -247,7 +271,8 @@ def cross_fitted(
     Args:
         latents: ``[episode, ..., latent, d_model]``.
         states: as in :meth:`Decoder.fit`.
-        n_folds: parts of the participants; each is decoded by a map that was fitted on the others.
+        n_folds: parts of the participants; each is decoded by a map that was fitted on the
+            remaining parts.
         ridge: penalty of :meth:`Affine.fit`.
         per_latent: as in :meth:`Decoder.fit`.
         seed: of the folds.

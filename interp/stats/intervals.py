@@ -28,11 +28,12 @@ from interp.support.errors import InputError, require
 @dataclass(frozen=True)
 @checked
 class Interval:
-    """An estimate with its interval (95 % unless said otherwise): of the bootstrap here, of a refit in
+    """An estimate with its interval (95 % unless stated): of the bootstrap here, of a refit in
     :mod:`interp.stats.refit`.
 
-    The bounds are in order, or NaN where there are none. The estimate may lie outside of them: percentiles of a
-    bootstrap need not hold a statistic that is biased in its resamples, such as a largest value.
+    The bounds are in order, or NaN where there are none. The estimate may lie outside of them:
+    percentiles of a bootstrap need not hold a statistic that is biased in its resamples, such as a
+    largest value.
     """
 
     estimate: float
@@ -248,7 +249,13 @@ def bootstrap_mean(
 
 @checked
 def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None) -> Interval:
-    """Return the mean of one number per episode (``values [episode]``), as :func:`bootstrap_mean` does."""
+    """Return the mean of one number per episode, as :func:`bootstrap_mean` does.
+
+    Args:
+        values: ``[episode]``.
+        seed: seed of the bootstrap.
+        participants: of each episode.
+    """
     require(
         np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}"
     )
@@ -267,14 +274,15 @@ def ratio_interval(
 ) -> Interval:
     """Return a ratio of sums over episodes, such as hits over steps.
 
-    Resamples whose denominator is 0 have no ratio and are left out; where none is left, the bounds are NaN, and
+    Resamples with denominator 0 are left out. Where none remains the bounds are NaN, and
     without any step at all the estimate is NaN, too.
 
     Args:
         numerators: ``[episode]``.
         denominators: ``[episode]``.
         seed: of the resamples.
-        weights: of :func:`resample_weights`, to share one draw between many ratios; drawn when None.
+        weights: of :func:`resample_weights`, to share one draw between many ratios; drawn when
+            None.
         participants: of each episode (:func:`of_whom`).
     """
     shape, other_shape = np.shape(numerators), np.shape(denominators)

@@ -1,10 +1,13 @@
-"""Intervals of refitted quantities: scores of cross-validated fits, with the luck of the training episodes counted.
+"""Intervals of refitted quantities: scores of cross-validated fits, with the luck of the training
+episodes counted.
 
-A score is 1 minus a ratio of sums over episodes, ``sum L / sum R`` (R2: squared errors over squares about the mean;
-accuracy: misses over steps), of the out-of-fold errors of a K-fold cross-validation. :func:`interval` is about the
-score, on new episodes, of this very fit, refitted on all episodes; :func:`difference` joins two scores of the same
-episodes. Episodes are independent and alike, and folds are made of whole episodes. Where :func:`leans_low` says so, a
-small score is no sign that there is nothing to decode. Plain means of nothing fitted: :mod:`interp.stats.intervals`.
+A score is 1 minus a ratio of sums over episodes, ``sum L / sum R`` (R2: squared errors over squares
+about the mean; accuracy: misses over steps), of the out-of-fold errors of a K-fold
+cross-validation. :func:`interval` is about the score, on new episodes, of this very fit, refitted
+on all episodes; :func:`difference` joins two scores of the same episodes. Episodes are independent
+and identically distributed, and folds are made of whole episodes. Where :func:`leans_low` is True,
+a small score does not show that no value can be decoded. Means without a fit:
+:mod:`interp.stats.intervals`.
 
 How the interval is made, and what it was measured to cover: docs/method/intervals.md.
 
@@ -94,11 +97,13 @@ def leans_low(
     n_features: int,
     mask: Bool[Array, "episode round k"] | None = None,
 ) -> bool:
-    """Return whether a score made by fits on a part of the episodes is likely too low: too many features for them.
+    """Return whether a score made by fits on a part of the episodes is likely too low: too many
+    features for them.
 
-    This is so where some output is constant within episodes, or nearly, and has fewer than 2 effective episodes for
-    each feature: an interval's truth is then above it more often than 2.5 % (not below), so that a small score is no
-    sign that there is nothing to decode. Targets that change within an episode did not show this with 64 features.
+    This is so where some output is constant within episodes, or nearly, and has fewer than 2
+    effective episodes for each feature: an interval's truth is then above it more often than 2.5 %
+    (not below), so that a small score does not show that no value can be decoded. Targets that
+    change within an episode did not show this with 64 features.
 
     Args:
         values: the target.
@@ -106,8 +111,8 @@ def leans_low(
         mask: entries that count; all when None.
 
     >>> per_episode = np.random.default_rng(0).normal(size=(16, 1, 1)) * np.ones((1, 10, 1))
-    >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode, axis=1), 16)
-    (True, False, False)
+    >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode,
+    axis=1), 16) (True, False, False)
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
     n_steps = used.sum(1)
@@ -126,7 +131,13 @@ def _centred(
     used: Bool[Array, "episode round k"],
     n_steps: Shaped[Array, "group k"],
 ) -> Float[Array, "episode round k"]:
-    """Return the distance of every used entry from the mean of all; 0 elsewhere."""
+    """Return the distance of every used entry from the mean of all; 0 elsewhere.
+
+    Args:
+        values: the target.
+        used: entries that count.
+        n_steps: number of used entries, by group.
+    """
     y = np.where(used, values, 0.0).astype(np.float64)
     mean = y.sum((0, 1)) / np.maximum(n_steps.sum(0), 1)
     return np.asarray((y - mean) * used)
@@ -137,20 +148,22 @@ def totals(
     mask: Bool[Array, "episode round k"] | None = None,
     groups: Int[Array, " episode"] | None = None,
 ) -> Float[Array, "group k"]:
-    """Return what a constant would leave on new episodes: per episode, squares about the mean, without its optimism.
+    """Return what a constant would leave on new episodes: per episode, squares about the mean,
+    without its optimism.
 
-    Squares about the mean of the same episodes are too small, by a share 1/n where whole episodes differ. Multiplying
-    each value's distance from the mean of all by its distance from the mean of the *other* episodes has no such bias
-    (exactly for episodes of equal length): an episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the others``.
-    The episodes of a group, one after another, are one long episode.
+    Squares about the mean of the same episodes are too small, by a share 1/n where whole episodes
+    differ. Multiplying each value's distance from the mean of all by its distance from the mean of
+    the *other* episodes has no such bias (exactly for episodes of equal length): an episode gets
+    ``sum (y - m)^2 + (sum (y - m))^2 / steps of the rest``. The episodes of a group, one after
+    another, are one long episode.
 
     Args:
         values: the target.
         mask: entries that count; all when None.
         groups: the number of the group of each episode; every episode is one when None.
 
-    >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
-    [4.0, 4.0]
+    >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two
+    means 1 and -1 [4.0, 4.0]
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
     groups = np.arange(len(values)) if groups is None else groups
@@ -185,18 +198,22 @@ def interval(
 ) -> Interval:
     """Return a score of refitted fits with its interval.
 
-    Where all references are 0 nothing varies and all three are NaN. Where all losses are 0 the fit is exact, and so are
-    the bounds of a skill (1). The lower bound of an accuracy is then that of half a miss in one episode: a rare miss
-    could not have been seen in so few episodes.
+    Where all references are 0 the target does not vary and all three are NaN. Where all losses are
+    0 the fit is exact, and so are the bounds of a skill (1). The lower bound of an accuracy is then
+    that of half a miss in one episode: a rare miss could not have been seen in so few episodes.
 
     Args:
-        losses: out-of-fold, summed over the rounds of each episode: ``[episode]`` or ``[episode, output]``.
-        references: what they are divided by, in the same shape: :func:`totals` (R2), scored steps (accuracy, where the
-            losses are misses), the losses of a baseline.
+        losses: out-of-fold, summed over the rounds of each episode: ``[episode]`` or ``[episode,
+            output]``.
+        references: what they are divided by, in the same shape: :func:`totals` (R2), scored steps
+            (accuracy, where the losses are misses), the losses of a baseline.
         n_folds: K of the cross-validation; n for leaving one episode out.
-        score: "skill" (R2: one minus the ratio of the sums), "accuracy" (the same, within 0 and 1) or "ratio".
-        smallest: the loss to assume in one episode for a bound where all are 0; half a miss for an accuracy.
-        width: half width over the standard error of fixed errors; that of :func:`_inflation` when None.
+        score: "skill" (R2: one minus the ratio of the sums), "accuracy" (the same, within 0 and 1)
+            or "ratio".
+        smallest: the loss to assume in one episode for a bound where all are 0; half a miss for an
+            accuracy.
+        width: half width over the standard error of fixed errors; that of :func:`_inflation` when
+            None.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
@@ -215,7 +232,8 @@ def difference(
     *,
     control_references: ArrayLike | None = None,
 ) -> Interval:
-    """Return how much higher a score is than a control's; paired, as both are fitted in the same folds.
+    """Return how much higher a score is than a control's; paired, as both are fitted in the same
+    folds.
 
     Args:
         losses: out-of-fold, summed over the rounds of each episode.
@@ -223,7 +241,8 @@ def difference(
         references: what losses are divided by (:func:`interval`).
         n_folds: K of the cross-validation.
         score: as in :func:`interval`.
-        control_references: the control's own, where its target is another one (shuffled, say); else ``references``.
+        control_references: those of the control, where its target differs (shuffled, say);
+            ``references`` when None.
     """
     if control_references is None:
         control_references = references
@@ -245,10 +264,14 @@ def difference(
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """Return the smallest skill whose interval would have excluded 0 in this sample: ``1 - exp(-h)``.
+    """Return the smallest skill with an interval that would have excluded 0 in this sample: ``1 -
+    exp(-h)``.
 
-    It keeps the relative spread that the losses showed; NaN where nothing varies. A true skill of this size is found in
-    about half of such samples, no more.
+    It assumes the relative spread of the observed losses; NaN where the target does not vary. A
+    true skill of this size is found in about half of such samples.
+
+    Args:
+        losses, references, n_folds: as in :func:`interval`.
 
     >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
     0.777
@@ -276,7 +299,13 @@ class _Part:
         smallest: float = 0.0,
         width: float | None = None,
     ) -> _Part:
-        """Make the part of losses and references, which are as in :func:`interval`."""
+        """Make the part of losses and references.
+
+        Args:
+            losses, references, n_folds, score: as in :func:`interval`.
+            smallest: the loss to assume in one episode for a bound where all are 0.
+            width: half width over the standard error; that of :func:`_inflation` when None.
+        """
         lost = _per_episode(losses)
         possible = _per_episode(references)
         n = len(lost)
