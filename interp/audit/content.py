@@ -1,13 +1,18 @@
 """Can the algorithm's memory be read from the state, and how few directions carry the effect?
 
-A direction is one of the principal ones of the states that a round reads. The part of another episode's state that lies
-in the first k of them is put in the own state's place; its effect is a share of that of the whole state, beside that of
-k directions drawn at random.
+A direction is one of the principal ones of the states that a round reads. The part of a state that
+lies
+in the first k of them is replaced by that of another episode's state. The effect is reported as a
+share of that of replacing the whole state;
+the control is k directions drawn at random.
 
-What can be read need not be used. :func:`decoded` fits a ridge map from the whole state to the algorithm's memory on
-some episodes and scores it on others. Its controls are the memory of other episodes and untrained copies, read from as
-many episodes as these need (:data:`interp.stats.refit.PLATEAU`). Few episodes fit a poor map: a memory is called unread
-only where twice as many episodes, by what they gain over half as many, would not read it either.
+What can be read need not be used. :func:`decoded` fits a ridge map from the whole state to the
+algorithm's memory on
+some episodes and scores it on the rest. Its controls are the memory of other episodes and untrained
+copies, read from as
+many episodes as these need (:data:`interp.stats.refit.PLATEAU`). Few episodes fit a poor map: a
+memory is called unread
+only where the gain from half to all episodes, added once more, would not suffice to read it.
 
 NOT evidence that these directions mean anything: they are those in which states vary most.
 """
@@ -53,7 +58,13 @@ def _principal_directions(
 def _random_directions(
     n_numbers: int, n_directions: int, seed: int
 ) -> Float[Tensor, "direction number"]:
-    """Draw orthonormal directions."""
+    """Draw orthonormal directions.
+
+    Args:
+        n_numbers: size of the state.
+        n_directions: how many.
+        seed: seed of the draw.
+    """
     generator = torch.Generator().manual_seed(seed)
     columns = torch.randn(n_numbers, n_directions, generator=generator).double()
     return torch.linalg.qr(columns).Q.T
@@ -68,7 +79,13 @@ def _project(
 def _measure_effects(
     trial: Trial, round: int, states: Sequence[Float[Tensor, "episode row width"]]
 ) -> Float[np.ndarray, "state episode"]:
-    """Measure how far the prediction of a round moves where each of several states is read."""
+    """Measure how far the prediction of a round moves where each of several states is read.
+
+    Args:
+        trial: the model and its episodes.
+        round: the round that reads a changed state.
+        states: ``[episode, row, width]`` each.
+    """
     predictions = trial.continued(torch.stack(list(states)), [round] * len(states), horizon=1)
     changed = trial.distribution(predictions)[:, :, round]
     return trial.distance(changed, trial.plain[:, round])
@@ -104,7 +121,7 @@ def _effects_by_rank(trial: Trial, round: int) -> _ByRank:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Tabulate the share of the effect by round and number of directions, principal and random."""
+    """Return the share of the effect by round and number of directions, principal and random."""
     rows = []
     middle = trial.writes[len(trial.writes) // 2]
     for t in sorted({middle, trial.writes[-1]}):
@@ -118,7 +135,9 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def doses(trial: Trial) -> pd.DataFrame:
-    """Tabulate the effect of a part of the way to another episode's state, as a share of that of the whole way."""
+    """Return the effect of going a part of the way to another episode's state, as a share of that
+    of the whole way.
+    """
     t = trial.writes[-1]
     state_read = trial.read([t])[0]
     donor = change_states(trial, [t], Change.DONOR)[0]
@@ -134,9 +153,10 @@ def doses(trial: Trial) -> pd.DataFrame:
 
 
 def few(trial: Trial, is_used: bool) -> Measure:
-    """Check whether as few directions carry the worth of a state as the algorithm's memory has numbers.
+    """Check whether as few directions as the algorithm's memory has numbers carry the gain from the
+    state.
 
-    The rest of the state is another episode's, in the round that is read.
+    The rest of the state is replaced by another episode's, in the round that reads it.
     """
     claim = "Few directions carry its effect"
     if not is_used:
@@ -164,7 +184,7 @@ def few(trial: Trial, is_used: bool) -> Measure:
 
 
 def _size_of_memory(trial: Trial) -> int:
-    """The number of numbers in the algorithm's memory; 0 where there is none."""
+    """Count the numbers of the algorithm's memory; 0 where there is none."""
     algorithm = trial.algorithm
     if algorithm is None or not algorithm.memory:
         return 0
@@ -173,7 +193,9 @@ def _size_of_memory(trial: Trial) -> int:
 
 
 class _Losses(NamedTuple):
-    """Losses ``[episode]`` with the own state, with another's, and with another's but for some directions."""
+    """Losses ``[episode]``: with the unchanged state, with another episode's, and with another's
+    except in some directions.
+    """
 
     own: Array
     donor: Array
@@ -181,7 +203,9 @@ class _Losses(NamedTuple):
     random: Array
 
     def share(self, trial: Trial) -> Interval:
-        """The share of the worth of the own state that its principal directions have."""
+        """Compute the share of the gain from the unchanged state that its principal directions
+        have.
+        """
         saved = self.donor - self.principal
         return ratio_interval(saved, self.donor - self.own, participants=trial.whose)
 
@@ -215,7 +239,7 @@ def _losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
 
 
 def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
-    """The same number of an untrained copy; None where no use of its state shows."""
+    """Compute the same number of an untrained copy; None where it shows no use of its state."""
     if worth_of_content(copy).share.estimate < THRESHOLDS["worth"].value:
         return None
     return _losses_by_directions(copy, n_directions).share(copy)
@@ -265,7 +289,7 @@ def _varies(trial: Trial) -> bool:
 
 
 def _lacks_to_decode(trial: Trial) -> str:
-    """Say what is lacking to decode a memory; empty where nothing is."""
+    """Return what is lacking to decode a memory; "" where it can be decoded."""
     if trial.algorithm is None or not trial.algorithm.memory:
         return "no algorithm with a memory to look for"
     if not _varies(trial):
@@ -276,7 +300,14 @@ def _lacks_to_decode(trial: Trial) -> str:
 
 
 def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict, str]:
-    """Forbid a "no" where as many episodes more, by what these gained over half as many, might read the memory."""
+    """Return a reason against a "no" where more episodes might read the memory, by the gain from
+    half to all of them.
+
+    Args:
+        trial: the model and its episodes.
+        memory: of the algorithm, ``[episode, round, k]``.
+        number: R2 from all episodes.
+    """
     half = np.nan
     if trial.whose.max() + 1 >= 2 * N_FOLDS:
         half = _score(trial, memory, trial.first_half).estimate
@@ -289,7 +320,13 @@ def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict
 def _score(
     trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)
 ) -> Interval:
-    """Return the cross-fitted R2 of a ridge map from the state to a memory."""
+    """Return the cross-fitted R2 of a ridge map from the state to a memory.
+
+    Args:
+        trial: the model and its episodes.
+        memory: of the algorithm, ``[episode, round, k]``.
+        rows: the episodes that are used.
+    """
     features = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2)
     target = memory[rows]
     participants = trial.whose[rows]

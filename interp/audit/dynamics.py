@@ -1,12 +1,18 @@
-r"""Where would the state stay, with the inputs of one round held?
+r"""Which states are fixed points, with the inputs of one round repeated?
 
-The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F is a round with fixed inputs, in units of how far states
-of episodes lie apart. From many visited states, Levenberg-Marquardt steps make it smaller (Sussillo and Barak, 2013,
-Neural Computation 25). A point is *fixed* where nothing moves but by rounding, and *slow* where the speed has a least
-value that is not 0. Eigenvalues of the Jacobian say what happens beside a point: along a direction of modulus below 1
-states come back, above 1 they leave, at 1 they stay where they are put, as on a line or a ring of fixed points.
+The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F is a round with fixed inputs, in
+units of the distance between
+states of episodes. From many visited states, Levenberg-Marquardt steps make it smaller (Sussillo
+and Barak, 2013,
+Neural Computation 25). A point is *fixed* where it moves only by rounding, and *slow* where the
+speed has a least
+value that is not 0. Eigenvalues of the Jacobian describe what happens near a point: along a
+direction of modulus below 1
+states come back, above 1 they leave, at 1 they stay where they are put, as on a line or a ring of
+fixed points.
 
-What fixed points are NOT evidence of: that episodes come there. ``nearest`` says how far the next visited state lies; a
+What fixed points are NOT evidence of: that episodes come there. ``nearest`` is the distance of the
+next visited state; a
 machine may have fixed points where it never is, and work between those where it is.
 """
 
@@ -42,16 +48,19 @@ _WIDEST = 512  # numbers of a state, at most: a step takes twice as many rounds 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FixedPoints(Tabulated):
-    """Fixed and slow points of a machine with the inputs of one round held, those that most starts reach first.
+    """Fixed and slow points of a machine with the inputs of one round repeated, those that most
+    starts reach first.
 
-    The table has a row for each: kind, speed, share of the starts, eigenvalues, and how far the next visited state
-    lies. ``leaving`` counts eigenvalues of modulus above 1, ``marginal`` those at 1; ``turn`` is the angle by which the
+    The table has a row for each: kind, speed, share of the starts, eigenvalues, and the distance of
+    the next visited
+    state. ``leaving`` counts eigenvalues of modulus above 1, ``marginal`` those at 1; ``turn`` is
+    the angle by which the
     leading one turns in a round, in radians.
 
     Attributes:
         points: states, the numbers that are carried in a row.
         eigenvalues: of the Jacobian at each point, the largest modulus first.
-        unit: how far states of different episodes lie apart, in the state's own units.
+        unit: distance between states of different episodes, in the state's units.
     """
 
     points: Float[np.ndarray, "point number"]
@@ -69,13 +78,13 @@ def fixed_points(
     starts: int = 32,
     seed: int = 0,
 ) -> FixedPoints:
-    """Find fixed and slow points of a machine's state, with the inputs of one round held.
+    """Find fixed and slow points of a machine's state, with the inputs of one round repeated.
 
     Args:
         model: the machine.
         episodes: their states are where the search starts.
-        round: whose inputs are held; one half-way when None.
-        episode: whose inputs are held.
+        round: inputs of this round are repeated; one half-way when None.
+        episode: inputs of this episode are repeated.
         starts: how many visited states it starts from.
         seed: of the draw of these.
 
@@ -116,14 +125,15 @@ def fixed_points(
 
 @dataclass(frozen=True, eq=False)
 class _HeldRound:
-    """One round of one episode, as a map from states to states; points are its live numbers, in units.
+    """One round of one episode, as a map from states to states; points are its live numbers, in
+    units.
 
     Attributes:
         model: the machine, in double precision where it can be copied.
         run: a run of that one round.
         live: Bool[number], the numbers of the state that mean something.
-        template: a state, whose other numbers every state has.
-        unit: how far states of episodes lie apart.
+        template: a state; it gives the numbers that are not live.
+        unit: distance between states of episodes.
         delta: the size of a small change of a state.
     """
 
@@ -136,7 +146,12 @@ class _HeldRound:
 
     @classmethod
     def of(cls, trial: Trial, round: int, episode: int) -> _HeldRound:
-        """Take the round of an episode, in double precision where the machine can be copied."""
+        """Take the round of an episode, in double precision where the machine can be copied.
+
+        Args:
+            trial: the model and its run.
+            round, episode: inputs of this round and episode are repeated.
+        """
         model = trial.model
         run = trial.run
         of_episode = slice(episode, episode + 1)
@@ -187,10 +202,10 @@ class _HeldRound:
         return np.asarray(left_behind - self.flatten(state)[0])
 
     def jacobian(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
-        """Differentiate the round at a point by central differences.
+        """Compute the derivative of the round at a point by central differences.
 
-        The rows of a batch are independent, so that all directions run at once; differences need no gradient, which
-        neither hard attention nor a machine that leaves torch has.
+        The rows of a batch are independent, so that all directions run at once. Differences need no
+        gradient, which hard attention and machines outside torch lack.
         """
         index = self.live.nonzero()[:, 0]
         n = len(index)
@@ -204,7 +219,9 @@ class _HeldRound:
 
 
 def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
-    """Return how far states of episodes lie apart, root mean square; their size where they are equal; else 1."""
+    """Return the distance between states of episodes, root mean square; their size where all are
+    equal; 1 if that is 0.
+    """
     flat = states.double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # states of untrained copies can grow without bound
         squares = ((flat - flat.mean(0)) ** 2).sum(-1)
@@ -223,7 +240,7 @@ class _Points:
 
 
 def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
-    """Descend on the speed from every start, and keep the slowest point of each cluster."""
+    """Find the slowest point of each cluster, by descent on the speed from every start."""
     from scipy.optimize import least_squares  # a quarter of a second: only where it is used
 
     def slope(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
@@ -310,7 +327,13 @@ def _draw(
     points: Float[np.ndarray, "point number"],
     visited: Float[np.ndarray, "state number"],
 ) -> Any:
-    """Draw points and visited states in the plane of the two leading components of the latter."""
+    """Draw points and visited states in the plane of the two leading components of the latter.
+
+    Args:
+        figures: the module that draws.
+        table: a row per point.
+        points, visited: states ``[..., number]``.
+    """
     middle = visited.mean(0)
     plane = np.linalg.svd(visited - middle, full_matrices=False)[2][:2].T
     others = np.where(table["marginal"] > 0, "states stay", "stable")

@@ -1,12 +1,14 @@
 """State or shortcut: what does a model answer where a heuristic and the algorithm disagree?
 
-A heuristic is an algorithm of the task that carries nothing. On most episodes it may answer as the algorithm does, so
-that right answers say nothing. Here episodes are drawn, from every regime, until there are enough on which it is wrong
-in the last round and the algorithm is not; the model's loss is then nearer the one's or the other's.
+A heuristic is an algorithm of the task without a state. On most episodes it may answer as the
+algorithm does, so that right answers do not separate them. Here episodes are drawn, from every
+regime, until there are enough on which it is wrong in the last round and the algorithm is not; the
+model's loss is then nearer the one's or the other's.
 
-:func:`group_rounds` separates rounds in which the model answers as the algorithm from those in which it does not, and
-from *easy* ones, which need no state: every heuristic that answers at all answers as the algorithm does. A mean over
-all rounds can hide that a state is used only where the model is wrong, or where the round needs none.
+:func:`group_rounds` separates rounds in which the model answers as the algorithm from those in
+which it does not, and from *easy* ones, which need no state: every heuristic that answers at all
+answers as the algorithm does. A mean over all rounds can hide that a state is used only where the
+model is wrong, or where the round needs none.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class Adversarial:
         return mean_interval(sides, participants=participants)
 
     def _losses_of(self, model: Machine) -> Float[np.ndarray, " episode"]:
-        """The losses of a model in the last round; the few episodes of each draw run as one batch."""
+        """Compute the losses of a model in the last round; the few episodes of each draw run as one
+        batch.
+        """
         layout = self.trials[0].layout
         parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
         predictions = sequential(model, EncodedRounds.joined(parts), layout, "own").predictions
@@ -94,7 +98,7 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     assert algorithm is not None
 
     def gaps(draw: Trial) -> Float[np.ndarray, " episode"]:
-        """By how much the heuristic loses more than the algorithm in the last round."""
+        """Compute by how much the heuristic loses more than the algorithm in the last round."""
         return last_losses(draw, heuristic) - last_losses(draw, algorithm)
 
     regimes = ["", *trial.regimes][:_REGIMES]
@@ -131,7 +135,13 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
 
 @remembered
 def _draw(trial: Trial, regime: str, i: int) -> Trial:
-    """A further draw of a regime, of as many episodes, for every heuristic."""
+    """Sample further episodes of a regime, as many as a draw has, for every heuristic.
+
+    Args:
+        trial: gives the model, the budget and the rounds.
+        regime: of the episodes.
+        i: number of the draw.
+    """
     return Trial.of(trial.model, trial.budget, regime, _SEED + i, trial.shape[1])
 
 
@@ -144,7 +154,9 @@ def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Tabulate each heuristic's mean loss in the last round, and whose side the model takes where it is wrong."""
+    """Return each heuristic's mean loss in the last round, and how often the model sides with it
+    where it is wrong.
+    """
     algorithm = trial.algorithm
     rows = []
     for key, adversarial in adversarial_by_heuristic(trial).items():
@@ -166,9 +178,15 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
-    """Return the share of the variation of predictions that a heuristic explains beside the algorithm.
+    """Return the share of the variation of predictions that a heuristic explains in addition to the
+    algorithm.
 
     Slopes are fitted on one half of the participants and scored on the other.
+
+    Args:
+        trial: the model and its episodes.
+        algorithm: what the model is compared with.
+        heuristic: an algorithm without a state.
     """
     predicted = _centred(trial.plain)
     known = _centred(trial.predicted_by(algorithm))
@@ -184,7 +202,13 @@ def _centred(distributions: Float[np.ndarray, "episode round outcome"]) -> Array
 
 
 def _missed(trial: Trial, own: Array, features: list[Array]) -> float:
-    """Return the squares that a linear map of the features misses on the halves it was not fitted on."""
+    """Return the squared error of a linear map of the features on the halves it was not fitted on.
+
+    Args:
+        trial: gives the halves.
+        own: the model's predictions, centred.
+        features: other predictions, centred.
+    """
     missed = 0.0
     for fitted_on in (trial.first_half, ~trial.first_half):
         held_out = ~fitted_on
@@ -197,7 +221,9 @@ def _missed(trial: Trial, own: Array, features: list[Array]) -> float:
 
 
 def side(trial: Trial) -> Measure:
-    """Check whose side the model takes: by the heuristic that it follows most, where that one is wrong."""
+    """Check whether the model sides with the algorithm: by the heuristic that it follows most,
+    where that one is wrong.
+    """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value
     sides = {}
@@ -241,7 +267,9 @@ def _answers(
 
 
 def group_rounds(trial: Trial) -> dict[str, Bool[np.ndarray, "episode round"]]:
-    """Group rounds by the model's answer; empty where there is no algorithm to be right by, or no outcomes."""
+    """Return masks of rounds by the model's answer; empty without an algorithm to define the right
+    answer, or without outcomes.
+    """
     if trial.algorithm is None or trial.run.layout.kind != "classes":
         return {}
     right_answer, sure = _answers(trial.predicted_by(trial.algorithm))
@@ -261,7 +289,9 @@ def group_rounds(trial: Trial) -> dict[str, Bool[np.ndarray, "episode round"]]:
 
 
 def group_table(trial: Trial) -> pd.DataFrame:
-    """Tabulate effect and cost of two changes on the prediction of the same round, by group of rounds."""
+    """Return effect and cost of two changes on the prediction of the same round, by group of
+    rounds.
+    """
     rows = []
     for name, mask in group_rounds(trial).items():
         in_group = mask[:, list(trial.writes)].T

@@ -1,10 +1,13 @@
-"""What all checks of an audit share: a model, episodes, its run over them, and distances between predictions.
+"""What all checks of an audit share: a model, episodes, its run over them, and distances between
+predictions.
 
-Predictions are compared as distributions. The distance of two distributions over classes is their total variation,
-from 0 to 1. The distance of two predicted real numbers is that of their means, in units of two standard deviations of
-the means that the model predicts, and 1 at most. The *cost* of a change is the rise of the task's own loss.
+Predictions are compared as distributions. The distance of two distributions over classes is their
+total variation, from 0 to 1. The distance of two predicted real numbers is that of their means, in
+units of two standard deviations of the means that the model predicts, and 1 at most. The *cost* of
+a change is the rise of the task's loss.
 
-Every threshold stands in :data:`THRESHOLDS` with its reason; :mod:`interp.results.measure` has the rule that judges.
+:data:`THRESHOLDS` has every threshold with its reason; :mod:`interp.results.measure` has the rule
+that judges.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ class Budget:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse sizes that leave nothing to compare."""
+        """Refuse sizes that leave no rounds, episodes or writes to compare."""
         check_fields(self)
         lowest = {"episodes": 8, "rounds": 2, "writes": 1, "copies": 0, "seed": 0}
         for name, value in vars(self).items():
@@ -93,16 +96,19 @@ class Budget:
 
 @dataclass(eq=False)
 class Trial:
-    """A model on episodes, with what was computed for it (:func:`interp.support.session.remembered`).
+    """A model on episodes, with what was computed for it
+    (:func:`interp.support.session.remembered`).
 
     Attributes:
         shape: numbers of episodes and rounds.
-        writes: the rounds whose state is changed before it is read: evenly spaced from the second to the last.
+        writes: the rounds that read a changed state: evenly spaced from the second to the last.
         channels: rows of the state by channel; all of them first, where there are several channels.
         grows: the first channel that grows; empty where none does.
-        whose: the number of the participant of each episode, over which intervals are; of the episode, where nobody is.
+        whose: the number of the participant of each episode, the unit of intervals; the episode's
+            number without participants.
         first_half: which episodes are of the first half of the participants.
-        algorithm: the algorithm that the model is compared with; None where its task registers nothing.
+        algorithm: the algorithm that the model is compared with; None where its task registers
+            none.
     """
 
     model: Machine
@@ -127,7 +133,7 @@ class Trial:
         self.algorithm = self._find_algorithm()
 
     def _find_algorithm(self) -> Algorithm | None:
-        """The algorithm that the task, or the model itself, names."""
+        """Find the algorithm that the task, or the model itself, names."""
         algorithms = self.task.algorithms
         named = getattr(self.model, "algorithm", None)
         if algorithms.records() or algorithms.hypothesis is not None or named:
@@ -171,19 +177,21 @@ class Trial:
 
     @cached_property
     def run(self) -> Rollout:
-        """The model's own run, with nothing changed."""
+        """The model's unchanged run."""
         with torch.no_grad():
             return rollout(self.model, self.episodes)
 
     @cached_property
     def heuristics(self) -> dict[str, Algorithm]:
-        """The algorithms of the task that carry nothing, by key."""
+        """The algorithms of the task without a state, by key."""
         algorithms = {record.key: record.make() for record in self.task.algorithms.records()}
         return {key: algorithm for key, algorithm in algorithms.items() if not algorithm.state}
 
     @property
     def scored(self) -> slice:
-        """The rounds whose loss a check counts: those that read a state and are asked."""
+        """The rounds in which checks count the loss: those that read a state and have a scored
+        prediction.
+        """
         return slice(max(1, self.task.data.first_asked), None)
 
     @property
@@ -203,16 +211,20 @@ class Trial:
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
-        """The model's own predictions, with nothing changed."""
+        """The model's unchanged predictions."""
         return self.distribution(self.run.predictions)
 
     @cached_property
     def own_losses(self) -> Float[np.ndarray, "episode round"]:
-        """The losses of the model's own predictions."""
+        """The losses of the model's unchanged predictions."""
         return self.losses(self.run.predictions)
 
     def distance(self, one: Array, other: Array) -> Array:
-        """Return the distance of distributions ``[..., outcome]``, from 0 to 1."""
+        """Return the distance of two distributions, from 0 to 1.
+
+        Args:
+            one, other: ``[..., outcome]``.
+        """
         if self.run.layout.kind == "classes":
             differences = np.abs(one - other)
             return np.asarray(0.5 * differences.sum(-1))
@@ -221,7 +233,15 @@ class Trial:
         return np.minimum(differences / width, 1.0)
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
-        """Return the task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""
+        """Return the task's losses of predictions.
+
+        Args:
+            predictions: ``[*batch, episode, round, ...]``.
+            rounds: the slice that was predicted.
+
+        Returns:
+            Losses ``[*batch, episode, round]``.
+        """
         losses = self.task.data.losses(predictions, self.episodes, rounds)
         return np.asarray(losses.double().numpy(force=True))
 
@@ -232,12 +252,12 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Predict on from changed states, one run for each round that reads one.
+        """Run on from changed states, once for each round that reads one.
 
         Args:
             changed: states ``[written, episode, row, width]``, one for each of ``rounds``.
             rounds: the rounds that read them.
-            horizon: rounds that are run on; later predictions are the model's own, as earlier ones are.
+            horizon: rounds that are run on; all other predictions are the unchanged ones.
             again: changes the states of later rounds, too (:class:`Edit`).
 
         Returns:
@@ -254,12 +274,14 @@ class Trial:
         return predictions
 
     def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """Return the states that rounds read when nothing is changed."""
+        """Return the unchanged states that rounds read."""
         return self.run.latents[:, list(rounds)].transpose(0, 1)
 
     @cached_property
     def copies(self) -> tuple[Trial, ...]:
-        """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
+        """Untrained copies of the model on the same episodes: the first few with finite
+        predictions.
+        """
         finite: list[Trial] = []
         first = self.budget.seed
         for seed in range(first, first + self.budget.copies + _SPARE):

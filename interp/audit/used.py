@@ -1,19 +1,28 @@
 """Does the state lower the loss, by its content, and how many rounds on?
 
-A state is put in the place of another (:class:`Change`) and the machine runs on by itself. The checks are decided by
-a *worth*,
+A state is replaced by another one (:class:`Change`) and the machine runs on by itself. The checks
+are decided by
+the *worth* of a state,
 
-    (loss with the changed state - own loss) / loss with the changed state,
+    (loss with the changed state - loss with the state) / loss with the changed state,
 
-the share of the task's loss that the own state takes away. It counts all rounds that read a state, each of which reads
-a changed one: a single round has too few answers to judge by. The control is the worth of untrained copies' states.
-Content is what the state says of its own episode: another episode's state, or the mean of all, lacks it and is as much
-of a state. What the own state takes away by the truth of further episodes is no such content, and is subtracted.
-Compared with the initial state nothing is subtracted: that the rounds before leave any state at all may pay, too.
+the share of the task's loss that the state removes. It counts all rounds that read a state, each of
+which reads
+a changed one: a single round has too few answers to judge by. The control is the worth of untrained
+copies' states.
+The content of a state is its information on the episode: another episode's state, or the mean of
+all, lacks it and is
+otherwise a normal state. A state may also lower the loss on the truth of further episodes. That
+part is no such content, and is subtracted.
+It is not subtracted in comparisons with the initial state: the mere presence of a state may help,
+too.
 
-A worth of 0 does not say that nothing depends on the state: predictions may move and be no better. So every check has
-the *effect* beside it, the mean distance of predictions with the changed state from the own ones, and "does not use"
-is said only where that is small, too. The *cost* in the tables is the rise of the loss. NOT evidence of what is used
+A worth of 0 does not mean that no prediction depends on the state: predictions may move and be no
+better. So every check
+also has the *effect*, the mean distance of predictions with the changed state from the unchanged
+ones. "does not use"
+is reported only where the effect is small, too. The *cost* in the tables is the rise of the loss.
+NOT evidence of what is used
 of a state: another episode's state differs in everything.
 """
 
@@ -67,7 +76,7 @@ def draw_donors_alike(
 ) -> tuple[Int[np.ndarray, " episode"], Bool[np.ndarray, " episode"]]:
     """Draw another episode with the same label for each episode; return also whether there is one.
 
-    An episode whose label no other has is its own donor.
+    An episode with a unique label is its donor itself.
     """
     donor = np.arange(len(labels))
     has_donor = np.zeros(len(labels), bool)
@@ -81,7 +90,14 @@ def draw_donors_alike(
 def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
-    """Return the states that rounds read, with the rows of a channel changed."""
+    """Return the states that rounds read, with the rows of a channel changed.
+
+    Args:
+        trial: the model and its run.
+        rounds: that read the states.
+        change: a :class:`Change`.
+        channel: of the state; all by default.
+    """
     states = trial.read(rounds)
     rows = trial.channels[channel]
     state = states.clone()
@@ -113,9 +129,10 @@ def _new_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -
 
 
 class _Influence(NamedTuple):
-    """The effect and the cost of a change, by the round written and rounds later; NaN where there is nothing to see.
+    """The effect and the cost of a change, by the round written and rounds later; NaN where no
+    change can be measured.
 
-    There is nothing to see after the last round, and where no other episode gives the same answer.
+    This is so after the last round, and where no other episode gives the same answer.
     """
 
     effect: Float[np.ndarray, "write episode lag"]
@@ -124,7 +141,13 @@ class _Influence(NamedTuple):
 
 @remembered
 def influence(trial: Trial, channel: str, change: str) -> _Influence:
-    """Change a channel once, in each of the rounds written, and measure all later predictions."""
+    """Measure all later predictions after a channel is changed once, in each of the rounds written.
+
+    Args:
+        trial: the model and its run.
+        channel: of the state.
+        change: a :class:`Change`.
+    """
     predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
     cost = trial.losses(predictions) - trial.own_losses
@@ -133,7 +156,9 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
 
 
 def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
-    """Whether there is a state to change to: for some changes another episode that gives the same answer."""
+    """Return whether there is a state to change to: some changes need another episode that gives
+    the same answer.
+    """
     if change != Change.SAME:
         return np.ones((len(trial.writes), trial.shape[0]), bool)
     if trial.run.layout.kind != "classes":
@@ -148,7 +173,13 @@ def _by_lag(
     values: Float[np.ndarray, "write episode round"],
     counted: Bool[np.ndarray, "write episode"],
 ) -> Float[np.ndarray, "write episode lag"]:
-    """Shift values so that the last axis counts rounds from the round written."""
+    """Move values so that the last axis counts rounds from the round written.
+
+    Args:
+        trial: gives the rounds written.
+        values: by round.
+        counted: other entries become NaN.
+    """
     shifted = np.full(values.shape, np.nan)
     n_rounds = values.shape[2]
     for i, t in enumerate(trial.writes):
@@ -165,7 +196,13 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
 def predict_with(
     trial: Trial, change: str, channel: str = ALL
 ) -> Float[Tensor, "episode round *outcome"]:
-    """Predict with a changed state in every round from the second on."""
+    """Run with a changed state in every round from the second on, and return the predictions.
+
+    Args:
+        trial: the model and its run.
+        change: a :class:`Change`.
+        channel: of the state; all by default.
+    """
     rows = trial.channels[channel]
 
     def change_again(_: object, t: int, state: Tensor) -> Tensor:
@@ -178,9 +215,10 @@ def predict_with(
 
 
 class _Worth(NamedTuple):
-    """The share of the loss that the own state takes away, and the mean distance by which predictions move.
+    """The share of the loss that a state removes, and the mean distance by which predictions move
+    without it.
 
-    ``change`` is what the own state was compared with.
+    ``change`` is what the state was compared with.
     """
 
     change: str
@@ -189,13 +227,17 @@ class _Worth(NamedTuple):
 
 
 def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the worth of what a state says of its own episode, by the change of the highest lower bound."""
+    """Return the gain from a state's information on its episode, by the change with the highest
+    lower bound.
+    """
     worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the worth of the content where it pays; else that of having any state but the initial one."""
+    """Return the gain from the content where it pays; otherwise that from any state instead of the
+    initial one.
+    """
     content_worth = worth_of_content(trial, channel)
     if content_worth.share.low >= THRESHOLDS["worth"].value:
         return content_worth
@@ -204,14 +246,27 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
 @remembered
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
-    """Return the worth of a channel's state compared with a change of it."""
+    """Return the gain from a channel's state compared with a change of it.
+
+    Args:
+        trial: the model and its run.
+        change: a :class:`Change`.
+        channel: of the state; all by default.
+    """
     return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
 
 
 def weigh(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
 ) -> _Worth:
-    """Compare predictions with a changed state with the own ones, in some rounds."""
+    """Compare predictions with a changed state with the unchanged ones, in some rounds.
+
+    Args:
+        trial: the model and its run.
+        changed: predictions with the changed state.
+        change: a :class:`Change`.
+        rounds: that count.
+    """
     whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
     if whole.any():
@@ -227,7 +282,13 @@ def weigh(
 def _saved_by_chance(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], rounds: slice
 ) -> Float[np.ndarray, " episode"]:
-    """Return the loss that the own state takes away by the truth of further episodes."""
+    """Return the loss that the state removes when it is scored by the truth of further episodes.
+
+    Args:
+        trial: the model and its run.
+        changed: predictions with a changed state.
+        rounds: that count.
+    """
     predictions = trial.run.predictions
     saved = []
     for i in range(_N_FURTHER):
@@ -268,7 +329,7 @@ def used(trial: Trial, channel: str) -> Measure:
 
 
 def content(trial: Trial) -> Measure:
-    """Check whether the content of the state counts: another episode's is as much of a state as the own one."""
+    """Check whether the content of the state counts, or another episode's state is as good."""
     threshold = THRESHOLDS["worth"].value
     initial = worth_by(trial, Change.INITIAL).share
     worth = worth_of_content(trial)
@@ -298,7 +359,13 @@ def content(trial: Trial) -> Measure:
 
 
 def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
-    """Return what is said of a state that takes no loss away: predictions may move all the same."""
+    """Return the predicate for a state that does not lower the loss; predictions may still move.
+
+    Args:
+        effect: mean distance of predictions.
+        unused: the predicate where they do not move.
+        unpaid: the predicate where they do.
+    """
     return unused if effect.high < THRESHOLDS["worth"].value else unpaid
 
 
@@ -336,7 +403,7 @@ def lasts(trial: Trial) -> Measure:
 
 
 def _worth_later(trial: Trial, change: str) -> _Worth:
-    """Return the worth of the content one round after the round that reads a changed state."""
+    """Return the gain from the content one round after the round that reads a changed state."""
     rounds = range(1, trial.shape[1] - 1)
     predictions = trial.continued(change_states(trial, rounds, change), rounds, horizon=2)
     later = trial.run.predictions.clone()
@@ -360,7 +427,7 @@ def _describe_decay(trial: Trial) -> str:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Tabulate effect and cost of every change, by channel, at once and some rounds later."""
+    """Return effect and cost of every change, by channel, at once and some rounds later."""
     rows = []
     for channel in trial.channels:
         for change in Change if channel == ALL else EITHER:
@@ -381,7 +448,9 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def by_round(trial: Trial) -> pd.DataFrame:
-    """Tabulate the effect of another episode's state on the prediction of the same round, by channel and round."""
+    """Return the effect of another episode's state on the prediction of the same round, by channel
+    and round.
+    """
     rows = []
     for channel in trial.channels:
         effects = influence(trial, channel, Change.DONOR).effect[..., 0]
@@ -392,7 +461,7 @@ def by_round(trial: Trial) -> pd.DataFrame:
 
 
 def without(trial: Trial) -> pd.DataFrame:
-    """Tabulate worth and effect by channel and by what is read in every round instead of the own state."""
+    """Return gain and effect by channel and by what every round reads in place of the state."""
     rows = []
     for channel in trial.channels:
         for change in (*EITHER, Change.MEAN):
@@ -405,10 +474,11 @@ def without(trial: Trial) -> pd.DataFrame:
 
 
 def presence(trial: Trial) -> pd.DataFrame:
-    """Tabulate the loss of the last round by content and presence of the state that it reads.
+    """Return the loss of the last round by content and presence of the state that it reads.
 
-    The content is the own state's or the mean of all; absent is the initial state. "Own content, no presence" is what
-    sets the episode apart from the others, added to the initial state.
+    The content is that of the state or the mean of all; absent is the initial state. Content
+    without presence is the difference
+    of the state to the mean, added to the initial state.
     """
     last = [trial.shape[1] - 1]
     state = trial.read(last)

@@ -2,14 +2,17 @@
 
     >>> import interp
     >>> from interp.tasks import experts
-    >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 10, 2, seed=0)
+    >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 10, 2,
+    seed=0)
     >>> forgetful = interp.rollout(model, episodes, fwd_hooks=[cut(model)]).predictions
-    >>> split = episodes.advice[..., 0] != episodes.advice[..., 1]             # without memory: a tie
+    >>> split = episodes.advice[..., 0] != episodes.advice[..., 1]             # without memory: a
+    tie
     >>> bool((forgetful[split] == 0.5).all())
     True
 
-With its latents *cut* to the initial ones a model knows nothing of earlier rounds; with them *swapped* it knows as much
-as usual, of another episode. The mean attention of a round is NOT evidence of use: patch it (``interp.interventions``).
+A model with its latents *cut* to the initial ones has no information on earlier rounds. A model
+with *swapped* latents has as much as usual, about another episode. The mean attention of a round is
+NOT evidence of use: patch it (``interp.interventions``).
 """
 
 from __future__ import annotations
@@ -45,9 +48,9 @@ class EvaluationPlan:
     """How models of a task are evaluated.
 
     Attributes:
-        parts: model to the names of what is measured apart, such as the regimes.
-        measure: ``(model, part, n_episodes, seed)`` to what ``tables`` needs of a part. A part depends on nothing else:
-            parts can be measured on different machines.
+        parts: model to the names of what is measured separately, such as the regimes.
+        measure: ``(model, part, n_episodes, seed)`` to what ``tables`` needs of a part. Parts are
+            independent and can be measured on different machines.
         tables: ``(model, parts by name)`` to tidy frames by name; "summary" is the one to print.
         headline: ``(model, n_episodes, seed)`` to the rows of a model card, made by :func:`row`.
         theory: ``(model, n_episodes, seed)`` to checks of what the task's theory says, one a row.
@@ -64,23 +67,29 @@ class EvaluationPlan:
 
 @checked
 def row(what: str, value: Interval, beside: str) -> Row:
-    """A claim with its interval and, beside it, what a reader judges it by: the limit, the baseline, the control."""
+    """Make a row of a model card.
+
+    Args:
+        what: the claim.
+        value: its number with the interval.
+        beside: what a reader compares it with: the limit, the baseline, the control.
+    """
     return {"what": what, **vars(value), "beside": beside}
 
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """What the tables say that hold no numbers, by name."""
+    """Return the sentences of tables without numbers, by name."""
     without_numbers = {name: frame for name, frame in tables.items() if list(frame) == [_NOTE]}
     return {name: str(frame[_NOTE].iloc[0]) for name, frame in without_numbers.items()}
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
-    """What a model predicts in a run, in float64."""
+    """Return what a model predicts in a run, in float64."""
     return np.asarray(run.predictions.double().numpy(force=True))
 
 
 def cut(model: Machine) -> Hook:
-    """A forward hook that replaces all that is carried by what the first round reads."""
+    """Make a forward hook that replaces all that is carried by what the first round reads."""
     layout = model.layout.max_layout
 
     def read_first(latents: Tensor, hook: Any) -> Tensor:
@@ -97,7 +106,16 @@ SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
 def round_attention(
     model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)
 ) -> pd.DataFrame:
-    """The mean attention of every head over episodes and rounds that count; queries and keys are position labels."""
+    """Compute the mean attention of every head over episodes and rounds that count.
+
+    Args:
+        model: a model with attention between the positions of a round.
+        episodes: at least one.
+        rounds: that count.
+
+    Returns:
+        Columns layer, head, query, key, attention; queries and keys are position labels.
+    """
     require(len(episodes) > 0, "no episodes to average over")
     names = patterns(model)
     run = rollout(model, episodes, names_filter=names, rounds=rounds)
@@ -116,12 +134,16 @@ def round_attention(
 
 
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """A table, or in its place the sentence that says why it does not apply, where there is one."""
+    """Return a table, or a table with only the sentence ``said`` if there is one, which says why
+    the first does not apply.
+    """
     return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 
 def lacks_attention(model: Machine) -> str:
-    """A sentence where a machine has no attention between the positions of a round; empty where it has."""
+    """Return a sentence where a machine has no attention between the positions of a round; "" where
+    it has.
+    """
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):
         return lacks(model, "pattern")
@@ -129,7 +151,9 @@ def lacks_attention(model: Machine) -> str:
 
 
 def patterns(model: Machine) -> list[str]:
-    """The hook points of a machine's attention patterns, layer by layer; refused where it has none."""
+    """List the hook points of a machine's attention patterns, layer by layer; refuse a machine
+    without any.
+    """
     if lack := lacks_attention(model):
         raise InputError(
             f"{lack}; its points are {', '.join(model.points)}, which probes and interp.rollout read"

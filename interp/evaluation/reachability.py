@@ -1,7 +1,9 @@
-"""What models of reachability are worth: accuracy by round and depth, beside searches, heuristics and controls.
+"""How well models of reachability perform: accuracy by round and depth, compared with searches,
+heuristics and controls.
 
-Right answers say what was found, not how. First, *is the recurrence needed?* :func:`controlled` runs the same model
-over the same episodes with its latent taken away; one that answers as well does not search by it.
+Right answers show what was found, not how. First, *is the recurrence needed?* :func:`controlled`
+runs the same model over the same episodes with its latent taken away; one that answers as well does
+not search by it.
 
     >>> import interp
     >>> from interp.tasks import reachability
@@ -9,15 +11,15 @@ over the same episodes with its latent taken away; one that answers as well does
     >>> runs = controlled(model, reachability.sample(8, 4, 10, 14, seed=0))
     >>> sorted(runs)
     ['cut', 'discrete', 'frozen', 'reset', 'swapped']
-    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
-    True
+    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both
+    candidates alike True
 
-Second, *is the set used?* :func:`moved` changes the set that the latent holds, one node at a time, and holds the answer
-against what parallel breadth-first search answers with the same change.
+Second, *is the set used?* :func:`moved` changes the set that the latent holds, one node at a time,
+and compares the answer with that of parallel breadth-first search with the same change.
 
     >>> table = moved(model, reachability.sample(16, 4, 10, 14, seed=0, depths=(2,)))
-    >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is added", 1)]
-    0.5
+    >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is
+    added", 1)] 0.5
 
 What each control and move is, and how accuracy is counted: docs/method/reachability.md.
 """
@@ -63,10 +65,13 @@ PARENT, OTHER = "a parent of the negative is added", "another node is added"
 
 
 def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
-    """How sets are read from all that a machine carries, and written into it: two maps.
+    """Return two maps: one reads sets from all that a machine carries, the other writes them into
+    it.
 
-    A handwired transformer's are exact. Others are least squares, in both directions, over a rollout: what varies
-    with a node's membership is what is written. ``episodes``, on which they are fitted, are not those that are studied.
+    A handwired transformer's maps are exact. For other machines both are least squares over a
+    rollout of ``episodes``: what varies
+    with a node's membership is what is written. Fit them on other episodes than those that are
+    studied.
     """
     if has_state_direction(model):
         return model.read_state, partial(write_state, model)
@@ -94,7 +99,7 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
 
 
 def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
-    """The set before every round, Float[episode, round, node]."""
+    """Compute the set before every round, Float[episode, round, node]."""
     refuse_missing("the reading of sets", episodes)
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
     return sets
@@ -103,7 +108,15 @@ def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 def exact_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
-    """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
+    """Compute by round the share of sets that are decoded without an error in any node, with 95 %
+    intervals.
+
+    Args:
+        model: the model.
+        episodes: without missing rounds.
+        read: of :func:`codec`.
+        seed: seed of the bootstrap.
+    """
     latents = rollout(model, episodes).latents[:, 1:-1]
     decoded = read(latents).numpy(force=True) > 0.5
     right = (decoded == (_sets(episodes)[:, 1:] > 0.5)).all(-1)
@@ -116,7 +129,13 @@ def exact_sets(
 
 
 def _discrete(read: Read, write: Write, seed: int) -> Hook:
-    """A forward hook that keeps one of the nodes that a thought added, all of them equally likely."""
+    """Make a forward hook that keeps one of the nodes that a thought added, all of them equally
+    likely.
+
+    Args:
+        read, write: of :func:`codec`.
+        seed: seed of the draw.
+    """
     generator = torch.Generator().manual_seed(seed)
     path: dict[str, Tensor] = {}
 
@@ -142,16 +161,21 @@ def controlled(
     write: Write | None = None,
     seed: int = 0,
 ) -> dict[str, Rollout]:
-    """Runs of the model with its latent cut, reset, frozen and swapped; discrete where sets can be read and written.
+    """Run the model with its latent cut, reset, frozen and swapped; also discrete where sets can be
+    read and written.
 
-    ``read`` and ``write`` are as :func:`codec` gives them; a handwired transformer's own when None.
+    Args:
+        model: the model.
+        episodes: without missing rounds.
+        read, write: of :func:`codec`; a handwired transformer has exact ones when None.
+        seed: seed of the draws.
     """
     refuse_missing("the control of the recurrence", episodes)
     rounds, stored = range(episodes.n_rounds), dict[str, Tensor]()
     middle = rounds[len(rounds) // 2 :][:1]
 
     def repeat_first(latents: Tensor, hook: Any) -> Tensor:
-        """One thought, repeated: every round reads what the first hooked one read."""
+        """Return in every round what the first hooked one read: one thought, repeated."""
         return stored.setdefault("first", latents)
 
     hooks: dict[str, tuple[Sequence[int], Hook]] = {
@@ -176,7 +200,9 @@ def controlled(
 
 
 def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
-    """One of the allowed nodes of each episode, all equally likely; the empty set where no node is allowed."""
+    """Draw one of the allowed nodes of each episode, all equally likely; the empty set where no
+    node is allowed.
+    """
     rng = np.random.default_rng(seed)
     luck = np.where(allowed, rng.random(allowed.shape), -1.0)
     drawn = np.eye(allowed.shape[-1])[luck.argmax(-1)]
@@ -184,7 +210,9 @@ def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
 
 
 def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
-    """What is added to the set and what is taken out, by name, each ``[episode, node]``."""
+    """List what is added to the set and what is removed, by name of the move, each ``[episode,
+    node]``.
+    """
     nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
     target, negative, nothing = (
         nodes[episodes.targets],
@@ -216,11 +244,21 @@ def moved(
     write: Write | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The target's share of the answer after each move, at once and a round later, beside parallel search's.
+    """Measure the target's share of the answer after each move of the set, at once and a round
+    later.
 
-    Sets are moved in round d of an episode whose target is d steps away. Episodes need a round more than their deepest
-    target; those in which a move finds no node are left out. A row a move and delay: ``move``, ``later`` (rounds),
-    ``model`` with ``low`` and ``high``, ``search`` (what parallel breadth-first search answers), ``n``.
+    Sets are moved in round d of an episode with a target d steps away. Episodes in which a move
+    finds no node are left out.
+
+    Args:
+        model: the model.
+        episodes: one round longer than the deepest target needs.
+        read, write: of :func:`codec`; a handwired transformer's exact ones when None.
+        seed: seed of the draws.
+
+    Returns:
+        A row per move and delay: ``move``, ``later`` (rounds), ``model`` with ``low`` and ``high``,
+            ``search`` (what parallel breadth-first search answers), ``n``.
     """
     depths = episodes.depths
     n_needed = depths.max() + 2
@@ -233,7 +271,15 @@ def moved(
         read, write = codec(model)
 
     def move(latents: Tensor, hook: Any, t: int, wanted: _Set) -> Tensor:
-        """In round t, the latents that hold the set ``wanted``, of the episodes whose target is t steps away."""
+        """Write the set ``wanted`` into the latents of round t, in episodes with a target t steps
+        away.
+
+        Args:
+            latents: that the round reads.
+            hook: the hook point; not used.
+            t: the round.
+            wanted: the set, ``[episode, node]``.
+        """
         now = torch.from_numpy(depths == t).to(latents.device)[:, None, None]
         state = torch.from_numpy(wanted).to(latents)
         return torch.where(now, write(latents, state), latents)
@@ -276,7 +322,14 @@ the seed of the episodes that are studied."""
 
 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
-    """How sets are read and written: a handwired transformer's own maps, others' fitted on matched graphs."""
+    """Return maps that read and write sets: exact for a handwired transformer, fitted on matched
+    graphs for other models.
+
+    Args:
+        model: the model.
+        seed: seed of the episodes to fit on.
+        n_episodes: how many, at most.
+    """
     n_fitted = min(n_episodes, _N_FITTED)
     fitted = (
         None
@@ -289,8 +342,15 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 def answers(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
-    """Accuracy by depth and round, a row each with its 95 % interval: the model, every algorithm (``key``), and the
-    model with its latent taken away."""
+    """Compute accuracy by depth and round with 95 % intervals: of the model, every algorithm
+    (``key``), and the model without its latent.
+
+    Args:
+        model: the model.
+        episodes: of one regime.
+        read, write: of :func:`codec`.
+        seed: seed of the draws.
+    """
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
     predicted |= {
@@ -316,14 +376,28 @@ def answers(
 
 
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Episodes of a model's sizes, long enough for the deepest target and one round more."""
+    """Sample episodes of a model's sizes, long enough for the deepest target and one round more.
+
+    Args:
+        model: gives the sizes.
+        regime: of the graphs.
+        n_episodes: to sample.
+        seed: seed of the draws.
+    """
     layout = model.layout
     drawn = sample(n_episodes, 5, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
     return replace(drawn, n_rounds=int(drawn.depths.max()) + 2)
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """The answers in a regime, or the tables of sets by name."""
+    """Measure the answers in a regime, or the tables of sets by name.
+
+    Args:
+        model: the model.
+        part: name of a regime, or of the tables of sets.
+        n_episodes: to sample.
+        seed: seed of the episodes.
+    """
     read, write = reading(model, seed)
     if part in REGIMES:
         return answers(
@@ -341,7 +415,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
+    """Return all tables by name; "summary" holds the accuracy in the last round, one row per regime
+    and depth.
+    """
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")
     last = frame[frame["round"] == last_round]
@@ -355,7 +431,14 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Accuracy at every depth on matched graphs, and a round too early; what a parent moved into the set does."""
+    """Measure accuracy at every depth on matched graphs, also a round too early, and the effect of
+    a parent moved into the set.
+
+    Args:
+        model: the model.
+        n_episodes: to sample.
+        seed: seed of the episodes.
+    """
     read, write = reading(model, seed)
     episodes = episodes_for(model, REGIMES[0], n_episodes, seed)
     frame = answers(model, episodes, read, write, seed)
@@ -379,12 +462,12 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def interval(value: Any, of: str = "estimate") -> Interval:
-    """The number of a row of one of these tables, with its bounds."""
+    """Return the number of a row of one of these tables, with its bounds."""
     return Interval(float(value[of]), float(value["low"]), float(value["high"]))
 
 
 def plan() -> EvaluationPlan:
-    """What ``interp evaluate`` measures of a model of reachability."""
+    """Return what ``interp evaluate`` measures of a model of reachability."""
     return EvaluationPlan(
         lambda model: [*REGIMES, _SETS], _measure, _tables, _headline, min_episodes=16
     )

@@ -5,7 +5,7 @@
     >>> len(plan_of(model).parts(model))
     20
 
-What is measured is the task's to say (:class:`~interp.evaluation.plan.EvaluationPlan`); nothing is computed here.
+The task's :class:`~interp.evaluation.plan.EvaluationPlan` defines what is measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Evaluation(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """The summary."""
+        """Return the summary."""
         return self.tables["summary"]
 
     @property
@@ -46,7 +46,7 @@ class Evaluation(Result):
         return notes(self.tables)
 
     def to_tables(self) -> list[Table]:
-        """The summary, and the theory checks where there are any, for a terminal."""
+        """Return the summary, and the theory checks where there are any, for a terminal."""
         titles = {
             f"{self.settings['model']}, {self.settings['n_episodes']} episodes a regime": "summary"
         }
@@ -64,14 +64,16 @@ class Evaluation(Result):
         return tables
 
     def write(self, folder: str | Path) -> list[Path]:
-        """One CSV per table and ``settings.json``, each written atomically."""
+        """Write one CSV per table and ``settings.json``, each atomically."""
         folder = Path(folder)
         paths = [write_csv(folder / f"{name}.csv", frame) for name, frame in self.tables.items()]
         return [*paths, write_json(folder / "settings.json", self.settings)]
 
 
 def plan_of(model: Machine) -> EvaluationPlan:
-    """How models of this task are evaluated; a task whose record names no evaluation is refused."""
+    """Return how models of this task are evaluated; refuse a task with a record that names no
+    evaluation.
+    """
     task = catalog.of(model)
     if task.evaluation is None:
         raise InputError(
@@ -90,12 +92,17 @@ def evaluate(
     n_jobs: int = 1,
     scheduler: str = "",
 ) -> Evaluation:
-    """Measure everything that the model's task plans, with the checks of its theory where they are asked for.
+    """Measure everything that the model's task plans, with the checks of its theory if
+    ``with_theory``.
 
     Args:
+        model: the model.
         n_episodes: per regime; long episodes use half of it.
+        seed: seed of the episodes.
+        with_theory: check the task's theory, too.
         done: called with 1 after each of the plan's parts.
-        n_jobs, scheduler: workers that measure the parts, as :func:`interp.support.workers.each` takes them.
+        n_jobs, scheduler: workers that measure the parts, as :func:`interp.support.workers.each`
+            takes them.
     """
     plan = plan_of(model)
     used = catalog.of(model).recorded
@@ -130,9 +137,13 @@ def _measured(asked: tuple[Machine, int, int], part: str) -> tuple[str, Any]:
 
 
 def headline(model: Machine, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:
-    """The few numbers that a model card states, a row per claim, each with its 95 % interval over episodes.
+    """Compute the few numbers of a model card, one row per claim, each with its 95 % interval over
+    episodes.
 
-    The main rows use ``n_episodes``, the slower ones a fraction of them.
+    Args:
+        model: the model.
+        n_episodes: of the main rows; slower ones use a fraction of them.
+        seed: seed of the episodes.
     """
     plan = plan_of(model)
     if plan.headline is None:

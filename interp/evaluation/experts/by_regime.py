@@ -1,9 +1,14 @@
-r"""What a model of prediction with expert advice is worth: a table of regimes by predictors, and its curves.
+r"""How well a model of prediction with expert advice performs: a table of regimes by predictors, and
+its curves.
 
-Beside the model stand predictors that need no training and the Bayes predictors, which are the limits. Excess log-loss
-is over the one of the regime's own prior, in nats a round; its expectation, where that predictor is exact, is the KL
-divergence from it (paper, appendix B), given for the model with far less noise. Which they are, and why long episodes
-are scored in windows (:func:`over_lengths`): docs/method/regret.md.
+The table also has predictors that need no training and the Bayes predictors, which are the limits.
+Excess log-loss
+is the loss above that of the Bayes predictor with the regime's prior, in nats a round. Where this
+predictor is exact, the
+expectation of the excess is the KL divergence from it (paper, appendix B), which has far less noise
+and is computed for
+the model. Which predictors these are, and why long episodes are scored in windows
+(:func:`over_lengths`): docs/method/regret.md.
 
 NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
 """
@@ -55,7 +60,9 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:
-    """Return the regimes a model was trained on, but for those that switch among others; "uniform" if handwired."""
+    """Return the regimes a model was trained on, except those that switch between regimes;
+    "uniform" if handwired.
+    """
     training = model.origin.get("training", {})
     trained = training.get("regimes") or ["uniform"]
     regimes = list(dict.fromkeys(trained))
@@ -199,7 +206,13 @@ def _baseline_runs(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tupl
 
 
 def _regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -> pd.DataFrame:
-    """Return regret round by round, with its interval and standard deviation over episodes."""
+    """Return regret round by round, with its interval and standard deviation over episodes.
+
+    Args:
+        run: predictions, with their decision rule.
+        episodes: what was predicted.
+        seed: seed of the bootstrap.
+    """
     over_rounds = regret.regret(run.predictions, episodes, run.decision)
     mean, low, high = bootstrap_mean(over_rounds, seed=seed)
     rounds = np.arange(1, over_rounds.shape[1] + 1)
@@ -223,12 +236,22 @@ def over_lengths(
     windows: Sequence[tuple[int, int]] = _WINDOWS,
     seed: int = 2,
 ) -> Scores:
-    """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of long episodes.
+    """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of
+    long episodes.
 
-    Episodes are of the uniform regime. "accuracy", "excess_log_loss" and "divergence" are over the rounds start to
-    stop, "regret" is of the first ``stop`` rounds; a predictor that was certain and wrong has no log-loss. A model that
-    was trained on another prior than the regime's has that prior's Bayes predictor beside it, too. Windows (start,
-    stop) beyond ``n_rounds`` are cut or left out.
+    Episodes are of the uniform regime. A model that was trained on another prior is also compared
+    with that prior's Bayes predictor.
+
+    Args:
+        model: the model.
+        n_episodes: to sample.
+        n_rounds: of each episode.
+        windows: (start, stop) in rounds; those beyond ``n_rounds`` are cut or left out.
+        seed: seed of the episodes.
+
+    Returns:
+        "accuracy", "excess_log_loss" and "divergence" over the rounds start to stop, and "regret"
+        of the first ``stop`` rounds. A predictor that was certain and wrong has no log-loss.
     """
     n_experts = n_experts_of(model)
     regime = "uniform"

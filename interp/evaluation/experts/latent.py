@@ -1,7 +1,9 @@
-"""What the latent is needed for: accuracy when it is cut, or taken from another episode; and who is attended to.
+"""What the latent is needed for: accuracy when it is cut, or taken from another episode; and who is
+attended to.
 
-What each control says, and beside what it stands: docs/method/regret.md. NOT evidence of what the latent says, only
-that the prediction depends on it; attention says where a head looks, not what it moves.
+What each control shows, and what to compare it with: docs/method/regret.md. NOT evidence of what
+the latent contains, only that the prediction depends on it; attention shows where a head looks, not
+what it moves.
 """
 
 from __future__ import annotations
@@ -31,9 +33,16 @@ from interp.tasks.experts.predictors import PREDICTORS, bayes
 def latent_control(
     model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> Scores:
-    """Accuracy with latents intact (``run``, where it is known), cut and swapped, and what is lost.
+    """Measure accuracy with latents intact, cut and swapped, and the difference to intact ones,
+    paired by episode.
 
-    Beside them stand a majority vote and the Bayes predictor; differences are paired by episode.
+    A majority vote and the Bayes predictor are scored for comparison.
+
+    Args:
+        model: the model.
+        episodes: at least 2.
+        seed: seed of the bootstrap.
+        run: the rollout of ``episodes``; it is run when None.
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
@@ -73,10 +82,19 @@ def attention_to_experts(
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Scores:
-    """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
+    """Measure attention to each expert and to the latent, by every head and on average, at the
+    reading positions.
 
-    Patterns are averaged over ``rounds`` of ``run``, the rollout of ``episodes``. Targets are the "latent", "expert 1"
-    (the most accurate) and so on, and "other"; the share ``without_history`` is that with the latent cut.
+    Args:
+        model: a model with attention between the positions of a round.
+        episodes: without missing rounds.
+        rounds: patterns are averaged over these.
+        seed: seed of the bootstrap.
+        run: the rollout of ``episodes``; it is run when None.
+
+    Returns:
+        Shares of attention. Targets are the "latent", "expert 1" (the most accurate) and so on, and
+        "other"; the share ``without_history`` is that with the latent cut.
     """
     refuse_missing("attention to experts", episodes)
     names = patterns(model)
@@ -115,7 +133,17 @@ def attention_to_experts(
 def _by_target(
     patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]
 ) -> np.ndarray:
-    """``[episode, round, head, query, key] -> [episode, head + 1, reader, target]``, averaged over rounds."""
+    """Sum attention by target, averaged over rounds.
+
+    Args:
+        patterns: ``[episode, round, head, query, key]``.
+        episodes: rank the experts by accuracy.
+        at: positions of the readers, by name.
+        rounds: of the patterns.
+
+    Returns:
+        ``[episode, head + 1, reader, target]``; the last head is the mean of all.
+    """
     paid = patterns[:, :, :, list(at.values())]
     pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]
     by_label = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2)

@@ -1,4 +1,6 @@
-"""What models of expert advice are worth: all tables of ``interp evaluate``, the rows of a card, appendix B."""
+"""How well models of expert advice perform: all tables of ``interp evaluate``, the rows of a card,
+appendix B.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from interp.tasks.experts.predictors import bayes
 
 
 def plan() -> EvaluationPlan:
-    """What ``interp evaluate`` measures of a model of expert advice."""
+    """Return what ``interp evaluate`` measures of a model of expert advice."""
     return EvaluationPlan(
         lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
         _measure,
@@ -44,7 +46,14 @@ _N_ATTENDED = 64  # episodes that attention is averaged over, at most
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Scores of a regime or of long episodes, or the tables that are read from one batch."""
+    """Score one regime or long episodes, or make the tables that are read from one batch.
+
+    Args:
+        model: the model.
+        part: name of a regime, of the long episodes or of the batch.
+        n_episodes: of a regime; long episodes use half.
+        seed: seed of the episodes.
+    """
     if part == _LONG:
         few = max(2, n_episodes // 2)
         lack = _lacks_room(model, by_regime.LONGEST)
@@ -57,7 +66,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _lacks_room(model: Machine, n_rounds: int) -> str:
-    """A sentence where a channel that grows has no room for so many rounds; empty where all have."""
+    """Return a sentence where a channel that grows has no room for so many rounds; "" where all
+    have.
+    """
     n_possible = room(model, n_rounds)
     return (
         ""
@@ -67,7 +78,14 @@ def _lacks_room(model: Machine, n_rounds: int) -> str:
 
 
 def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
-    """What the latent is needed for, calibration, and attention to experts, by the table's name."""
+    """Measure what the latent is needed for, calibration, and attention to experts; return frames
+    by the table's name.
+
+    Args:
+        model: the model.
+        n_episodes: to sample.
+        seed: seed of the episodes.
+    """
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
     calibrated = []
@@ -94,7 +112,7 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
 
 
 def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """All tables of a model of expert advice, by name."""
+    """Return all tables of a model of expert advice, by name."""
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
     frame = pd.concat([part["regimes"].to_frame() for part in by_name], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
@@ -122,7 +140,14 @@ _SHIFTED = ("stratified", "flat", "anti-signal")
 
 
 def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """The claims about a model of expert advice; see :func:`interp.evaluation.suite.headline`."""
+    """Return the claims about a model of expert advice; see
+    :func:`interp.evaluation.suite.headline`.
+
+    Args:
+        model: the model.
+        n_episodes: of each regime.
+        seed: seed of the episodes.
+    """
     main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
     scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)[
         "regimes"
@@ -193,7 +218,14 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def _theory(model: Machine, n_episodes: int, seed: int) -> pd.DataFrame:
-    """The paper's appendix B, one row per statement; the last two on a learned model's own predictions, too."""
+    """Check the paper's appendix B, one row per statement; the last two also on a learned model's
+    predictions.
+
+    Args:
+        model: the model.
+        n_episodes: on which a learned model is checked.
+        seed: seed of the episodes.
+    """
     checks = theory.check(seed=seed)
     if not model.is_handwired:
         checks += theory.excess_is_divergence(model, n_episodes, seed)

@@ -34,7 +34,7 @@ _ROUNDING = 1e-6  # a probability may leave [0, 1] by this much: a float32 model
 
 
 def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
-    """``predictions`` as Float[episode, round]."""
+    """Validate predictions, and return them as Float[episode, round]."""
     p = np.asarray(predictions, dtype=np.float64)
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
     require(p.shape == episodes.labels.shape, f"predictions have shape {p.shape} but {wanted}")
@@ -51,7 +51,13 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
 def mistakes(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """Expected mistakes of each round, in [0, 1]; NaN in a missing one."""
+    """Compute the expected mistakes of each round, in [0, 1]; NaN in a missing one.
+
+    Args:
+        predictions: P(y=1) [episode, round].
+        episodes: what was predicted.
+        decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
+    """
     p = _check_predictions(predictions, episodes)
     require_known("decision", decision, ("threshold", "sample"))
     if decision == "threshold":
@@ -65,14 +71,23 @@ def mistakes(
 def regret(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """The regret after each round over the best expert of the rounds until then, never clipped."""
+    """Compute the regret after each round over the best expert of the rounds until then, never
+    clipped.
+
+    Args:
+        predictions: P(y=1) [episode, round].
+        episodes: what was predicted.
+        decision: "threshold" or "sample", see :func:`mistakes`.
+    """
     wrong = ~episodes.correct & episodes.counted[..., None]
     of_best = wrong.cumsum(axis=1).min(axis=-1)
     return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - of_best
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
-    """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong, NaN in a missing round."""
+    """Compute ``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was
+    wrong, NaN in a missing round.
+    """
     p = _check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
         is_one = episodes.labels == 1
@@ -83,7 +98,13 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
 def excess_log_loss(
     predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes
 ) -> _PerRound:
-    """Log-loss of ``predictions`` minus that of ``reference``, which must be finite, round by round, in nats."""
+    """Compute log-loss minus that of a reference, round by round, in nats.
+
+    Args:
+        predictions: P(y=1) [episode, round].
+        reference: P(y=1) [episode, round] with finite log-loss.
+        episodes: what was predicted.
+    """
     bound = log_loss(reference, episodes)
     require(
         not np.isinf(bound).any(),
@@ -103,10 +124,12 @@ def score(
     reference_name: str = "reference",
     seed: int = 0,
 ) -> Scores:
-    """Score predictions against the truth and the best expert: "accuracy", "regret" after the last round, "log_loss".
+    """Score predictions against the truth and the best expert: "accuracy", "regret" after the last
+    round, "log_loss".
 
-    Log-loss is in nats a round, and infinite where a predictor was certain and wrong. With a ``reference``, usually the
-    Bayes predictor's predictions, "excess_log_loss" is the log-loss above its own.
+    Log-loss is in nats a round, and infinite where a predictor was certain and wrong. With a
+    ``reference``, usually the Bayes predictor's predictions, "excess_log_loss" is the log-loss
+    above that of the reference.
 
     Args:
         predictions: P(y=1) [episode, round].
@@ -167,16 +190,16 @@ class Calibration(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per bin."""
+        """Return one row per bin."""
         return self.bins
 
     @property
     def sentence(self) -> str:
-        """The error beside that of perfect calibration."""
+        """State the error, and that of perfect calibration."""
         return f"The calibration error is {self.error:.3g}; a perfectly calibrated predictor has {self.chance}."
 
     def _draw(self, figures: Any) -> Any:
-        """The reliability diagram."""
+        """Draw the reliability diagram."""
         return figures.calibration(self.bins)
 
 
@@ -184,7 +207,14 @@ class Calibration(Result):
 def calibration(
     predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int = 10, seed: int = 0
 ) -> Calibration:
-    """The reliability table of ``predictions`` P(y=1) [episode, round]."""
+    """Make the reliability table of predictions.
+
+    Args:
+        predictions: P(y=1) [episode, round].
+        episodes: what was predicted.
+        n_bins: of equal width in [0, 1].
+        seed: seed of the bootstrap.
+    """
     require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
     p = _check_predictions(predictions, episodes)
     b = len(p)

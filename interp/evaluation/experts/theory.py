@@ -43,7 +43,13 @@ class _LatentExpertEpisodes:
 def _sample_latent_expert(
     n_episodes: int, n_rounds: int, n_experts: int, seed: int = 0
 ) -> _LatentExpertEpisodes:
-    """Episodes of the appendix's model with two outcomes, Dirichlet(2) predictions and a Dirichlet(1) prior."""
+    """Sample the appendix's model with two outcomes, Dirichlet(2) predictions and a Dirichlet(1)
+    prior.
+
+    Args:
+        n_episodes, n_rounds, n_experts: sizes, at least 1.
+        seed: seed of the draws.
+    """
     for name, size in {
         "n_episodes": n_episodes,
         "n_rounds": n_rounds,
@@ -64,7 +70,9 @@ def _sample_latent_expert(
 
 
 def _posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
-    """P(I* = i | history) before each round, and after the last, from the definition: prior times all likelihoods."""
+    """Compute P(I* = i | history) before each round and after the last, from the definition: prior
+    times all likelihoods.
+    """
     evidence = np.log(episodes.likelihoods).cumsum(axis=1)
     start = np.zeros_like(evidence[:, :1])
     evidence_before = np.concatenate([start, evidence], axis=1)
@@ -74,7 +82,9 @@ def _posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode ro
 def _multiplicative_weights(
     episodes: _LatentExpertEpisodes,
 ) -> Float[np.ndarray, "episode round_plus_1 expert"]:
-    """The weights of multiplicative weights with eta = 1, losses ``-log p_i(Y)`` and the prior as start."""
+    """Compute the weights of multiplicative weights with eta = 1, losses ``-log p_i(Y)`` and the
+    prior as start.
+    """
     shape = (len(episodes.outcomes), len(episodes.prior))
     path = [np.broadcast_to(episodes.prior, shape)]
     for likelihoods in np.moveaxis(episodes.likelihoods, 1, 0):
@@ -87,7 +97,9 @@ def _multiplicative_weights(
 def _mixture_log_loss(
     logits: _Weights, likelihoods: _Weights
 ) -> tuple[Float[np.ndarray, "*any"], _Weights]:
-    """``-log sum_i w_i r_i``, one round's loss of the mixture, and its gradient in the logits: ``w - w+``."""
+    """Compute ``-log sum_i w_i r_i``, one round's loss of the mixture, and its gradient in the
+    logits: ``w - w+``.
+    """
     weights = special.softmax(logits, axis=-1)
     joint = weights * likelihoods
     loss = special.logsumexp(logits, axis=-1) - special.logsumexp(logits, b=likelihoods, axis=-1)
@@ -116,7 +128,13 @@ class _TheoryCheck:
 
 
 def _equal_means(claim: str, left: np.ndarray, right: np.ndarray) -> _TheoryCheck:
-    """Whether two numbers of every episode have one mean: the means may differ by four standard errors."""
+    """Check whether two numbers of every episode have one mean: the means may differ by four
+    standard errors.
+
+    Args:
+        claim: in words.
+        left, right: ``[episode]``.
+    """
     difference = left - right
     bound = np.inf
     if len(difference) > 1:
@@ -130,9 +148,10 @@ def _equal_means(claim: str, left: np.ndarray, right: np.ndarray) -> _TheoryChec
 def _excess_and_divergence(
     weights: Float[np.ndarray, "episode round expert"], episodes: _LatentExpertEpisodes
 ) -> tuple[Float[np.ndarray, " episode"], Float[np.ndarray, " episode"]]:
-    """Each episode's summed excess log-loss of ``q_t = sum_i w_{t,i} p_{t,i}`` over the posterior mixture, and its KL.
+    """Compute each episode's summed excess log-loss of ``q_t = sum_i w_{t,i} p_{t,i}`` over the
+    posterior mixture, and its KL.
 
-    In nats; equal in expectation, not episode by episode.
+    Both are in nats. They are equal in expectation, not episode by episode.
     """
     mixtures = _posterior(episodes)[:, :-1], weights
     best, forecasts = (
@@ -147,9 +166,15 @@ def _excess_and_divergence(
 def _every_history(
     n_rounds: int = 6, n_experts: int = 3, seed: int = 0
 ) -> tuple[_LatentExpertEpisodes, Float[np.ndarray, " episode"]]:
-    """All histories that the same forecasts of the experts can meet, one an episode, and the probability of each.
+    """List all histories that the same forecasts of the experts can meet, one an episode, with
+    their probabilities.
 
     ``experts`` is -1 throughout: an episode is a history, whichever expert made it.
+
+    Args:
+        n_rounds: at most 16, so at most 65,536 histories.
+        n_experts: whose forecasts are drawn.
+        seed: seed of the forecasts.
     """
     many = (
         f"2 outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
@@ -163,10 +188,13 @@ def _every_history(
 
 
 def _corollary(seed: int = 0) -> _TheoryCheck:
-    """The corollary for five learners that are not multiplicative weights, exactly: expectations over every history.
+    """Check the corollary exactly, over every history, for five learners that are not
+    multiplicative weights.
 
-    They update at four wrong rates, and with the experts exchanged. ``error`` is the most by which a learner's summed
-    KL exceeds its excess risk; ``left`` and ``right`` are the two of the learner with the largest.
+    They update at four wrong rates, and with the experts exchanged. ``error`` is the largest amount
+    by which a learner's summed
+    KL exceeds its excess risk. ``left`` and ``right`` are the two of the learner with the largest
+    KL.
     """
     episodes, probabilities = _every_history(seed=seed)
     right = np.log(_posterior(episodes)[:, :-1])
@@ -186,9 +214,14 @@ def _corollary(seed: int = 0) -> _TheoryCheck:
 def check(
     n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: int = 0
 ) -> list[_TheoryCheck]:
-    """The four statements: three on simulated episodes of the appendix's model, the corollary over every history.
+    """Check the four statements: three on simulated episodes of the appendix's model, the corollary
+    over every history.
 
     The simulated identity may miss by four standard errors (false alarms: 6 in 100,000 seeds).
+
+    Args:
+        n_episodes, n_rounds, n_experts: sizes of the simulation.
+        seed: seed of the draws.
     """
     episodes = _sample_latent_expert(n_episodes, n_rounds, n_experts, seed=seed)
     update = np.abs(_posterior(episodes) - _multiplicative_weights(episodes)).max()
@@ -211,10 +244,17 @@ def check(
 
 
 def excess_is_divergence(model: Machine, n_episodes: int, seed: int = 0) -> list[_TheoryCheck]:
-    """A model's summed excess log-loss over the Bayes predictor, which is the true conditional, against the summed KL.
+    """Compare a model's summed excess log-loss over the Bayes predictor, the true conditional, with
+    the summed KL.
 
-    They are equal in expectation: the means may differ by four standard errors. The second check is the corollary: the
+    They are equal in expectation: the means may differ by four standard errors. The second check is
+    the corollary: the
     KL is at most the excess, with the same allowance.
+
+    Args:
+        model: the model.
+        n_episodes: of 100 rounds each.
+        seed: seed of the episodes.
     """
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 3)
     predictions, best = by_regime.predict(model, episodes), bayes(episodes).predictions

@@ -1,9 +1,12 @@
 """Does a policy agree with tabular Q-learning, and is that evidence that it bootstraps?
 
-The target of a round is a greedy action by the table after the update; a policy that selects before it updates is
-scored with ``table="before"``. Agreement is given on untied steps, and over all steps under random ties. Beside it
-stands that of a table which never bootstraps (gamma = 0), and the *disputed* steps: there, and only there, agreement
-shows bootstrapping. :func:`followed_discount` asks which discount the choices follow, from behaviour alone. NOT
+The target of a round is a greedy action by the table after the update; a policy that selects before
+it updates is
+scored with ``table="before"``. Agreement is measured on untied steps, and over all steps under
+random ties. The baseline
+is a table which never bootstraps (gamma = 0). On the *disputed* steps, and only there, agreement
+shows bootstrapping. :func:`followed_discount` finds the discount that the choices follow, from
+behaviour alone. NOT
 evidence of how the policy computes its choice.
 
 The traps, how large they are, and how a discount is estimated: docs/method/playing.md.
@@ -62,16 +65,19 @@ def agreement(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Scores:
-    """Compare a policy with the greedy actions of the episodes' tables: by quantity and phase of the episodes.
+    """Compare a policy with the greedy actions of the episodes' tables: by quantity and phase of
+    the episodes.
 
-    The phases are "all" rounds and the "early", "middle" and "late" thirds. ``n_steps`` beside a number says how many
-    steps it rests on; it is NaN where there was none.
+    The phases are "all" rounds and the "early", "middle" and "late" thirds. ``n_steps`` is the
+    number of steps that a number is the mean of; the number is NaN where there was none.
 
     Args:
-        predictions: probabilities ``[episode, round, action]`` (the choice is the largest, lowest index on ties) or
-            choices ``[episode, round]``; one array per batch when ``episodes`` holds several batches.
-        table: "after" scores ``argmax Q_{t+1}(s_{t+1}, .)``, the data's target; "before" ``argmax Q_t(s_{t+1}, .)``,
-            that of a machine which chooses before it updates. They differ only where ``s_{t+1} = s_t``.
+        predictions: probabilities ``[episode, round, action]`` (the choice is the largest, lowest
+            index on ties) or choices ``[episode, round]``; one array per batch when ``episodes``
+            holds several batches.
+        table: "after" scores ``argmax Q_{t+1}(s_{t+1}, .)``, the data's target; "before" ``argmax
+            Q_t(s_{t+1}, .)``, that of a machine which chooses before it updates. They differ only
+            where ``s_{t+1} = s_t``.
     """
     pairs = one_each("predictions", predictions, episodes)
     batches = [batch for _, batch in pairs]
@@ -184,7 +190,13 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
 
 
 def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
-    """Count hits and steps of every quantity."""
+    """Count hits and steps of every quantity.
+
+    Args:
+        policy: choices, and probabilities where there are any.
+        batch: episodes, with their tables.
+        table: "after" or "before" the update.
+    """
     greedy = _greedy(batch, table)
     greedy_gamma0 = _greedy(batch.relearned(gamma=0.0), table)
     n_greedy = greedy.sum(axis=-1)
@@ -248,10 +260,17 @@ def followed_discount(
     table: Literal["after", "before"] = "after",
     seed: int = 0,
 ) -> Scores:
-    """Compute the agreement of choices ``[episode, round]``, one array per batch, with the tables of each discount.
+    """Compute the agreement of choices with the tables of each discount.
 
-    ``best`` beside every number is the discount that choices follow best: the middle of those that tie, with an
-    interval over all of them.
+    Args:
+        choices: ``[episode, round]``, one array per batch.
+        batches: episodes.
+        table: "after" or "before" the update, see :func:`agreement`.
+        seed: seed of the bootstrap.
+
+    Returns:
+        Agreement by discount. The column ``best`` is the discount that choices follow best: the
+        middle of those that tie, with an interval over all of them.
     """
     for chosen, batch in one_each("choices", choices, batches):
         require(
@@ -282,7 +301,15 @@ def followed_discount(
 def _greedy_rounds(
     choices: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], gamma: float, table: str
 ) -> NDArray[np.float64]:
-    """Return, per episode, in how many rounds a greedy action of the tables of ``gamma`` is expected to be chosen."""
+    """Return, per episode, the expected number of rounds in which a greedy action of the tables of
+    ``gamma`` is chosen.
+
+    Args:
+        choices: ``[episode, round]``, one array per batch.
+        batches: episodes.
+        gamma: the discount.
+        table: "after" or "before" the update.
+    """
     per_batch = []
     for chosen, batch in zip(choices, batches, strict=True):
         greedy = _greedy(batch.relearned(gamma=gamma), table)

@@ -1,9 +1,14 @@
-r"""What models of Q-learning are worth: agreement with the table, effective rates, returns when they act.
+r"""How well models of Q-learning perform: agreement with the table, effective rates, returns when
+they act.
 
-Agreement with ``argmax_a Q(s_{t+1}, a)`` (:mod:`interp.evaluation.qlearning.agreement`) is measured over all sizes that
-the model serves, with lengths spread evenly over 10 to 50 rounds. Controls are *repeat last* (the action just taken),
-*chance* (a uniform draw), and the model with its latents *cut*. Where a round holds the model's own choice, ``commit``
-says whose was fed: "target", the table's, leaks the answer into the state. NOT evidence of how the choice is made.
+Agreement with ``argmax_a Q(s_{t+1}, a)`` (:mod:`interp.evaluation.qlearning.agreement`) is measured
+over all sizes that
+the model serves, with lengths spread evenly over 10 to 50 rounds. Controls are *repeat last* (the
+action just taken),
+*chance* (a uniform draw), and the model with its latents *cut*. Where a round holds a choice that
+the model committed to, ``commit``
+says which one was fed: "own", the model's, or "target", the table's, which leaks the answer into
+the state. NOT evidence of how the choice is made.
 """
 
 from __future__ import annotations
@@ -66,9 +71,17 @@ def sample(
     n_rounds: tuple[int, int] = (10, 50),
     seed: int = 1,
 ) -> list[MDPEpisodes]:
-    """Sample fresh episodes over all sizes that a model serves, one batch per size, lengths spread evenly over a range.
+    """Sample fresh episodes over all sizes that a model serves, one batch per size, lengths spread
+    evenly over a range.
 
-    A model that reads each round's draw is told to choose greedily.
+    A model that reads each round's draw gets draws that make it choose greedily.
+
+    Args:
+        model: the model.
+        regime: of the MDPs.
+        n_episodes: over all sizes.
+        n_rounds: (lowest, highest) number of rounds.
+        seed: seed of the episodes.
     """
     low, high = n_rounds
     require(
@@ -110,7 +123,13 @@ def evaluate(
 ) -> Scores:
     """Compute agreement of a model and of three controls with tabular Q-learning, regime by regime.
 
-    ``n_episodes`` are per regime, over all sizes; ``commit`` says whose a* is fed, "own" or "target".
+    Args:
+        model: the model.
+        regimes: at least one.
+        n_episodes: per regime, over all sizes.
+        n_rounds: (lowest, highest) number of rounds.
+        commit: which a* is fed, "own" (the model's) or "target" (the table's).
+        seed: seed of the episodes.
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     table = reference_table(model)
@@ -143,7 +162,14 @@ def evaluate(
 def _predictions(
     model: Machine, batches: Sequence[MDPEpisodes], commit: str, seed: int
 ) -> dict[str, list[np.ndarray]]:
-    """Return what the model, the model without latents, and two rules choose in each batch."""
+    """Return what the model, the model without latents, and two rules choose in each batch.
+
+    Args:
+        model: the model.
+        batches: episodes.
+        commit: which a* is fed, "own" or "target".
+        seed: seed of random choices.
+    """
     rng = np.random.default_rng([seed, 1])
     predictions: dict[str, list[np.ndarray]] = {
         key: [] for key in (MODEL, "cut", "repeat_last", "chance")
@@ -180,7 +206,14 @@ _SUMMARISED = (
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Measure a part: scores of a regime, read or played, or a table."""
+    """Measure a part: scores of a regime, read or played, or a table.
+
+    Args:
+        model: the model.
+        part: its name.
+        n_episodes: of a regime.
+        seed: seed of the episodes.
+    """
     if part.startswith(_PLAYED):
         return returns.evaluate(
             model, [part.removeprefix(_PLAYED)], n_episodes=n_episodes // 2, seed=seed + 2
@@ -198,7 +231,13 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
-    """Return the discount that a model's choices on the training grid follow."""
+    """Return the discount that a model's choices on the training grid follow.
+
+    Args:
+        model: the model.
+        n_episodes: over all sizes.
+        seed: seed of the episodes.
+    """
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
     return followed_discount(choices, batches, table=reference_table(model), seed=seed)
@@ -246,7 +285,13 @@ _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a card: agreement, the discount that is followed, rates, returns."""
+    """Return the rows of a card: agreement, the discount that is followed, rates, returns.
+
+    Args:
+        model: the model.
+        n_episodes: of the main rows; slower ones use fewer.
+        seed: seed of the episodes.
+    """
     return [
         *_agreement_rows(model, n_episodes, seed),
         *_rate_rows(model, n_episodes, seed),
@@ -255,7 +300,11 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows on agreement in the grid, and on the discount that choices follow."""
+    """Return the rows on agreement in the grid, and on the discount that choices follow.
+
+    Args:
+        model, n_episodes, seed: as in :func:`_headline`.
+    """
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
 
     def number(quantity: str, key: str = MODEL) -> Interval:
@@ -288,7 +337,11 @@ def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def _rate_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows on what a decoded table does, beside an untrained copy's."""
+    """Return the rows on the rates of a decoded table, with an untrained copy's for comparison.
+
+    Args:
+        model, n_episodes, seed: as in :func:`_headline`.
+    """
     scores = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
     keys = {
         "effective alpha of the table in its latents": ("alpha", "instruments"),
@@ -305,7 +358,11 @@ def _rate_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def _return_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows on what it earns, by its choices alone and exploring."""
+    """Return the rows on what it earns, by its choices alone and exploring.
+
+    Args:
+        model, n_episodes, seed: as in :func:`_headline`.
+    """
     horizons = returns.HORIZONS
     played = returns.evaluate(
         model, _HEADLINE_PLAYED, n_episodes=max(6, n_episodes // 8), horizons=horizons, seed=seed

@@ -1,9 +1,10 @@
 """The learning rate and discount that a decoded Q-table behaves as if it used.
 
-The paper's update is read as a regression of decoded changes on their two causes, by instruments and by least squares.
-Instruments repair the noise of a decoding and not its bias, such as a ridge probe's. :func:`evaluate` sets three
-controls beside a model. A gamma near .9 says something only where R2 is near 1 and the untrained model's is not. NOT
-evidence of use: a table can be decodable and idle.
+The paper's update is read as a regression of decoded changes on their two causes, by instruments
+and by least squares. Instruments repair the noise of a decoding and not its bias, such as a ridge
+probe's. :func:`evaluate` compares a model with three controls. A gamma near .9 is informative only
+where R2 is near 1 and the untrained model's is not. NOT evidence of use: a table can be decodable
+and idle.
 
 The regression, its instruments and what an untrained model gave: docs/method/playing.md.
 """
@@ -66,7 +67,8 @@ class _Moments:
 
 
 def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
-    """Regress the decoded change of Q(s_t, a_t) on its two causes: "alpha" and "gamma" by both methods.
+    """Compute "alpha" and "gamma" by both methods, from a regression of the decoded change of
+    Q(s_t, a_t) on its two causes.
 
     Args:
         tables: decoded Q-tables ``[episode, round + 1, state, action]``, one array per batch.
@@ -74,7 +76,8 @@ def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
         seed: of the bootstrap.
 
     Raises:
-        InputError: changes that determine no rates, of a constant table or of rewards that are all zero.
+        InputError: changes that determine no rates, of a constant table or of rewards that are all
+            zero.
     """
     pairs = one_each("tables", tables, episodes)
     batches = [batch for _, batch in pairs]
@@ -94,10 +97,12 @@ def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
 
 
 def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
-    """Run the same regression for every episode on its own, by instruments: few rounds each, so expect scatter.
+    """Run the same regression for every episode separately, by instruments; few rounds give much
+    scatter.
 
     Returns:
-        Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
+        Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no
+        rates.
     """
     moments = _moments(tables, episodes)
     slopes = np.full((len(moments.zx), 2), np.nan)
@@ -144,7 +149,16 @@ def _moments(decoded: Any, batch: MDPEpisodes) -> _Moments:
 
 
 def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Interval]:
-    """Return alpha and gamma from per-episode moments of the slopes (alpha, alpha gamma)."""
+    """Return alpha and gamma from per-episode moments of the slopes (alpha, alpha gamma).
+
+    Args:
+        left: moments of the causes, ``[episode, 2, 2]``.
+        right: moments of the causes with the changes, ``[episode, 2]``.
+        weights: of the resamples, ``[resample, episode]``.
+
+    Raises:
+        InputError: changes that determine no rates.
+    """
     total = left.sum(axis=0)
     require(
         bool(np.linalg.cond(total) < _MOST_ILL_CONDITIONED),
@@ -168,9 +182,17 @@ def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Inte
 def decode(
     model: Machine, episodes: MDPEpisodes, *, seed: int = 0, run: Rollout | None = None
 ) -> Float[np.ndarray, "episode steps state action"]:
-    """Return the tables that a model carries before each round and after the last: exact, or decoded out of fold.
+    """Return the tables that a model carries before each round and after the last: exact, or
+    decoded out of fold.
 
-    Each column is decoded from its slot's latent, or from all that is carried where a machine has no such slots.
+    Each column is decoded from its slot's latent, or from all that is carried where a machine has
+    no such slots.
+
+    Args:
+        model: the model.
+        episodes: one batch.
+        seed: seed of the folds.
+        run: the rollout of ``episodes``; it is run when None.
     """
     run = rollout(model, episodes) if run is None else require_own(run, model, episodes)
     latents = run.latents
@@ -189,7 +211,8 @@ def decode(
 
 @checked
 def evaluate(model: Machine, *, n_episodes: int = 256, n_rounds: int = 50, seed: int = 3) -> Scores:
-    """Compute effective alpha and gamma of what a model's latents hold, with intervals and three controls.
+    """Compute effective alpha and gamma of the table decoded from a model's latents, with intervals
+    and three controls.
 
     Args:
         model: any machine of Q-learning.
@@ -198,8 +221,9 @@ def evaluate(model: Machine, *, n_episodes: int = 256, n_rounds: int = 50, seed:
         seed: of episodes, folds and bootstrap.
 
     Returns:
-        By source ("model", "true table", "gamma = 0 table" and, unless it overflows, "untrained model"), rate and
-        method; R2 is the share of the table's variance that is decoded on held-out episodes.
+        By source ("model", "true table", "gamma = 0 table" and, unless it overflows, "untrained
+        model"), rate and method; R2 is the share of the table's variance that is decoded on
+        held-out episodes.
     """
     sizes = representative_sizes(model)
     per_size = -(-n_episodes // len(sizes))
@@ -247,7 +271,13 @@ def _true_tables(batches: Sequence[MDPEpisodes]) -> list[np.ndarray]:
 def _decode_untrained(
     model: Machine, batches: Sequence[MDPEpisodes], seed: int
 ) -> list[np.ndarray] | None:
-    """Decode tables from an untrained copy; None where its latents overflow, as linear heads may."""
+    """Decode tables from an untrained copy; None where its latents overflow, as linear heads may.
+
+    Args:
+        model: copied in shape.
+        batches: episodes.
+        seed: seed of the weights and the folds.
+    """
     fresh = untrained(model, seed)
     runs = [rollout(fresh, batch) for batch in batches]
     overflows = any(not run.latents.isfinite().all() for run in runs)
@@ -259,7 +289,13 @@ def _decode_untrained(
 
 
 def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int) -> Interval:
-    """Return the share of the variance about each size's mean table entry, pooled."""
+    """Return the R2 of decoded tables about each size's mean table entry, pooled over sizes.
+
+    Args:
+        tables: decoded, one array per batch.
+        batches: episodes, with the true tables.
+        seed: seed of the bootstrap.
+    """
     missed = []
     total = []
     for decoded, batch in zip(tables, batches, strict=True):

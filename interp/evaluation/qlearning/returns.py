@@ -2,13 +2,15 @@ r"""What agents earn: cumulative reward, and where it lies between a random and 
 
     normalised score = sum_e (x_e - random_e) / sum_e (optimal_e - random_e)
 
-over episodes e, with x the sum of rewards, and both references computed exactly (backward induction) from the state
-where the episode started. A ratio of sums, since single MDPs where all policies earn the same would otherwise divide by
-nearly 0. It can leave [0, 1]: x holds luck. On the grid random earns 70-80 % of the optimum.
+over episodes e, with x the sum of rewards, and both references computed exactly (backward
+induction) from the state where the episode started. A ratio of sums, since single MDPs where all
+policies earn the same would otherwise divide by nearly 0. It can leave [0, 1]: x holds luck. On the
+grid random earns 70-80 % of the optimum.
 
-:func:`evaluate` lets a model play, by its choices alone and exploring (a random action with probability .2), and so do
-tabular learners with the same MDPs, starts and luck. Nothing told the model which of several tied choices to take: its
-peer, exploring, is the epsilon-greedy learner that breaks ties at random.
+:func:`evaluate` lets a model play, by its choices alone and exploring (a random action with
+probability .2), and so do tabular learners with the same MDPs, starts and luck. The model was not
+trained to break ties in one way: when it explores, its peer is the epsilon-greedy learner that
+breaks ties at random.
 """
 
 from __future__ import annotations
@@ -110,10 +112,10 @@ def evaluate(
     horizons: Sequence[int] = HORIZONS,
     seed: int = 4,
 ) -> dict[str, Scores]:
-    """Let a model and tabular agents act in fresh MDPs of each regime, under the same luck.
+    """Run a model and tabular agents in fresh MDPs of each regime, under the same luck.
 
-    "returns" are by regime, agent, horizon and quantity ("score" is the normalised return), "reward_rates" the mean
-    reward a round by regime, agent and first round of a window.
+    "returns" are by regime, agent, horizon and quantity ("score" is the normalised return),
+    "reward_rates" the mean reward a round by regime, agent and first round of a window.
 
     Args:
         n_episodes: per regime, over the representative sizes.
@@ -152,7 +154,14 @@ def evaluate(
 def _played_by_all(
     model: Machine, mdps: Sequence[MDPs], n_rounds: int, seed: int
 ) -> dict[str, list[MDPEpisodes]]:
-    """Let the model, with and without exploration, and tabular agents play the same MDPs."""
+    """Run the model, with and without exploration, and tabular agents in the same MDPs.
+
+    Args:
+        model: the model.
+        mdps: a batch per size.
+        n_rounds: to play.
+        seed: seed of the luck.
+    """
     exploration = {MODEL: 0.0, EXPLORING: tabular.AGENTS["epsilon-greedy"].epsilon}
     played: dict[str, list[MDPEpisodes]] = {}
     for key, epsilon in exploration.items():
@@ -169,7 +178,13 @@ def _played_by_all(
 
 
 def _reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
-    """Return the mean reward a round in the window that begins at ``start``."""
+    """Return the mean reward a round in one window.
+
+    Args:
+        batches: episodes that were played.
+        start: first round of the window.
+        seed: seed of the bootstrap.
+    """
     windows = [batch.rewards[:, start : start + _WINDOW] for batch in batches]
     sums = np.concatenate([_sums(window) for window in windows])
     lengths = np.concatenate([np.full(len(window), window.shape[1]) for window in windows])
@@ -179,6 +194,13 @@ def _reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Inter
 def _scores(
     by: tuple[str, ...], numbers: dict[tuple[Any, ...], Interval], settings: dict[str, Any]
 ) -> Scores:
-    """Make scores that say of each player whether it committed its own choice, as only models do."""
+    """Make scores with a column ``commit``: "own" for models, which commit their choice, "" for
+    agents.
+
+    Args:
+        by: names of the parts of a key.
+        numbers: by key.
+        settings: what was measured and how.
+    """
     beside = {key: {"commit": "" if key[1] in _AGENTS else "own"} for key in numbers}
     return Scores(by, numbers, settings, beside)
