@@ -1,9 +1,10 @@
-"""A task of your own in few lines: something is heard in each round, an outcome is predicted, and told.
+"""A new task in few lines: each round has an input, then an outcome is predicted and revealed.
 
     <w> <z> x p? | y w?                  one of several inputs
-    <w> <z> x_1 ... x_n p? | y pay w?    a vector, its numbers as payloads; what the outcome paid, where it pays
+    <w> <z> x_1 ... x_n p? | y pay w?    a vector, its numbers as payloads; what the outcome paid,
+    where it pays
 
-What is predicted is one of several outcomes, or a number. A sampler of plain arrays is the whole of the data:
+The prediction is one of several outcomes, or a number. A sampler of plain arrays provides all data:
 
     >>> import numpy as np
     >>> def draw(n_episodes, n_rounds, seed):
@@ -51,12 +52,13 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SeriesEpisodes(BaseEpisodes):
-    """What was heard and what came out.
+    """The inputs and outcomes of a batch of episodes.
 
     Attributes:
-        inputs: which one of several was heard, ``[episode, round]``, or a vector, ``[episode, round, number]``.
-        outcomes: which one came out, or a number, ``[episode, round]``.
-        rewards: what it paid, ``[episode, round]``; all 0 where nothing pays.
+        inputs: the index of the input, ``[episode, round]``, or a vector, ``[episode, round,
+            number]``.
+        outcomes: the index of the outcome, or a number, ``[episode, round]``.
+        rewards: what the outcome paid, ``[episode, round]``; all 0 where outcomes do not pay.
     """
 
     round_arrays: ClassVar[tuple[str, ...]] = ("inputs", "outcomes", "rewards")
@@ -163,12 +165,24 @@ class _Round(RoundLayout):
 
 
 def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
-    """Refuse numbers ``[episode, round]`` that stand for none of the names."""
+    """Refuse numbers ``[episode, round]`` that are not indices of the names.
+
+    Args:
+        what: names the array in errors.
+        values: the array.
+        names: the classes.
+    """
     episode_array(what, values, "episode, round", 0, len(names) - 1, whole=True)
 
 
 def _require_names(what: str, names: Sequence[str], least: int) -> None:
-    """Refuse names that are empty, equal, or too few."""
+    """Refuse names that are empty, equal, or too few.
+
+    Args:
+        what: names them in errors.
+        names: the names.
+        least: the least number.
+    """
     n_different = len({*names} - {""})
     require(
         n_different == len(names) >= least,
@@ -177,9 +191,11 @@ def _require_names(what: str, names: Sequence[str], least: int) -> None:
 
 
 def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
-    """Name each episode by what it holds, so that a recording that was drawn twice is one group; None where all differ.
+    """Name each episode by what it holds, so that a recording that was drawn twice is one group;
+    None where all differ.
 
-    Groups of one name share a fold, count once in an interval, and are never fitted and scored apart.
+    Episodes of one name share a fold and count once in an interval. They are never split into some
+    to fit on and some to score on.
     """
     names = []
     for arrays in zip(episodes.inputs, episodes.outcomes, episodes.rewards, strict=True):
@@ -200,15 +216,19 @@ def series(
     pays: bool = False,
     what: str = "predict what comes out",
 ) -> Task:
-    """Make a task whose data are plain arrays; ``interp.tasks.register`` makes commands and reports know it.
+    """Make a task from a sampler of plain arrays; ``interp.tasks.register`` makes commands and
+    reports know it.
 
     Args:
         key: of the task.
-        sample: ``(n_episodes, n_rounds, seed)`` to inputs and outcomes, and rewards where it ``pays``, each ``[episode,
-            round]``; inputs that are vectors have one more axis. Of recorded data it draws rows: those that it draws
-            several times are one participant, so that no fold, interval or count takes them for several.
-        inputs: the names of the inputs, one of which is heard in each round; or how many numbers are.
-        outcomes: the names of the outcomes, one of which comes out; or what is predicted of a number.
+        sample: ``(n_episodes, n_rounds, seed)`` to inputs and outcomes, and rewards where it
+            ``pays``, each ``[episode, round]``; inputs that are vectors have one more axis. Of
+            recorded data it draws rows: those that it draws several times are one participant, so
+            that no fold, interval or count takes them for several.
+        inputs: the names of the inputs, one of which is heard in each round; or how many numbers
+            are.
+        outcomes: the names of the outcomes, one of which comes out; or what is predicted of a
+            number.
         pays: whether an outcome pays.
         what: a sentence for pages.
     """

@@ -87,12 +87,12 @@ def sometimes(
     key: str,
     name: str,
 ) -> Algorithm:
-    """Return ``algorithm`` learning in some rounds alone.
+    """Return a variant of ``algorithm`` that learns only in some rounds.
 
     Args:
         algorithm: that is varied.
         counts: number of rounds before one -> whether it counts, or how much of it does.
-        parameters: beside those of the algorithm.
+        parameters: in addition to those of the algorithm.
         key, name: of the variant.
     """
 
@@ -235,7 +235,13 @@ def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
-    """Return ``after`` where a round counts, ``before`` where not; between them where a fraction of it counts."""
+    """Return ``after`` where a round counts, ``before`` where not, and a mixture where a fraction
+    of it counts.
+
+    Args:
+        before, after: values before and after the round; their first axes are those of ``counts``.
+        counts: True or False, or a fraction.
+    """
     inner = (1,) * (np.ndim(after) - counts.ndim)
     weight = counts.reshape(counts.shape + inner)
     if counts.dtype == bool:
@@ -244,10 +250,11 @@ def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
 
 
 def _as_inputs(algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]) -> dict[str, _Array]:
-    """Return inputs that were carried, classes as the nearest ones: another state may have been put into a machine.
+    """Return inputs that were carried, with classes rounded to the nearest: an intervention may
+    have changed the state.
 
     Args:
-        algorithm: whose inputs they are.
+        algorithm: reads the inputs.
         v: all values of the round.
         carried: the inputs.
     """
@@ -268,14 +275,14 @@ def _carrying(
 ) -> Algorithm:
     """Return an algorithm that also carries a clock and a queue of what the update reads.
 
-    The clock is the number of rounds before this one; the queue holds the inputs of the last rounds, the oldest first
-    along the last axis, and zeros before the first round.
+    The clock is the number of rounds before this one; the queue holds the inputs of the last
+    rounds, the oldest first along the last axis, and zeros before the first round.
 
     Args:
         base: the algorithm.
         queue: what the queue is called; none when empty.
         length: of the queue, in rounds.
-        variables: in the place of the algorithm's own, whose state is then not carried.
+        variables: replace the algorithm's variables; its state is then not carried.
     """
     read = _inputs_read(base) if queue else ()
     carried = [_TIME]
@@ -301,7 +308,13 @@ def _carrying(
 
 
 def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
-    """Return the queue of an input."""
+    """Return the variable that queues an input.
+
+    Args:
+        variable: the input.
+        queue: what the queue is called.
+        length: in rounds.
+    """
     return replace(
         variable,
         key=f"{queue}_{variable.key}",
@@ -323,7 +336,13 @@ def _pusher(queue: str, key: str) -> Equation:
 
 
 def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> Variable:
-    """Return what a carried variable is after a round."""
+    """Return the variable for what a carried variable is after a round.
+
+    Args:
+        carried: the variable before the round.
+        parents: keys that the equation reads.
+        equation: computes the value.
+    """
     key = NEXT + carried.key
     return replace(carried, key=key, role="round", parents=parents, equation=equation)
 
@@ -343,7 +362,7 @@ def _vary(
         algorithm: with all that the values are made of.
         states: keys of the states.
         learn: (key of a state, values of a round) to its value after the round.
-        parameters: beside those of the algorithm.
+        parameters: in addition to those of the algorithm.
         key, name: of the variant.
         reads: the parents of each of these values; the whole state and all inputs when None.
     """

@@ -1,7 +1,7 @@
 """Where a task's variables could be in a model: what a task says about a model of any kind.
 
-A task writes two functions of a model, ``claims`` and ``aligned``, whose rows name sites as texts. :class:`Model` says
-what these need to know of the model.
+A task writes two functions of a model, ``claims`` and ``aligned``; their rows name sites as texts.
+:class:`Model` has what these functions need of the model.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Model:
     """What the places of variables depend on.
 
     Attributes:
-        memory: key of the variable that the model's algorithm carries; ``written``: of what a round writes of it.
-        has_layers: whether it is a transformer, whose sites have layers and positions.
+        memory: key of the variable that the model's algorithm carries; ``written``: of what a round
+            writes of it.
+        has_layers: True for a transformer, with sites that have layers and positions.
         last: the index of its last layer; ``layers``: those before it.
         replaces: whether an update replaces the slot that it is written to.
     """
@@ -61,7 +62,12 @@ class Model:
         self.replaces = getattr(config, "latent_update", "replace") != "add"
 
     def carried(self, key: str, otherwise: str) -> str:
-        """Return ``key`` if the algorithm carries that variable, else ``otherwise``."""
+        """Return ``key`` if the algorithm carries that variable, ``otherwise`` if not.
+
+        Args:
+            key: the variable.
+            otherwise: what replaces it.
+        """
         return key if key in self._state else otherwise
 
     def final(self, position: str) -> str:
@@ -73,11 +79,22 @@ class Model:
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 
     def below(self, variable: str, position: str, outcome: str = "prediction") -> list[Place]:
-        """Return a place after each layer but the last, at a position."""
+        """Return a place after each layer but the last, at a position.
+
+        Args:
+            variable: the variable.
+            position: label of the position.
+            outcome: where an interchange shows it.
+        """
         return [
             Place(variable, (f"resid_post[{layer}]@{position}",), outcome) for layer in self.layers
         ]
 
     def at_all(self, site: str, start: str) -> tuple[str, ...]:
-        """Return a site at every position whose label begins so."""
+        """Return a site at every position with a label that begins with ``start``.
+
+        Args:
+            site: of the model, as text.
+            start: of the labels.
+        """
         return tuple(f"{site}@{label}" for label in self._labels if label.startswith(start))

@@ -1,4 +1,4 @@
-"""A round whose layout serves a range of sizes: what the layouts of the tasks share."""
+"""A round layout that serves a range of sizes: what the layouts of the tasks share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from interp.support.errors import InputError, require
 
 
 class SizedRound(RoundLayout):
-    """A round of some sizes, each of them a field ``NAME`` beside a field ``NAME_range``.
+    """A round of some sizes, each with a field ``NAME`` and a field ``NAME_range``.
 
     Attributes:
-        ranged: the names of the sizes, such as ``("n_states", "n_actions")``; the family runs over the last one.
+        ranged: the names of the sizes, such as ``("n_states", "n_actions")``; the family runs over
+            the last one.
         episodes_are: what is read, for sentences; ``episode_types`` are its classes.
     """
 
@@ -54,7 +55,13 @@ class SizedRound(RoundLayout):
         return self if sizes == self._sizes else replace(self, **sizes)
 
     def _refuse_size(self, name: str, size: int, low: int, high: int) -> None:
-        """Refuse a size of episodes that this layout does not serve, and name the models that do."""
+        """Refuse a size of episodes that this layout does not serve, and name the models that do.
+
+        Args:
+            name: of the size.
+            size: that was asked for.
+            low, high: the range that the layout serves.
+        """
         from interp.model.library import serving
 
         unit = name.removeprefix("n_")

@@ -1,6 +1,8 @@
-"""Which column of a table is what: by the name that the user gives, else by how it is usually spelled.
+"""Which column of a table is what: by the name that the user passes, otherwise by its usual
+spellings.
 
-A name is compared in small letters without separators, so that ``trialNum``, ``trial_num`` and ``Trial Num`` are one.
+A name is compared in small letters without separators, so that ``trialNum``, ``trial_num`` and
+``Trial Num`` are one.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Columns:
 
     Attributes:
         by_role: role -> its columns; a role that no column has is not there.
-        guessed: the roles whose columns the user did not name.
+        guessed: the roles for which the user named no column.
         unused: the other columns.
     """
 
@@ -80,20 +82,23 @@ def choose_columns(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> Columns:
-    """Decide which column of a table is what.
+    """Determine which column of a table is what.
 
     Args:
         table: the table.
-        roles: what a row must say, beside whose it is.
-        named: role -> the columns that the user names; None where they are to be found by their names.
+        roles: what a row must have, in addition to its participant.
+        named: role -> the columns that the user names; None where they are to be found by their
+            names.
         optional: roles that are only read where the user names a column.
-        lists: roles that may have several columns; of those that are guessed every column that is spelled so.
+        lists: roles that may have several columns; of those that are guessed every column that is
+            spelled so.
 
     Returns:
         The columns of every role.
 
     Raises:
-        InputError: a column that is named is not there, has two roles or stands twice; or a role has none.
+        InputError: a column that is named is not there, has two roles or stands twice; or a role
+            has none.
     """
     known = ("participant", *roles, "session", "order", *optional)
     chosen: dict[str, tuple[str, ...]] = {}
@@ -145,7 +150,15 @@ def spelled(name: str) -> str:
 
 
 def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) -> tuple[str, ...]:
-    """Find the columns that are spelled like a role and not used yet, the most usual spelling first."""
+    """Find the columns that are spelled like a role and not used yet, the most usual spelling
+    first.
+
+    Args:
+        table: the table.
+        role: the role.
+        takes_all: whether the role may have several columns.
+        used: columns that have a role.
+    """
     free = [name for name in table.names if name not in used]
     matches: list[str] = []
     for pattern in _SPELLINGS[role]:
@@ -184,7 +197,14 @@ def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
 def _check_names(
     table: TextTable, role: str, names: Sequence[str], taken: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Refuse names that the table lacks or has twice, and columns that have a role already."""
+    """Refuse names that the table lacks or has twice, and columns that have a role already.
+
+    Args:
+        table: the table.
+        role: the role.
+        names: its columns.
+        taken: columns by role so far.
+    """
     listed = ", ".join(table.names)
     require(
         len(set(names)) == len(names),

@@ -1,7 +1,8 @@
 """Read a table from a file as people keep it: every cell as the text that stands there.
 
-CSV with commas, semicolons, tabs, bars or blanks between its columns, or JSON lines; in UTF-8, UTF-16 or Latin-1; plain
-or compressed by gzip, bzip2, xz or zip. Nothing is turned into a number here: "001" and "1" are two names.
+CSV with commas, semicolons, tabs, bars or blanks between its columns, or JSON lines; in UTF-8,
+UTF-16 or Latin-1; plain or compressed by gzip, bzip2, xz or zip. Cells stay text: "001" and "1" are
+two names.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ _MISSING = frozenset(
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table whose cells are texts.
+    """A table of texts.
 
     Attributes:
         path: the file.
-        cells: a column for each name of the header, NaN where nothing is said; its index is the line in the file.
+        cells: a column for each name of the header, NaN for an empty cell; its index is the line in
+            the file.
         encoding: how the bytes were read.
     """
 
@@ -154,7 +156,8 @@ def _read_zip(path: Path) -> bytes:
 
 
 def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]:
-    """Turn bytes into text: in the encoding that is named, else UTF-16 by its mark, else UTF-8, else Latin-1.
+    """Decode bytes to text: in the named encoding, or the first that fits of UTF-16 by its mark,
+    UTF-8, Latin-1.
 
     Returns:
         The text and the name of its encoding.
@@ -194,7 +197,9 @@ def _numbered_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _separator(header: str) -> str:
-    """Find what stands between the names of a header: the most frequent separator, else blanks."""
+    """Find what stands between the names of a header: the most frequent separator, or blanks if
+    there is none.
+    """
     counts = {separator: header.count(separator) for separator in _SEPARATORS}
     best = max(counts, key=lambda separator: counts[separator])
     if counts[best]:
@@ -225,7 +230,13 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
-    """Refuse the first row that has more fields than the header has names."""
+    """Refuse the first row that has more fields than the header has names.
+
+    Args:
+        path: the file, for the error.
+        lines: number and text of each line, the header first.
+        separator: between fields.
+    """
     n_names = len(_split(lines[0][1], separator))
     for number, line in lines[1:]:
         require(
@@ -276,7 +287,9 @@ def _json_text(value: Any) -> str:
 
 
 def _clean(cells: pd.DataFrame) -> pd.DataFrame:
-    """Strip blanks around names and cells, mark empty cells as missing, drop unnamed columns without a cell."""
+    """Remove blanks around names and cells, mark empty cells as missing, drop unnamed columns
+    without a cell.
+    """
     cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
     stripped = cells.apply(lambda column: column.astype(object).map(_clean_cell))
     unnamed = [not name for name in stripped.columns]

@@ -110,7 +110,9 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
 
 @checked
 def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
-    """Return the Bayes predictor for accuracies drawn from U[low, high], each on its own ("uniform" by default)."""
+    """Return the Bayes predictor for accuracies drawn independently from U[low, high] ("uniform" by
+    default).
+    """
     check_bounds((low, high))
 
     def accuracies(v: Values) -> NDArray[np.float64]:

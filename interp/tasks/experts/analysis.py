@@ -1,6 +1,8 @@
-"""What interventions and probes ask of a model of this task: where variables could be, controls, corrupted episodes.
+"""What interventions and probes need of a model of this task: where variables could be, controls,
+corrupted episodes.
 
-A handwired model is held against its own Weighted Majority, a learned one against the Bayes predictor of the uniform
+A handwired model is compared with Weighted Majority at its gain, a learned one with the Bayes
+predictor of the uniform
 regime.
 """
 
@@ -36,7 +38,7 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
 
     Args:
         predictions: P(y = 1), ``[*batch, episode, round]``.
-        episodes: whose labels they are about.
+        episodes: have the labels.
         rounds: those that were predicted.
     """
     labels = torch.from_numpy(episodes.labels[:, rounds]).to(predictions)
@@ -44,7 +46,7 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm that a model is held against."""
+    """Return the algorithm that a model is compared with."""
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return weighted_majority(arguments["log_gamma"]) if "log_gamma" in arguments else bayes()
 
@@ -97,7 +99,9 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """More weight for the first expert, read in the probability of its own vote."""
+    """Return the default steering: more weight for the first expert, measured by the probability of
+    this expert's vote.
+    """
     return Steering(
         change=first_element,
         doses=(-4, -2, -1, 0, 1, 2, 4),
@@ -112,9 +116,10 @@ def steering() -> Steering:
 
 @checked
 def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -> _Pair:
-    """Flip what one expert says in one round.
+    """Replace one expert's vote in one round by the opposite.
 
     Args:
+        episodes: the episodes.
         round: counted from 0; negative counts from the end.
         expert: the label of its vote: "p_1" for the first.
 
@@ -132,7 +137,7 @@ flip_label = in_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t
 
 
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
-    """Let the first two experts trade votes before ``round``."""
+    """Swap the votes of the first two experts before ``round``."""
     t = corrupted_round(episodes, round, history=True)
     second = _find_expert(episodes, "p_2")
     advice = episodes.advice.copy()
@@ -141,7 +146,7 @@ def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """List the corruptions of this task; both sides share everything else, so that patching is about that one thing.
+    """List the corruptions of this task; the two sides differ only in what is corrupted.
 
     A label is read after the round's prediction, so its corruption shows from the next round on.
     """

@@ -1,9 +1,9 @@
 """Prediction with expert advice: the episodes and their sampler.
 
-Each round, label ``y_t ~ Bernoulli(1/2)``; expert i is right with probability ``q_i`` (or ``q_{t,i}`` where
-accuracies move), independently of the other experts given the label, and its advice is the label it believes
-(paper, section 3.1 and the appendix on LLM experiments). Which expert is which is permuted in every episode, so
-that an expert's index says nothing.
+Each round, label ``y_t ~ Bernoulli(1/2)``; expert i is right with probability ``q_i`` (or
+``q_{t,i}`` where accuracies move), independently of the other experts conditional on the label, and
+its advice is the label it believes (paper, section 3.1 and the appendix on LLM experiments).
+Experts are permuted in every episode, so that an expert's index carries no information.
 
 An episode of one regime is evidence about that regime only.
 """
@@ -34,13 +34,14 @@ _PEAK_BYTES = 30.0
 class ExpertEpisodes(BaseEpisodes):
     """A batch of episodes of prediction with expert advice.
 
-    Arrays of any kind that hold valid values are taken; they are kept as int64 and float64.
+    Arrays of any kind with valid values are accepted; they are stored as int64 and float64.
 
     Attributes:
         advice: each expert's prediction, 0 or 1, ``[episode, round, expert]``.
         labels: the truth, 0 or 1, ``[episode, round]``.
-        accuracies: probability of being right, ``[episode, expert]``, or ``[episode, round, expert]`` where it moves.
-            None where they are not known, as in recorded data; only what compares with them needs them.
+        accuracies: probability of being right, ``[episode, expert]``, or ``[episode, round,
+            expert]`` where it moves. None where they are not known, as in recorded data; only what
+            compares with them needs them.
         regime: its name; "custom", without a seed and parameters, when made by hand.
         params: the regime's parameters, JSON values.
     """
@@ -193,7 +194,14 @@ def _advise(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[n
 def _draw_accuracies(
     record: ExpertRegime, shape: tuple[int, int, int], seed: int
 ) -> NDArray[np.float64]:
-    """Draw the accuracies of a regime, ``[episode, expert]``, or ``[episode, round, expert]`` where they move."""
+    """Draw the accuracies of a regime, ``[episode, expert]``, or ``[episode, round, expert]`` where
+    they move.
+
+    Args:
+        record: the regime.
+        shape: numbers of episodes, rounds and experts.
+        seed: seed of the draws.
+    """
     n_episodes, n_rounds, n_experts = shape
     low, high = np.array(record.slots(n_experts)).T
     in_slots = low + (high - low) * _stream(seed, _ACCURACIES).random((n_episodes, n_experts))
@@ -219,14 +227,22 @@ def _draw_accuracies(
 def battery(
     n_episodes: int, n_rounds: int, *, n_experts: int, seed: int
 ) -> dict[str, ExpertEpisodes]:
-    """Episodes on which algorithms predict differently, by the name of each set: what tells them apart.
+    """Sample episodes on which algorithms predict differently, by the name of each set.
 
         uniform, wide   accuracies U[.3, .9] and U[0, 1]: the prior
-        copied          some experts repeat the first one: log-odds count them twice, a share of weight does not
-        turncoat        one expert is always right for half of the rounds, then a coin: how long a record counts
-        graded          accuracies evenly spaced from .05 to .95: how much more a better record counts
+        copied          some experts repeat the first one: log-odds count them twice, a share of
+            weight does not
+        turncoat        one expert is always right for half of the rounds, then a coin: how long a
+            record counts
+        graded          accuracies evenly spaced from .05 to .95: how much more a better record
+        counts
 
-    Nothing here is what a model was trained on but "uniform" and "wide", where the shipped ones were.
+    Of these sets the shipped models were trained only on "uniform" and "wide".
+
+    Args:
+        n_episodes: of each set.
+        n_rounds, n_experts: sizes.
+        seed: seed of the draws.
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)
@@ -251,7 +267,13 @@ def battery(
 
 
 def _draw_with(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:
-    """Draw episodes of experts with accuracies ``[episode, round, expert]``, each expert at a place of its own."""
+    """Draw episodes of experts with known accuracies, in random order.
+
+    Args:
+        name: of the regime.
+        accuracies: ``[episode, round, expert]``.
+        seed: seed of the draws.
+    """
     rng = np.random.default_rng([seed, len(name)])
     n_episodes, n_rounds, n_experts = accuracies.shape
     order = rng.permuted(np.tile(np.arange(n_experts), (n_episodes, 1)), axis=1)

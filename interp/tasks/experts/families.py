@@ -1,9 +1,10 @@
-"""Rivals of Weighted Majority and the Bayes predictor: what else a model of expert advice could be doing.
+"""Rivals of Weighted Majority and the Bayes predictor: other algorithms that a model of expert
+advice could compute.
 
-Each is the algorithm that it varies with a few equations exchanged, so that variables keep their keys. One that fits no
-better than its base says nothing for it. Those with a lapse, and those that forget bit by bit, replace their base only
-where they explain clearly more. Two answer without a memory: what another explains beyond them is what it explains at
-all.
+Each changes a few equations of its base algorithm, so that variables have the same keys. An equally
+good fit of a rival is no evidence for it. Rivals with a lapse, and those with fading memory,
+replace their base only where they explain clearly more. Two rivals have no memory: the quality of a
+fit is measured from them.
 
 All of them with their equations, and how their intervals are searched: docs/method/families.md.
 """
@@ -118,7 +119,12 @@ def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
-    """Return the Bayes predictor of counts that fade by ``decay`` a round."""
+    """Return the Bayes predictor of fading counts.
+
+    Args:
+        low, high: the prior of accuracies, U[low, high].
+        decay: factor of the counts in each round.
+    """
 
     def accuracies(v: Values) -> _Array:
         hits = np.asarray(v["counts"], np.float64)

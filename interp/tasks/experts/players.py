@@ -1,9 +1,10 @@
 """Algorithms that somebody who announces choices, such as a language model, could be following.
 
-The rivals of :mod:`~interp.tasks.experts.families` with coarser grids, for a choice tells less than a probability, and
-what only players do: say what one expert says (or the opposite), or follow the first of the leaders. Follow the leader
-and follow the previous winners are limits of Weighted Majority (a large gain; a window of one round), and stand in its
-group: the simpler one is named where choices cannot tell the two apart.
+The rivals of :mod:`~interp.tasks.experts.families` with coarser grids, since a choice has less
+information than a probability. Further families exist only for players: repeat one expert's advice
+(or the opposite), or follow the first of the leaders. Follow the leader and follow the previous
+winners are limits of Weighted Majority (a large gain; a window of one round), and belong to its
+group: where choices cannot distinguish the two, the simpler one is named.
 """
 
 from __future__ import annotations

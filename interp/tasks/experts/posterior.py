@@ -1,9 +1,10 @@
 """What a record of k hits and l misses says about an accuracy q with prior U[low, high].
 
-Experts are independent, and their accuracies do not move. Evidence and posterior mean are incomplete beta functions;
-means are exact to about 1e-13 for records of 1e5 rounds. An interval of width zero is a known accuracy. Where a
-regime gives its experts different intervals, the answer is averaged over which interval is whose; in a switching regime
-that order is filtered through the rotations.
+Experts are independent, and their accuracies do not move. Evidence and posterior mean are
+incomplete beta functions; means are exact to about 1e-13 for records of 1e5 rounds. An interval of
+width zero is a known accuracy. Where the experts of a regime have different intervals, the answer
+is averaged over their assignment; in a switching regime the assignment is filtered through the
+rotations.
 
 The formulas, and where a difference of tails is not trusted: docs/method/posterior.md.
 """
@@ -87,14 +88,20 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
 
 def keep_uncertain(accuracies: _Reals) -> _Reals:
-    """Return accuracies kept 1e-15 away from 0 and 1, so that no vote is infinite."""
+    """Return accuracies clipped to 1e-15 from 0 and 1, so that no vote is infinite."""
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
 def _once_per_record(
     function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts
 ) -> _Reals:
-    """Evaluate ``function`` once for each different record, as many episodes share few; of fractions, for each one."""
+    """Call a function once for each different record, as many episodes share few; fractional
+    records are not shared.
+
+    Args:
+        function: of hits and misses.
+        hits, misses: of one shape.
+    """
     if hits.dtype.kind == "f":
         return function(hits, misses)
     base = int(misses.max(initial=0)) + 1
@@ -135,7 +142,12 @@ class _Truncated:
 
 
 def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
-    """Return ``log P(low < Beta(p, r) < high)``."""
+    """Return ``log P(low < Beta(p, r) < high)``.
+
+    Args:
+        p, r: parameters of the beta distribution.
+        low, high: the interval.
+    """
     beta = _Truncated(p, r, low, high)
     tiny = beta.tiny
     result = np.log(np.where(tiny, 1.0, beta.mass))
@@ -150,7 +162,12 @@ def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
 
 
 def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
-    """Return the mean of Beta(p, r) restricted to (low, high)."""
+    """Return the mean of Beta(p, r) restricted to (low, high).
+
+    Args:
+        p, r: parameters of the beta distribution.
+        low, high: the interval.
+    """
     beta = _Truncated(p, r, low, high)
     tiny = beta.tiny
     ratio = beta.mass_of(beta.p + 1) / np.where(tiny, 1.0, beta.mass)
@@ -164,7 +181,12 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
 
 
 def _series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
-    """Return ``2F1(p+r, 1; p+1; x) - 1`` for x below the mean, where the ratios of its terms fall below 1."""
+    """Return ``2F1(p+r, 1; p+1; x) - 1``.
+
+    Args:
+        p, r: parameters of the beta distribution.
+        x: below the mean, where the ratios of the terms fall below 1.
+    """
     term = x * (p + r) / (p + 1)
     total, step = term, 1
     while (term > 1e-17 * (1 + total)).any():
@@ -232,7 +254,8 @@ def average_orders(
 ) -> _Predictions:
     """Return P(y=1) when each slot is one expert's, in an unknown order.
 
-    ``alternatives`` are the slots of each regime that an episode may be of, each as likely as the others beforehand.
+    ``alternatives`` are the slots of each regime that an episode may be of, all equally likely a
+    priori.
     """
     non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
@@ -269,7 +292,7 @@ def filter_switches(
     """Return P(y=1) when known accuracies rotate to a new order.
 
     Args:
-        episodes: whose labels are predicted.
+        episodes: what is predicted.
         slots: the accuracies, as intervals of width zero.
         every: after how many rounds they rotate.
     """
@@ -348,7 +371,12 @@ def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _predict(
     posterior: NDArray[np.float64], if_zero: NDArray[np.float64], if_one: NDArray[np.float64]
 ) -> _Predictions:
-    """Return P(y=1) from P(order) and ``log P(advice | y, order)`` for y = 0 and 1."""
+    """Return P(y=1).
+
+    Args:
+        posterior: P(order), ``[..., order]``.
+        if_zero, if_one: ``log P(advice | y, order)`` for y = 0 and 1.
+    """
     log_zero = special.logsumexp(if_zero, b=posterior, axis=-1)
     log_one = special.logsumexp(if_one, b=posterior, axis=-1)
     return special.expit(log_one - log_zero)
@@ -357,7 +385,13 @@ def _predict(
 def _in_blocks(
     function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int
 ) -> _Predictions:
-    """Compute ``function`` on blocks of episodes, and put its results together."""
+    """Compute a function on blocks of episodes, and concatenate its results.
+
+    Args:
+        function: of a slice of episodes.
+        episodes: the episodes.
+        n_orders: of the experts; it sets the size of a block.
+    """
     per_episode = 2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts
     size = max(1, _BLOCK // per_episode)
     starts = range(0, len(episodes), size)

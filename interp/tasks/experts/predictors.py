@@ -104,16 +104,18 @@ def bayes(
 ) -> ExpertRun:
     """Predict as Bayes: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
 
-    With independent priors U[low, high] it is the log-odds vote ``sum_i s_i log(q_i / (1 - q_i))`` of posterior mean
-    accuracies, s_i = +1 for advice 1 and -1 for advice 0; other regimes are in ``interp.tasks.experts.posterior``.
+    With independent priors U[low, high] it is the log-odds vote ``sum_i s_i log(q_i / (1 - q_i))``
+    of posterior mean accuracies, s_i = +1 for advice 1 and -1 for advice 0; other regimes are in
+    ``interp.tasks.experts.posterior``.
 
     Args:
-        episodes: whose labels are predicted.
-        prior: a regime, by name or record, or one interval for all experts; a list of regimes where every episode is
-            of one of them, each as likely; None for the episodes' own regime.
+        episodes: what is predicted.
+        prior: a regime, by name or record, or one interval for all experts; a list of regimes where
+            every episode is of one of them, each as likely; None for the regime of the episodes.
 
     Raises:
-        InputError: a prior that needs too many orders, a switching regime in a list, None for episodes made by hand.
+        InputError: a prior that needs too many orders, a switching regime in a list, None for
+            episodes made by hand.
     """
     refuse_missing("the Bayes predictor", episodes)
     priors = prior if isinstance(prior, list) else [prior]
@@ -155,7 +157,7 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
     """Return P(y = 1) from votes weighted by the log-odds of accuracies.
 
     Args:
-        accuracies: ``[..., expert]``; 0 and 1 are kept uncertain.
+        accuracies: ``[..., expert]``; 0 and 1 are clipped by 1e-15.
         advice: 0 or 1, ``[..., expert]``.
     """
     accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)
@@ -170,7 +172,7 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
 
 
 def _regime_of(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
-    """Return the regime that a prior means: one by name, an interval, or the episodes' own."""
+    """Return the regime that a prior means: one by name, an interval, or that of the episodes."""
     if isinstance(prior, str | ExpertRegime):
         return get_regime(prior)
     if prior is not None:

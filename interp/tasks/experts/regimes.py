@@ -105,7 +105,12 @@ class ExpertRegime:
 
     @classmethod
     def from_params(cls, name: str, params: Mapping[str, Any]) -> ExpertRegime:
-        """Return the regime whose :attr:`params` are these."""
+        """Make a regime from its parameters.
+
+        Args:
+            name: of the regime.
+            params: as :attr:`params` has them.
+        """
         fields = dict(params)
         fields["first"] = tuple(tuple(bounds) for bounds in fields["first"])
         for field in ("rest", "drift_bounds"):

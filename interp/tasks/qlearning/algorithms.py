@@ -53,7 +53,7 @@ def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
 
 
 def pair(v: Values) -> _Array:
-    """Return one where the round's state and action meet, ``[..., S, A]``, else zero."""
+    """Return 1 at the round's state and action and 0 elsewhere, ``[..., S, A]``."""
     n_states, n_actions = v["table"].shape[-2:]
     states = np.eye(n_states)[v["state"]]
     actions = np.eye(n_actions)[v["action"]]

@@ -1,6 +1,8 @@
-"""What interventions and probes ask of a model of this task: where variables could be, controls, corrupted episodes.
+"""What interventions and probes need of a model of this task: where variables could be, controls,
+corrupted episodes.
 
-Every model is held against tabular Q-learning, a handwired one at its own learning rate and discount.
+Every model is compared with tabular Q-learning, a handwired one at the learning rate and discount
+that it was built with.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
 
     Args:
         predictions: pi, ``[*batch, episode, round, action]``.
-        episodes: whose tables they are scored by.
+        episodes: have the tables.
         rounds: those that were predicted.
 
     Returns:
@@ -38,7 +40,7 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm that a model is held against."""
+    """Return the algorithm that a model is compared with."""
     return q_learning(**rates(model), noise=bool(model.layout.draws))
 
 
@@ -107,7 +109,10 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Higher values of the first action, read in its probability; values of non-negative rewards are never negative."""
+    """Return the default steering: higher values of the first action, measured by its probability.
+
+    Doses are not negative, since values of non-negative rewards never are.
+    """
     return Steering(
         change=lambda shape: 0.2 * first_element(shape),
         doses=(0, 0.5, 1, 2, 4),
@@ -130,7 +135,14 @@ exchange_history = partial(task.exchange_history, remade=_relearned)
 def _change_reward(
     episodes: MDPEpisodes, round: int, reward: float | None = None
 ) -> tuple[Any, Any]:
-    """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
+    """Set the reward of one round.
+
+    Args:
+        episodes: the episodes.
+        round: counted from 0.
+        reward: the new one; None moves it by a half, ``r -> (r + 1/2) mod 1``, which always changes
+            it.
+    """
 
     def edit(episodes: MDPEpisodes, t: int) -> Any:
         if reward is not None:
@@ -141,7 +153,8 @@ def _change_reward(
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """List the corruptions of this task: a corrupted episode gets the Q-tables that its own transitions produce.
+    """List the corruptions of this task: a corrupted episode gets the Q-tables that its transitions
+    produce.
 
     A reward is read after the round's choice, so its corruption shows from the next round on.
     """

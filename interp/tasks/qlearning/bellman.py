@@ -1,11 +1,14 @@
-r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives the optimal policies of known MDPs.
+r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives the optimal policies
+of known MDPs.
 
     Q_{t+1}(s_t, a_t) = Q_t(s_t, a_t) + alpha (r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t))
-    V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')        (k rounds to go, no discount, V_0 = 0)
+    V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')        (k rounds to go, no discount,
+    V_0 = 0)
 
-(paper, section 4). The greedy action is the lowest index among the exactly largest values. Whether a step *is* a tie is
-asked with a tolerance, since values that are equal on paper may differ in the last bit. Bernoulli rewards enter the
-optimum by their mean; no learner that must first find out what the MDP is reaches it.
+(paper, section 4). The greedy action is the lowest index among the exactly largest values. Ties are
+found with a tolerance, since values that are equal on paper may differ in the last bit. Bernoulli
+rewards enter the optimum by their mean; no learner that must first find out what the MDP is reaches
+it.
 """
 
 from __future__ import annotations
@@ -43,7 +46,14 @@ def q_update(
     alpha: float,
     gamma: float,
 ) -> _Table:
-    """One update per episode; the given table is left as it is."""
+    """Return the tables after one update per episode; the argument is not changed.
+
+    Args:
+        table: before the update.
+        states, actions, rewards, next_states: the transition of each episode.
+        alpha: learning rate.
+        gamma: discount.
+    """
     rows = np.arange(len(table))
     current = table[rows, states, actions]
     target = rewards + gamma * table[rows, next_states].max(-1)
@@ -62,9 +72,17 @@ def replay_tables(
     gamma: float,
     missing: Bool[np.ndarray, "episode round"] | None = None,
 ) -> Float[np.ndarray, "episode step state action"]:
-    """The tables ``[episode, round + 1, state, action]`` that Q-learning makes of recorded transitions.
+    """Compute the tables that Q-learning makes of recorded transitions.
 
-    A missing round leaves the table as it is.
+    Args:
+        states, actions, rewards, next_states: ``[episode, round]``.
+        initial: the tables before the first round.
+        alpha: learning rate.
+        gamma: discount.
+        missing: rounds that leave the table as it is.
+
+    Returns:
+        Tables ``[episode, round + 1, state, action]``.
     """
     n_episodes, n_rounds = states.shape
     tables = np.empty((n_episodes, n_rounds + 1, *initial.shape[1:]))
@@ -80,26 +98,28 @@ def replay_tables(
 def rows_at(
     tables: Float[np.ndarray, "*batch state action"], states: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch action"]:
-    """``tables[..., states[...], :]``: the action values at one state of every table."""
+    """Return ``tables[..., states[...], :]``: the action values at one state of every table."""
     return np.take_along_axis(tables, states[..., None, None], -2)[..., 0, :]
 
 
 def columns_at(
     tables: Float[np.ndarray, "*batch state action"], actions: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch state"]:
-    """``tables[..., :, actions[...]]``: the values of one action at every state of every table."""
+    """Return ``tables[..., :, actions[...]]``: the values of one action at every state of every
+    table.
+    """
     return np.take_along_axis(tables, actions[..., None, None], -1)[..., 0]
 
 
 def entries_at(
     rows: Shaped[np.ndarray, "*batch index"], index: Int[np.ndarray, "*batch"]
 ) -> Shaped[np.ndarray, "*batch"]:
-    """``rows[..., index[...]]``: one entry of every row."""
+    """Return ``rows[..., index[...]]``: one entry of every row."""
     return np.asarray(np.take_along_axis(rows, index[..., None], -1)[..., 0])
 
 
 def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, "*batch action"]:
-    """Which actions are greedy: tied with the largest value."""
+    """Find the greedy actions: those tied with the largest value."""
     return values >= values.max(-1, keepdims=True) - _TIE_TOLERANCE
 
 
@@ -114,7 +134,7 @@ class _FinitePlan(NamedTuple):
 
 
 def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
-    """Backward induction on every MDP of the batch."""
+    """Compute values and a policy by backward induction on every MDP of the batch."""
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     policy = np.zeros((len(mdps), n_rounds, mdps.n_states), np.int64)
@@ -126,7 +146,9 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
 
 
 def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps state"]:
-    """Expected sum of rewards still to come under uniform actions, ``[mdp, round + 1, state]``."""
+    """Compute the expected sum of future rewards under uniform actions, ``[mdp, round + 1,
+    state]``.
+    """
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     for t in reversed(range(n_rounds)):

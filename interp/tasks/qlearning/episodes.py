@@ -278,9 +278,12 @@ class MDPEpisodes(BaseEpisodes):
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPEpisodes:
-        """Return the same episodes under new labels (see :meth:`MDPs.permuted`).
+        """Return the same episodes under new labels (see :meth:`MDPs.permuted`); targets that tie
+        go to the lowest new label.
 
-        Targets that tie go to the lowest new label.
+        Args:
+            states: the new label of each state, ``[episode, state]``.
+            actions: the new label of each action, ``[episode, action]``.
         """
         rows = np.arange(len(self))[:, None]
         old_states = inverse_labels("states", states, len(self), self.n_states)
@@ -400,7 +403,13 @@ def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
 
 
 def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_actions: int) -> None:
-    """Refuse transitions whose tables this machine's memory cannot hold."""
+    """Refuse transitions with tables that this machine's memory cannot hold.
+
+    Args:
+        n_episodes: how many.
+        shape: of the transitions, ``[episode, round]``.
+        n_states, n_actions: of the tables.
+    """
     n_rounds = shape[1] if len(shape) > 1 else 1
     n_numbers = n_episodes * (n_rounds + 1) * n_states * n_actions
     refuse_beyond_machine(

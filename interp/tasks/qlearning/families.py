@@ -1,9 +1,10 @@
 """What could explain a policy besides tabular Q-learning, and where a fit looks for the parameters.
 
-Rivals keep a table that is zero at first and is written where the round's pair (s, a) meets. SARSA is on-policy: it
-follows the recorded actions, whoever chose them. :func:`acting` says how a table becomes a policy: that is no part of
-what is learned, so :func:`families` asks each learner with every way to act by its table. Q-learning's discount starts
-at .2, since one of 0 is a family of its own.
+Rivals keep a table that is zero at first and is written where the round's pair (s, a) meets. SARSA
+is on-policy: it follows the recorded actions, whoever chose them. :func:`acting` defines how a
+table becomes a policy. The policy is not learned, so :func:`families` combines each learner with
+every way to act by its table. Q-learning's discount starts at .2, since a discount of 0 is a
+separate family.
 
 All of them with their updates: docs/method/families.md.
 """
@@ -252,7 +253,13 @@ def _of_pairs(key: str, meaning: str, **rest: Any) -> Variable:
 
 
 def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
-    """Return the table with the round's entry moved towards ``target`` ``[...]``."""
+    """Return the table with the round's entry moved towards a target.
+
+    Args:
+        v: values of the round.
+        rate: share of the distance.
+        target: ``[...]``, one number per table.
+    """
     gap = target[..., None, None] - v["table"]
     return v["table"] + rate * pair(v) * gap
 
@@ -293,9 +300,12 @@ def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 
 
 def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
-    """Return Q-learning with a soft maximum: the next values weighed by their softmax.
+    """Return Q-learning with a soft maximum: the next values weighted by their softmax.
 
-    Its ``temperature``, above 0, is in units of reward; near 0 it is the maximum, large the mean.
+    Args:
+        alpha: learning rate.
+        gamma: discount.
+        temperature: above 0, in units of reward; near 0 it is the maximum, large the mean.
     """
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
@@ -310,14 +320,26 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 
 
 def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
-    """Return Q-learning whose table fades: each entry is multiplied by ``keep``, in [0, 1], after a round."""
+    """Return Q-learning with a table that fades.
+
+    Args:
+        alpha: learning rate.
+        gamma: discount.
+        keep: factor of each entry after a round, in [0, 1].
+    """
     number("keep", keep, 0, 1)
     name = "Q-learning that forgets"
     return _bootstrapping("fading_q", name, lambda values: values.max(-1), alpha, gamma, keep=keep)
 
 
 def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algorithm:
-    """Return Q-learning with traces of eligibility: earlier pairs learn, too, ``gamma trace`` times as much a round."""
+    """Return Q-learning with eligibility traces: earlier pairs learn, too.
+
+    Args:
+        alpha: learning rate.
+        gamma: discount.
+        trace: a pair learns ``gamma trace`` times as much with each further round.
+    """
     bellman.check_rates(alpha, gamma)
     number("trace", trace, 0, 1)
 

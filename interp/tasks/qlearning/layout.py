@@ -23,9 +23,10 @@ from interp.tasks.sized_round import SizedRound
 class QLearningRound(SizedRound):
     """A round of tabular Q-learning.
 
-    ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update``: 3 A + 10 positions; latent ``c_i``
-    belongs to action i. The vocabulary serves the ranges of sizes; just the given sizes when they are None. With
-    ``noise``, ``n`` follows the latents: an epsilon-greedy machine's draw of the round, ``greedy`` or ``explore_i``.
+    ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update``: 3 A + 10 positions;
+    latent ``c_i`` belongs to action i. The vocabulary serves the ranges of sizes; only these sizes
+    when the ranges are None. With ``noise``, ``n`` follows the latents: an epsilon-greedy machine's
+    draw of the round, ``greedy`` or ``explore_i``.
     """
 
     n_states: int
@@ -120,7 +121,12 @@ class QLearningRound(SizedRound):
 
     @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the column of the action taken."""
+        """Return the column of the action taken.
+
+        Args:
+            state: the table, ``[..., state, action]``.
+            slots: the action taken.
+        """
         try:
             column = slots[..., None, None].expand(*state.shape[:-1], 1)
             return state.gather(-1, column).squeeze(-1)
@@ -154,7 +160,12 @@ def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def serves(model: Machine, n_states: int, n_actions: int) -> bool:
-    """Return whether a model serves these sizes."""
+    """Return whether a model serves these sizes.
+
+    Args:
+        model: the model.
+        n_states, n_actions: the sizes.
+    """
     return _nearest(model, n_states, n_actions) == (n_states, n_actions)
 
 
@@ -165,7 +176,12 @@ def representative_sizes(model: Machine) -> list[tuple[int, int]]:
 
 
 def _nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
-    """Return the sizes next to these that a model serves."""
+    """Return the sizes next to these that a model serves.
+
+    Args:
+        model: the model.
+        n_states, n_actions: the sizes.
+    """
     (least_states, most_states), (least_actions, most_actions) = served(model)
     nearest_states = min(max(n_states, least_states), most_states)
     return nearest_states, min(max(n_actions, least_actions), most_actions)

@@ -4,19 +4,21 @@
 
 They come from named reward families, transition concentrations, and the regimes built from them.
 
-The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2): six reward families by Dirichlet transitions
-of concentration .1 (nearly deterministic), 1 and 5 (diffuse), in equal shares. The other regimes evaluate: one reward
-family at a time over the same three concentrations, shifts away from training, and two tasks where control matters.
+The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2): six reward families by
+Dirichlet transitions of concentration .1 (nearly deterministic), 1 and 5 (diffuse), in equal
+shares. The other regimes evaluate: one reward family at a time over the same three concentrations,
+shifts away from training, and two tasks where control matters.
 
-Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). Its Bernoulli family is stated both ways, so
-both are here: "bernoulli", part of the grid, pays R(s, a) ~ U[.1, .9] as it is, and "bernoulli-draws" pays 1 with that
-probability, else 0; with draws in the grid, ties would rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from
-{0, 1} once.
+Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). Its Bernoulli family is
+stated both ways, so both are here: "bernoulli", part of the grid, pays R(s, a) ~ U[.1, .9] as it
+is, and "bernoulli-draws" pays 1 with that probability and 0 otherwise; with draws in the grid, ties
+would rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from {0, 1} once.
 
-The paper shows a 4-state, 2-action chain "where a_0 is optimal" and no more: here action 0 steps right, every other
-action steps left, and only action 0 in the last state pays 1. The ladder is known by its returns over 50 rounds
-(optimal 48.3, random 1.7): with 8 states, 3 actions, a climb of 1 by action 0, a fall of 2 by the others, reward
-(height reached / 7)^2 and a uniform start, exact expectations are 48.50 and 1.97; no other reading tried came closer.
+The paper shows a 4-state, 2-action chain "where a_0 is optimal" and no more: here action 0 steps
+right, every other action steps left, and only action 0 in the last state pays 1. The ladder is
+known by its returns over 50 rounds (optimal 48.3, random 1.7): with 8 states, 3 actions, a climb of
+1 by action 0, a fall of 2 by all remaining actions, reward (height reached / 7)^2 and a uniform
+start, exact expectations are 48.50 and 1.97; no other reading tried came closer.
 """
 
 from __future__ import annotations
@@ -44,9 +46,11 @@ class MDPs:
     Attributes:
         transitions: P(s' | s, a), ``[episode, state, action, next state]``.
         rewards: r(s, a), ``[episode, state, action]``.
-        families: the reward family of each MDP, "custom" when none is given.
-        concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were not drawn so.
-        bernoulli: where True, the reward is 1 with probability r(s, a), else 0; where False it is r(s, a) itself.
+        families: the reward family of each MDP; "custom" by default.
+        concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were
+            not drawn so.
+        bernoulli: where True, the reward is 1 with probability r(s, a) and 0 otherwise; where False
+            it is r(s, a) itself.
 
     >>> MDPs(transitions=np.full((1, 2, 3, 2), 0.5), rewards=np.zeros((1, 2, 3))).n_actions
     3
@@ -106,7 +110,12 @@ class MDPs:
         )
 
     def _one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
-        """Return an array with an entry for each MDP; the default where none is given."""
+        """Return an array with an entry for each MDP.
+
+        Args:
+            name: of the field.
+            default: the array if the field is empty; its dtype is used in any case.
+        """
         values = array_of(name, getattr(self, name))
         return values.astype(default.dtype, copy=False) if values.size else default
 
@@ -132,7 +141,12 @@ class MDPs:
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPs:
-        """Return the same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions."""
+        """Return the same MDPs under new labels.
+
+        Args:
+            states: the new label of each state, ``[episode, state]``.
+            actions: the new label of each action, ``[episode, action]``.
+        """
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
         rows = np.arange(len(self))[:, None, None]
@@ -179,7 +193,14 @@ _BETAS = {
 def _draw_rewards(
     family: str, rng: np.random.Generator, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Draw r(s, a), independently for each state and action; of "bernoulli-draws" the probability of a reward of 1."""
+    """Draw r(s, a), independently for each state and action; for "bernoulli-draws" the probability
+    of a reward of 1.
+
+    Args:
+        family: of rewards.
+        rng: the generator.
+        shape: of the result.
+    """
     if family in _BETAS:
         return rng.beta(*_BETAS[family], shape)
     if family == "coin":
@@ -204,7 +225,9 @@ class MDPRegime:
 
 @checked
 def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
-    """One linear chain: action 0 steps right, the others left; action 0 in the last state pays 1, all else nothing."""
+    """Make one linear chain: action 0 steps right, every other action left; action 0 in the last
+    state pays 1, all else 0.
+    """
     transitions = _steps("chain", n_states, n_actions, down=1)
     rewards = np.zeros((1, n_states, n_actions))
     rewards[0, n_states - 1, 0] = 1
@@ -213,13 +236,22 @@ def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
 
 @checked
 def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
-    """One ladder: action 0 climbs one rung, the others fall two; the reward is the squared height, in [0, 1]."""
+    """Make one ladder: action 0 climbs one rung, every other action falls two; the reward is the
+    squared height, in [0, 1].
+    """
     transitions = _steps("ladder", n_states, n_actions, down=2)
     return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))
 
 
 def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
-    """Return the transitions of a line of states: action 0 steps up by one, the others step ``down``."""
+    """Return the transitions of a line of states: action 0 steps up by one, every other action
+    steps down.
+
+    Args:
+        kind: names the MDP in errors.
+        n_states, n_actions: at least 2 each.
+        down: states per step down.
+    """
     require(
         n_states >= 2 and n_actions >= 2,
         f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}",
@@ -246,7 +278,13 @@ def _draw_regime(
     families: tuple[str, ...],
     kappas: tuple[float, ...] = _GRID_KAPPAS,
 ) -> MDPRegime:
-    """Make a regime that draws from every reward family with every concentration."""
+    """Make a regime that draws from every reward family with every concentration.
+
+    Args:
+        key, name: of the regime.
+        families: of rewards.
+        kappas: concentrations of transitions.
+    """
     return MDPRegime(key, name, cells=tuple(product(families, kappas)))
 
 

@@ -1,11 +1,13 @@
-"""MDP episodes: act in a batch of MDPs round by round, and sample the episodes that Q-learning experiments need.
+"""MDP episodes: act in a batch of MDPs round by round, and sample the episodes that Q-learning
+experiments need.
 
-:func:`sample` draws episodes of one size; :class:`Interaction` lets any agent act. :func:`battery` draws episodes on
-which learners of tabular control choose differently; their behaviour is that of tabular Q-learning, whoever is asked to
-explain it. States and actions are relabelled at random after an episode was made, and the targets ``greedy`` break ties
-to the lowest *new* label. Two agents with one seed meet the same luck, and the same seed gives the same bytes.
+:func:`sample` draws episodes of one size; :class:`Interaction` lets any agent act. :func:`battery`
+draws episodes on which learners of tabular control choose differently; tabular Q-learning acts in
+all of them. States and actions are relabelled at random after an episode was made, and the targets
+``greedy`` break ties to the lowest *new* label. Two agents with one seed meet the same luck, and
+the same seed gives the same bytes.
 
-How an episode is drawn, and what each of the battery tells apart: docs/method/playing.md.
+How an episode is drawn, and what each set of the battery distinguishes: docs/method/playing.md.
 """
 
 from __future__ import annotations
@@ -63,13 +65,16 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 class Interaction:
-    """Agents acting in MDPs, one round at a time, with the table that Q-learning makes of what they do.
+    """Agents acting in MDPs, one round at a time, with the table that Q-learning makes of what they
+    do.
 
     Args:
-        seed: draws starts, exploration, transitions and Bernoulli rewards; not the agents' own choices.
-        epsilon: probability of a uniform action in place of the agent's choice; one number, or one per episode.
-        told: the agents read each round's draw (``noise``) and explore by themselves: their choices are taken as they
-            are, and only a first action, before any round, is drawn for them.
+        seed: draws starts, exploration, transitions and Bernoulli rewards, but not the agents'
+            choices.
+        epsilon: probability of a uniform action in place of the agent's choice; one number, or one
+            per episode.
+        told: the agents read each round's draw (``noise``) and explore by themselves: their choices
+            are taken as they are, and only a first action, before any round, is drawn for them.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
@@ -170,7 +175,9 @@ class Interaction:
         self.round += 1
 
     def _choose(self, choices: ArrayLike | None) -> Int[np.ndarray, " episode"]:
-        """Return the actions of this round: the agents' own, or random ones where they explore."""
+        """Return the actions of this round: the agents' choices, or random ones where they
+        explore.
+        """
         n_episodes = len(self._rows)
         agents = np.zeros(n_episodes) if choices is None else array_of("choices", choices)
         agents = episode_array("choices", agents, "episode", 0, self.mdps.n_actions - 1, whole=True)
@@ -184,7 +191,9 @@ class Interaction:
         return np.where(explores, random_actions, agents)
 
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
-        """Play one round, and return it alone as episodes of one round, whose first table is the current one."""
+        """Play one round, and return it as episodes of one round; their first table is the current
+        one.
+        """
         self.advance(choices)
         return self._record(self.round - 1, self.round)
 
@@ -230,7 +239,7 @@ def sample(
     epsilon: _Epsilon = "uniform",
     regime: str = "grid",
 ) -> MDPEpisodes:
-    """Draw episodes of epsilon-greedy tabular Q-learning, each in an MDP of its own.
+    """Draw episodes of epsilon-greedy tabular Q-learning, each in a new MDP.
 
     Args:
         n_episodes, n_rounds, n_states, n_actions: sizes.
@@ -259,7 +268,7 @@ def sample(
 def sample_mdps(
     n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid"
 ) -> MDPs:
-    """Draw MDPs alone, labels shuffled, for agents that act on their own.
+    """Draw MDPs without episodes, labels shuffled, for agents that act by themselves.
 
     Args:
         n_mdps, n_states, n_actions: sizes.
@@ -274,7 +283,12 @@ def sample_mdps(
 def battery(
     n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
 ) -> dict[str, MDPEpisodes]:
-    """Draw a batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
+    """Draw a batch of episodes by the name of each set.
+
+    Args:
+        n_episodes: of each set.
+        n_rounds, n_states, n_actions: sizes.
+        seed: seed of the draws.
 
     >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
     ['grid', 'explored', 'draws', 'chain', 'delayed']
@@ -291,7 +305,13 @@ def battery(
 
 
 def _delayed(n_mdps: int, n_states: int, n_actions: int, seed: int) -> MDPs:
-    """Draw MDPs whose first half of states are hubs: each action leads from a hub to a leaf, and back to a hub."""
+    """Draw MDPs in which the first half of states are hubs: each action leads from a hub to a leaf,
+    and back to a hub.
+
+    Args:
+        n_mdps, n_states, n_actions: sizes.
+        seed: seed of the draws.
+    """
     rng = stream(seed, "mdps")
     n_hubs = n_states // 2
     is_hub = (np.arange(n_states) < n_hubs)[:, None]
@@ -319,7 +339,17 @@ def _play(
     gamma: float = 0.9,
     regime: str = "delayed",
 ) -> MDPEpisodes:
-    """Let epsilon-greedy Q-learning act, and shuffle the labels."""
+    """Run epsilon-greedy Q-learning, and shuffle the labels.
+
+    Args:
+        mdps: one per episode.
+        n_rounds: to play.
+        seed: seed of the luck.
+        epsilon: probability of a uniform action.
+        alpha: learning rate.
+        gamma: discount.
+        regime: its name, for the episodes.
+    """
     interaction = Interaction(mdps, n_rounds, seed, epsilon, alpha, gamma)
     while not interaction.done:
         interaction.advance(interaction.values.argmax(-1))
@@ -335,7 +365,12 @@ def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
 
 
 def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 1) -> None:
-    """Refuse sizes that are none, and episodes that this machine's memory cannot hold, or that take too long."""
+    """Refuse sizes below 1, and episodes that this machine's memory cannot hold, or that take too
+    long.
+
+    Args:
+        n_episodes, n_states, n_actions, n_rounds: the sizes.
+    """
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds}
     for name, size in (sizes | {"n_states": n_states, "n_actions": n_actions}).items():
         integer(name, size, 1)

@@ -30,8 +30,9 @@ class QLearner:
     Args:
         gamma: discount in [0, 1); 0 is the table that never bootstraps.
         epsilon: probability of a uniform action.
-        before_update: act by ``Q_{t-1}(s_t, .)``, the table before the last update, as the transformer circuit does,
-            whose Select precedes its Update; it matters only after a step from a state to itself.
+        before_update: act by ``Q_{t-1}(s_t, .)``, the table before the last update, as the
+            transformer circuit does (its Select precedes its Update); it matters only after a step
+            from a state to itself.
     """
 
     alpha: float = 0.1
@@ -45,7 +46,13 @@ class QLearner:
         check_epsilon(self.epsilon)
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """Return what gives the actions of the next round, Int[episode], by the interaction's table so far."""
+        """Return a function that gives the actions of the next round, Int[episode], by the
+        interaction's table so far.
+
+        Args:
+            interaction: has the table.
+            rng: breaks ties at random, where the learner does.
+        """
 
         def choose() -> _Choices:
             values = interaction.values_before if self.before_update else interaction.values
@@ -58,7 +65,11 @@ class QLearner:
 
 
 class OptimalAgent(QLearner):
-    """Knows the MDP and maximises the expected sum of rewards over the rounds to play; the table is kept beside it."""
+    """An agent that knows the MDP and maximises the expected sum of rewards over the rounds to
+    play.
+
+    Q-learning's table is recorded, too, but the agent does not use it.
+    """
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
         rows = np.arange(len(interaction.mdps))
@@ -77,9 +88,13 @@ AGENTS: Mapping[str, QLearner] = {
 
 @checked
 def run(learner: QLearner, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
-    """Let an agent act: one episode per MDP.
+    """Run an agent: one episode per MDP.
 
-    The ``seed`` is of starts, transitions, rewards and exploration: every agent meets the same luck.
+    Args:
+        learner: the agent.
+        mdps: one per episode.
+        n_rounds: to play.
+        seed: of starts, transitions, rewards and exploration: every agent meets the same luck.
     """
     interaction = Interaction(mdps, n_rounds, seed, learner.epsilon, learner.alpha, learner.gamma)
     choose = learner.chooser(interaction, stream(seed, "behaviour"))

@@ -1,9 +1,10 @@
 """Reachability as causal models of one round: parallel breadth-first search, and its rivals.
 
-The prediction is a distribution over nodes. It reads ``reached``, as the root is told only after the question: round t
-answers from the nodes within t steps. ``spread`` says how much of it lies evenly on all nodes reached instead of on the
-candidates. Rivals (depth-first, random walk) hold one path and add one node a round; ``visits`` counts when a node was
-visited, 0 where it was not. Heuristics search nothing and keep nothing: they are what matched graphs must forbid.
+The prediction is a distribution over nodes. It reads ``reached``, as the root is revealed only
+after the question: round t answers from the nodes within t steps. ``spread`` is the share that lies
+evenly on all nodes reached instead of on the candidates. Rivals (depth-first, random walk) hold one
+path and add one node a round; ``visits`` counts when a node was visited, 0 where it was not.
+Heuristics neither search nor carry a state: they are what matched graphs must rule out.
 
 The equations, and which rules the rivals follow: docs/method/reachability.md.
 """
@@ -125,7 +126,14 @@ _algorithm = maker(
 
 
 def _search(key: str, name: str, spread: float, active: Equation, expand: Equation) -> Algorithm:
-    """Make a search that expands all nodes reached along the edges that are ``active``."""
+    """Make a search that expands all nodes reached along the active edges.
+
+    Args:
+        key, name: of the algorithm.
+        spread: share of the prediction that lies evenly on all nodes reached.
+        active: equation of the active edges.
+        expand: equation of the next set.
+    """
 
     def frontier(v: Values) -> _Array:
         reached = v["reached"]
@@ -171,7 +179,9 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
 
 
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
-    """Return breadth-first search that is ``lag`` rounds late: it holds what it should have held before."""
+    """Return breadth-first search that is ``lag`` rounds late: its set is that of ``lag`` rounds
+    before.
+    """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
     search = breadth_first(spread)
@@ -196,7 +206,13 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
 
 def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
-    """Return the visits after a step along ``edge`` ``[...]``, where there is one to take."""
+    """Return the visits after a step along one edge.
+
+    Args:
+        v: values of the round.
+        edge: index of the edge, ``[...]``.
+        moves: True where there is an edge to take.
+    """
     started = v["started"]
     n_edges = v["target"].shape[-1]
     targets = np.broadcast_to(v["target"], (*edge.shape, n_edges))
@@ -237,7 +253,14 @@ def _start_at_root(v: Values) -> _Array:
 def _path(
     key: str, name: str, step: Equation, spread: float, **inputs: Callable[[Any], _Array]
 ) -> Algorithm:
-    """Make a search that holds one path; ``inputs`` are what it reads of episodes beside the graph."""
+    """Make a search that holds one path.
+
+    Args:
+        key, name: of the algorithm.
+        step: equation of the next visits.
+        spread: share of the prediction that lies evenly on all nodes reached.
+        **inputs: what it reads of episodes in addition to the graph.
+    """
     equations: dict[str, Equation | None] = {
         "visits": None,
         "reached": lambda v: (v["visits"] > 0).astype(np.float64),
@@ -318,7 +341,7 @@ _HEURISTICS = {
 
 
 def heuristic(key: str = "more_ancestors") -> Algorithm:
-    """Return a heuristic as an algorithm that keeps nothing."""
+    """Return a heuristic as an algorithm without a state."""
     require_known("heuristic", key, _HEURISTICS)
     rule = _HEURISTICS[key]
 

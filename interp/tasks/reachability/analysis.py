@@ -1,7 +1,9 @@
-"""What interventions and probes ask of a model of this task: where variables could be, controls, corrupted episodes.
+"""What interventions and probes need of a model of this task: where variables could be, controls,
+corrupted episodes.
 
-Both machines are held against parallel breadth-first search; a learned one against the distribution that it was trained
-on, a part of which lies on all nodes reached.
+All models are compared with parallel breadth-first search. For a learned one its prediction is the
+distribution that was
+trained on, which puts a part on all nodes reached.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
 
     Args:
         predictions: ``[*batch, episode, round, node]``.
-        episodes: whose candidates they are about.
+        episodes: have the candidates.
         rounds: those that were predicted.
 
     Returns:
@@ -52,7 +54,7 @@ def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm that a model is held against."""
+    """Return the algorithm that a model is compared with."""
     return breadth_first(0.0 if model.is_handwired else SPREAD)
 
 
@@ -101,7 +103,9 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Every node written into the set at once, read in the probability of the target: 1 falls to a half."""
+    """Return the default steering: every node is written into the set, measured by the target's
+    probability, which falls from 1 to a half.
+    """
     return Steering(
         change=lambda shape: np.ones(shape),
         doses=(-1, 0, 1),
@@ -115,7 +119,9 @@ def steering() -> Steering:
 
 
 def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Put an edge from the root to the negative in place of one that is given twice, else of one far from the root."""
+    """Replace an edge by one from the root to the negative: an edge that is listed twice, or the
+    one farthest from the root.
+    """
     edges = episodes.by_round("edges")[:, t].copy()
     code = edges[..., 0] * episodes.n_nodes + edges[..., 1]
     is_repeated = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
@@ -128,7 +134,7 @@ def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Take away the edges into the target; a self-loop of the root, which changes nothing, fills in."""
+    """Replace the edges into the target by self-loops of the root, which have no effect."""
     edges = episodes.by_round("edges")[:, t]
     roots = episodes.by_round("roots")[:, t, None, None]
     is_into_target = edges[..., 1:] == episodes.targets[:, None, None]
@@ -136,7 +142,9 @@ def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Lead every edge into the target to the negative: the search finds the one instead of the other."""
+    """Move the end of every edge into the target to the negative, so that the search finds the
+    negative.
+    """
     edges = episodes.by_round("edges")[:, t].copy()
     ends = edges[..., 1]
     is_into_target = ends == episodes.targets[:, None]
@@ -145,7 +153,7 @@ def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Put the root, which is reached, in the place of the target."""
+    """Replace the target by the root, which is reached."""
     candidates = episodes.by_round("candidates")[:, t]
     roots = episodes.by_round("roots")[:, t, None]
     is_asked = (candidates == roots).any(-1, keepdims=True)
@@ -176,8 +184,8 @@ def _in_round(
 def corruptions() -> tuple[Corruption, ...]:
     """List the corruptions of this task.
 
-    All but the first change one round alone, so that what a latent holds and what a round says can be told apart. An
-    edge that is taken away there delays what it leads to; the next round finds it again.
+    All but the first change a single round, to separate what a latent holds from what a round
+    shows. An edge that is removed there delays what it leads to; the next round finds it again.
     """
     history = partial(
         exchange_history,

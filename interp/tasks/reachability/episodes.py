@@ -1,11 +1,12 @@
-"""Reachability episodes: a directed graph, a root, and two candidates, one of which can be reached from the root.
+"""Reachability episodes: a directed graph, a root, and two candidates, one of which can be reached
+from the root.
 
-Every round of an episode reads the same graph again; only the latent changes. Round t (counted from 0) reads a latent
-that t rounds of thought have made, so an episode of T thoughts has T + 1 rounds, and a candidate d steps from the root
-can be told from round d on.
+Every round of an episode reads the same graph again; only the latent changes. Round t (counted from
+0) reads a latent that t rounds of thought have made, so an episode of T thoughts has T + 1 rounds,
+and a candidate d steps from the root can be recognised from round d on.
 
-Sizes are *capacities*: a graph uses some of the ``n_nodes`` names, and a list of edges is filled up to ``n_edges`` by
-repeating edges, which changes nothing that is reachable.
+Sizes are *capacities*: a graph uses some of the ``n_nodes`` names, and a list of edges is filled up
+to ``n_edges`` by repeating edges, which leaves the reachable nodes as they are.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class ReachabilityEpisodes(BaseEpisodes):
             self._refuse_ties()
 
     def _checked_array(self, name: str) -> NDArray[np.int64]:
-        """Return an array of nodes, whose axes are those of :data:`_AXES`, with one of rounds where they differ."""
+        """Return an array of nodes with the axes of :data:`_AXES`, and an axis of rounds where
+        these differ.
+        """
         values = getattr(self, name)
         axes = list(_AXES[name])
         if np.ndim(values) > len(axes):
@@ -96,7 +99,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         return [name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes)]
 
     def _refuse_ties(self) -> None:
-        """Refuse episodes whose candidates are equally far from the root."""
+        """Refuse episodes with both candidates equally far from the root."""
         first, second = self.candidate_distances.T
         ties = np.flatnonzero(first == second).tolist()
         require(
@@ -110,7 +113,7 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @classmethod
     def of(cls, **given: Any) -> ReachabilityEpisodes:
-        """Episodes of unequal length: ``n_rounds`` is a list with the number of each."""
+        """Make episodes of unequal length: ``n_rounds`` is a list with the number of each."""
         lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
         is_over = np.arange(longest) >= lengths[:, None]
@@ -123,11 +126,11 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
-        """``edges``, ``roots`` or ``candidates`` with a round axis after the first one.
+        """Return ``edges``, ``roots`` or ``candidates`` with a round axis after the first one.
 
         >>> edges, roots = np.array([[[0, 1], [1, 2]]]), np.array([0])
-        >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
-        (1, 5, 2, 2)
+        >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3,
+        n_rounds=5).by_round("edges").shape (1, 5, 2, 2)
         """
         require_known("array", name, _AXES)
         array: NDArray[np.int64] = getattr(self, name)
@@ -202,7 +205,8 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
-        """Return whether predictions are right: 1 if the target is likelier, 1/2 if neither is, else 0.
+        """Return whether predictions are right: 1 if the target is likelier, 1/2 if neither is, 0
+        if the negative is.
 
         Args:
             predictions: ``[episode, round, node]``.

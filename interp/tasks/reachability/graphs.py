@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 
 def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
-    """Return Bool[..., source, target] of ``edges`` Int[..., edge, 2]; an edge that is given twice counts once."""
+    """Return Bool[..., source, target] of ``edges`` Int[..., edge, 2]; an edge that is listed twice
+    counts once.
+    """
     lead = edges.shape[:-2]
     flat = edges.reshape(-1, *edges.shape[-2:])
     matrix = np.zeros((len(flat), n_nodes, n_nodes), dtype=bool)

@@ -20,15 +20,15 @@ from interp.tasks.sized_round import SizedRound
 class ReachabilityRound(SizedRound):
     """A round of reachability: the graph edge by edge, two candidates, the question, the root.
 
-    ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``: 3 m + 7 positions. The root stands after the question,
-    so a round can answer only from what its latent holds. The mark ``e_i`` closes an edge: the handwired machine binds
-    source and target there. Without marks a round has 2 m + 7 positions, which is what models are trained on.
+    ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``: 3 m + 7 positions. The root stands
+    after the question, so a round can answer only from what its latent holds. The mark ``e_i``
+    closes an edge: the handwired machine binds source and target there. Without marks a round has 2
+    m + 7 positions, which is what models are trained on.
 
-    The outcomes are the nodes: a prediction says which node is the answer, and puts on the two candidates what it
-    takes them to be worth.
+    The outcomes are the nodes: a prediction is a distribution over them.
 
-    ``n_nodes`` is the same for all episodes that a model serves; their lengths lie in ``n_edges_range``, and are just
-    ``n_edges`` when that is None.
+    ``n_nodes`` is the same for all episodes that a model serves; their lengths lie in
+    ``n_edges_range``, and are just ``n_edges`` when that is None.
     """
 
     n_nodes: int

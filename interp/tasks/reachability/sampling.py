@@ -1,21 +1,31 @@
-"""Drawing reachability episodes: their regimes, and the battery that tells searches apart; same arguments, same bytes.
+"""Drawing reachability episodes: their regimes, and the battery that distinguishes searches; same
+arguments, same bytes.
 
 A regime is random graphs with a rule that chooses root and candidates.
 
-* ``uniform``: every edge is drawn from all pairs of nodes (self-loops, cycles and parallel edges occur), the root and
+* ``uniform``: every edge is drawn from all pairs of nodes (self-loops, cycles and parallel edges
+occur), the root and
   the candidates from all nodes. For verification: both candidates may be reachable, or none.
-* ``path``: a path with edges back to earlier nodes; depth up to the number of nodes. For verification.
-* ``prosqa``: acyclic graphs with the statistics of ProsQA (Hao et al., arXiv 2412.06769, as used by Zhu et al., arXiv
-  2505.12514): two roots, 1 to 3 parents a node; the candidates are sinks, the negative one cannot be reached.
-* ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the number of ancestors,
-  which leave no shortcut of these kinds; the depth of the target is 1 to 4. Another shortcut is left: the target is
-  nearly always nearer the root than the other candidate where edges run both ways (``interp audit`` tests it).
-* ``repeated``: acyclic graphs of few different edges, some given far more often than others; a third of the roots have
-  no edge. A model that is trained on them, too, cannot follow an edge for being given often.
-* ``stranded``: the root has no edge, so that nothing is reached; one candidate ends a chain, the other has no edge, and
-  a sixth of the list are different edges, which fill it up. A search answers one half, and stays there.
+* ``path``: a path with edges back to earlier nodes; depth up to the number of nodes. For
+verification. * ``prosqa``: acyclic graphs with the statistics of ProsQA (Hao et al., arXiv
+2412.06769, as used by Zhu et al., arXiv
+  2505.12514): two roots, 1 to 3 parents a node; the candidates are sinks, the negative one cannot
+  be reached.
+* ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the
+number of ancestors,
+  which leave no shortcut of these kinds; the depth of the target is 1 to 4. Another shortcut is
+  left: the target is nearly always nearer the root than the other candidate where edges run both
+  ways (``interp audit`` tests it).
+* ``repeated``: acyclic graphs of few different edges, some listed far more often than the rest; a
+third of the roots have
+  no edge. A model that is trained on them, too, cannot rely on how often an edge is listed.
+* ``stranded``: the root has no edge, so that no node is reached; one candidate ends a chain, the
+other has no edge, and
+  a sixth of the list are different edges, which fill it up. A search answers one half, and stays
+  there.
 
-In every regime names are permuted and edges shuffled, so that neither a name nor a place in the list says anything.
+In every regime names are permuted and edges shuffled, so that names and places in the list carry no
+information.
 """
 
 from __future__ import annotations
@@ -78,7 +88,12 @@ class _Regime:
 
 
 def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Draw edges, roots and candidates from all nodes."""
+    """Draw edges, roots and candidates from all nodes.
+
+    Args:
+        rng: the generator.
+        n_graphs, n_nodes, n_edges: sizes.
+    """
     nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
     edges = rng.integers(0, n_nodes, (n_graphs, n_edges, 2))
     roots = rng.integers(0, n_nodes, n_graphs)
@@ -86,14 +101,26 @@ def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) ->
 
 
 def _line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
-    """Return a path of so many edges from one node on, ``[graph, edge, 2]``, the same in every graph."""
+    """Return a path, ``[graph, edge, 2]``, the same in every graph.
+
+    Args:
+        start: the first node.
+        length: number of edges.
+        n_graphs: how many.
+    """
     sources = np.arange(start, start + length)
     path = np.stack([sources, sources + 1], -1)
     return np.broadcast_to(path, (n_graphs, length, 2))
 
 
 def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Draw a path from node 0 through as many nodes as there are edges for, and edges back to earlier nodes."""
+    """Draw a path from node 0 through as many nodes as there are edges for, and edges back to
+    earlier nodes.
+
+    Args:
+        rng: the generator.
+        n_graphs, n_nodes, n_edges: sizes.
+    """
     length = min(n_nodes - 1, n_edges)
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
     earlier = (rng.random(later.shape) * later).astype(np.int64)
@@ -104,10 +131,16 @@ def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _D
 
 
 def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
-    """Draw acyclic graphs ``[graph, edge, 2]`` that grow from nodes 0 and 1; later nodes have 1 to 3 earlier parents.
+    """Draw acyclic graphs ``[graph, edge, 2]`` that grow from nodes 0 and 1; later nodes have 1 to
+    3 earlier parents.
 
-    A node grows below the first root, with a few parents from the other side, or below the second one alone. A graph
-    has half as many nodes as there are names, or more, and as many edges as fit; the rest repeats edges.
+    A node grows below the first root, with a few parents from the other side, or below the second
+    one alone. A graph has half as many nodes as there are names, or more, and as many edges as fit;
+    the rest repeats edges.
+
+    Args:
+        rng: the generator.
+        n_graphs, n_nodes, n_edges: sizes.
     """
     largest = min(n_nodes, n_edges + 2)
     smallest = min(largest, max(4, (n_nodes + 1) // 2))
@@ -126,7 +159,13 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
 
 
 def _appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
-    """Return how likely each node becomes a parent of each later one, noise included, ``[graph, parent, child]``."""
+    """Return log-weights with noise of each node as a parent of each later one, ``[graph, parent,
+    child]``.
+
+    Args:
+        rng: the generator.
+        n_graphs, n_nodes: sizes.
+    """
     child = np.arange(n_nodes)
     is_below_first = rng.random((n_graphs, n_nodes)) < _BELOW_FIRST
     is_below_first[:, 0], is_below_first[:, 1] = True, False
@@ -140,7 +179,7 @@ def _appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]
 
 
 def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArray[np.int64]:
-    """Choose so many edges of each graph: first parents always stay, further ones as far as there is room for them.
+    """Select edges of each graph: first parents always stay, further ones as far as there is room.
 
     Args:
         rng: the generator.
@@ -184,7 +223,13 @@ def _matched(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 
 def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Fill the list with a part of the edges of an acyclic graph, a sixth to all; any candidates but the root."""
+    """Fill the list with a part of the edges of an acyclic graph, a sixth to all; any candidates
+    but the root.
+
+    Args:
+        rng: the generator.
+        n_graphs, n_nodes, n_edges: sizes.
+    """
     grown = _grow(rng, n_graphs, n_nodes, n_edges)
     n_different = rng.integers(max(1, n_edges // _REPEATED), n_edges + 1, (n_graphs, 1))
     again = (rng.random((n_graphs, n_edges)) ** _UNEVEN * n_different).astype(np.int64)
@@ -202,7 +247,13 @@ def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
 
 
 def _draw_stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Draw graphs whose root 0 and candidate 1 have no edges; the other candidate ends a chain from node 2 on."""
+    """Draw graphs in which root 0 and candidate 1 have no edges; the other candidate ends a chain
+    from node 2 on.
+
+    Args:
+        rng: the generator.
+        n_graphs, n_nodes, n_edges: sizes.
+    """
     length = min(4, n_nodes - 3, n_edges)
     n_others = max(n_edges // _REPEATED - length, 0)
     others = rng.integers(2, n_nodes, (n_graphs, n_others, 2))
@@ -257,12 +308,13 @@ def sample(
         n_edges: length of the list of edges, filled up by repeating edges.
         regime: a key of :data:`REGIMES`.
         seed: of all draws.
-        depths: depths of the target, each as often as the others; those of the regime that ``n_rounds`` rounds can
-            answer (depth <= n_rounds - 1) when None. Where graphs of these sizes hardly ever have one of them, the
-            others take its place.
+        depths: depths of the target, all equally often; those of the regime that ``n_rounds``
+            rounds can answer (depth <= n_rounds - 1) when None. A depth that graphs of these sizes
+            hardly ever have is replaced by the largest that they have.
 
     Raises:
-        InputError: depths where the regime has none, or no graph of these sizes that has any of the depths.
+        InputError: depths where the regime has none, or no graph of these sizes that has any of the
+            depths.
     """
     integer("n_episodes", n_episodes, 1)
     integer("n_rounds", n_rounds, 1)
@@ -306,7 +358,14 @@ def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Draw episodes on which searches answer differently: a batch of each regime that tells them apart, by its name."""
+    """Draw episodes on which searches answer differently: a batch of each distinguishing regime, by
+    its name.
+
+    Args:
+        n_episodes: of each regime.
+        n_rounds, n_nodes, n_edges: sizes.
+        seed: seed of the draws.
+    """
     return {
         regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY
     }
@@ -319,7 +378,7 @@ def _draw_depths(
     sizes: tuple[int, int],
     depths: tuple[int, ...],
 ) -> _Drawn:
-    """Draw graphs of a regime whose targets have each of the depths equally often, in random order.
+    """Draw graphs of a regime with each depth of the target equally often, in random order.
 
     Args:
         record: the regime.
@@ -391,7 +450,7 @@ def _take_depths(
 def _give_up(
     wanted: dict[int, int], has_some: bool, record: _Regime, sizes: tuple[int, int]
 ) -> None:
-    """Let the largest depth that comes take the place of those that do not.
+    """Replace depths that do not occur by the largest that does.
 
     Args:
         wanted: depth -> how many graphs are wanted yet.
