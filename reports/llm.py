@@ -17,7 +17,6 @@ import pandas as pd
 from interp.choices.behaviour import PlayerBehaviour, behaviour, behaviour_tables
 from interp.evaluation.experts.by_regime import predict
 from interp.llm.loading import Reading, read
-from interp.llm.notes import FORMATS
 from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
 from interp.support.checks import checked
@@ -281,14 +280,8 @@ def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
 
 
 def _show_notes(notes: NoteTable) -> Section:
-    """Show the formats of the notes, what the last one holds, how they grow, and examples."""
-    shares = dict.fromkeys(FORMATS, ".0%")
-    blocks: list[Any] = [
-        Prose(_SAYS["notes"]),
-        Table(notes.formats(), "Format of the last note: number of runs"),
-        Table(notes.formats_over_rounds(), _MOMENTS, formats=shares),
-        Table(notes.final(), _LAST_NOTE),
-    ]
+    """Show what the last note holds, how notes grow, and examples."""
+    blocks: list[Any] = [Prose(_SAYS["notes"]), Table(notes.final(), _LAST_NOTE)]
     growth = notes.over_rounds()
     groups = growth["model"] + ", " + growth["condition"] + ", " + growth["regime"]
     for column, name in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
@@ -301,7 +294,6 @@ def _show_notes(notes: NoteTable) -> Section:
     return Section("Notes", blocks)
 
 
-_MOMENTS = "Share of the runs with each format after the first round, the sixth (the paper's step 5) and the last"
 _LAST_NOTE = "The last note: length, and of the readable ones the share that is right"
 
 
@@ -310,7 +302,7 @@ def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
     first = notes.groupby(["model", "condition", "regime"])["index"].transform("min")
     is_last = notes["round"] == notes["last_round"]
     is_shown = (notes["index"] == first) & (notes["round"].isin((1, 6)) | is_last)
-    columns = ["model", "condition", "regime", "round", "format", "note"]
+    columns = ["model", "condition", "regime", "round", "note"]
     examples = notes.loc[is_shown, columns].copy()
     is_long = examples["note"].str.len() > _LONGEST_NOTE
     cut = examples["note"].str[:_LONGEST_NOTE] + " ..."

@@ -368,7 +368,7 @@ def _import(
     ],
     out: Path = Path("output/llm-imported"),
 ) -> None:
-    """Read rounds that anybody recorded, and write what `interp llm score`, `notes` and `report` read."""
+    """Read rounds that anybody recorded, and write what `interp llm score` and `report` read."""
     imported = import_rounds(file, folder_to_write(out), **columns)
     options.say_what_was_read(say, imported)
     say.line(imported.sentence)
@@ -405,85 +405,6 @@ def _score(
         readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
     )
     say.wrote(written)
-
-
-@command(example="interp llm notes output/llm", group=llm_app)
-def _notes(
-    say: Say,
-    path: Path,
-    out: Path = Path("output/llm-notes"),
-    regime: str | None = None,
-    duplicates: str = "refuse",
-    test: bool = False,
-    rounds: Annotated[
-        int | None, options.number("With --test: rounds played after an edit, 2 by default")
-    ] = None,
-    against: list[str] | None = None,
-    base_url: str | None = None,
-    key_env: str | None = None,
-    concurrency: Annotated[int, options.number("Episodes at a time")] = 4,
-    device: str = "cpu",
-    seed: int = 0,
-) -> None:
-    """What the notes in traces say: their formats over the rounds, whether they count right, and every note.
-
-    With --test, do they carry the state? Notes are edited, and the player of the traces goes on from them.
-
-    Args:
-        regime: Regime of foreign results that do not name theirs.
-        test: Edit notes, let the player go on, compare its choices.
-        against: With --test: agents that say what edits should do.
-        base_url: With --test: where the player is asked, if not as before.
-        key_env: Environment variable with the key for the server.
-        device: Where a model in this process runs: cpu, cuda, ...
-    """
-    from interp.llm.scores import note_table
-
-    of_a_test = {
-        "--rounds": rounds,
-        "--against": against,
-        "--base-url": base_url,
-        "--key-env": key_env,
-        "--concurrency": None if concurrency == 4 else concurrency,
-        "--device": None if device == "cpu" else device,
-    }
-    for option, value in of_a_test.items():
-        require(
-            test or value is None,
-            f"{option} is of a test of notes: give --test, too, or leave it out",
-        )
-    if test:
-        import pandas as pd
-
-        from interp.llm import note_tests
-
-        folder_to_write(out)
-        with working("asking with edited notes"):
-            tests = note_tests.try_edits(
-                path,
-                out / "traces",
-                rounds or 2,
-                against=against or note_tests.AGAINST,
-                where=note_tests.Endpoint(base_url, key_env, concurrency, device),
-                seed=seed,
-            )
-        say.measures(*tests)
-        edits, measures = [], []
-        for player in tests:
-            about = {"model": player.model, "condition": player.condition}
-            edits.append(player.table.assign(**about))
-            measures.append(player.to_frame().assign(**about))
-        say.tables(out, {"note_edits": pd.concat(edits), "note_measures": pd.concat(measures)})
-        return
-
-    reading = _read_traces(say, path, regime, duplicates)
-    folder_to_write(out)
-    with working("reading notes"):
-        table = note_table(reading.runs)
-    title = "Share of runs with each format after the first round, the sixth (step 5) and the last"
-    say.table(table.formats_over_rounds(), title, "formats")
-    say.table(table.final(), "The last note", "last_note")
-    say.tables(out, table.tables())
 
 
 @command(

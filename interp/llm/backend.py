@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -34,7 +33,6 @@ from interp.llm.schemes import (
 )
 from interp.support.checks import check_fields, checked
 from interp.support.errors import InputError, require, require_known, theirs
-from interp.support.files import read_tables
 
 
 class UnavailableError(RuntimeError):
@@ -116,8 +114,11 @@ class AgentBackend(Backend):
         return Reply(self.agent(messages), model=self.name)
 
 
-_TABLES = read_tables(Path(__file__).with_suffix(".toml"))
-THINKING_OFF: dict[str, dict[str, Any]] = {"": {}, **_TABLES["thinking_off"]}
+THINKING_OFF: dict[str, dict[str, Any]] = {
+    "": {},
+    "deepseek": {"thinking": {"type": "disabled"}},
+    "chat-template": {"chat_template_kwargs": {"enable_thinking": False}},
+}
 
 
 @dataclass(frozen=True)
@@ -410,4 +411,9 @@ AGENTS: dict[str, ScriptedAgent] = {
     "weighted-majority": ScriptedAgent(_weighted_majority, _counter_note),
     "majority": ScriptedAgent(_majority, _counter_note),
 }
-PLAYERS: dict[str, str] = _TABLES["players"]
+PLAYERS = {
+    "counter": "follows the leader; its note counts",
+    "last-step": "follows the last round's winners; its note tells of that round alone",
+    "full-history": "weighted majority; its note lists every round",
+    "random": "tosses a coin; its note counts and is not used",
+}

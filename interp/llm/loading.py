@@ -124,9 +124,7 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
         return []
     run = from_trace(file)
     why = ""
-    if run.edited:
-        why = "it begins from an edited note (`interp llm notes --test`)"
-    elif not run.rounds and run.ended == "unfinished":
+    if not run.rounds and run.ended == "unfinished":
         why = "it holds no answer: the server never gave one; play it again with the same command"
     rows.append(_row(file, "trace", run.rounds, why=why))
     return [] if why else [run]
@@ -251,5 +249,4 @@ def from_trace(path: Path) -> LLMRun:
             path=path,
             prompt=prompt["text"],
             embedded=session.embedded,
-            edited="begins" in header,
         )

@@ -1,27 +1,60 @@
-"""What a note says: the tallies that it writes down, whether they are right, and its format (paper, appendix F.3).
+"""What a note says: the tallies that it writes down, and whether they are right (paper, appendix F.3).
 
-The rules read surface form only: a note called Counter need not count correctly, nor be used by the model. A *tally*
-says how an expert has done over several rounds. The rules in their order, and the forms of a tally:
-docs/method/notes.md.
+A *tally* says how an expert has done over several rounds. The forms of a tally: docs/method/notes.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.llm.schemes import expert_letters, patterns
+from interp.llm.schemes import expert_letters
 from interp.support.checks import checked
 
-_RE = patterns(Path(__file__).with_suffix(".toml"))
+_GOOD = r"(?:correct(?:ly)?|right(?:ly)?|accurate(?:ly)?|hits?|wins?|won|succe\w+|W|✓|✔)"
+_BAD = (
+    r"(?:incorrect(?:ly)?|wrong(?:ly)?|inaccurate(?:ly)?|miss(?:ed|es)?|mistakes?|mistaken|errors?|erred"
+    r"|fail\w*|losses|L|✗|✘|×)"
+)
+_NUMBER = r"(?<![\d/.])(\d+|once|twice|thrice|(?:one|two|three|four) times?)"
+_BETWEEN = r"\s*[-,/;&|]?\s*(?:and\s+)?"  # "3W-2L": letters for win and loss only as capitals
+_FRACTION = re.compile(
+    rf"(?i)(?<![\d/.])(\d+)\s*(?:x|times?|{_GOOD}|{_BAD})?\s*(?:/|\b(?:out of|of|for)\b)\s*(?:the\s+)?"
+    r"(?:last\s+)?(\d+)(?![\d/])"
+)
+_TWO_NUMBERS = re.compile(r"\d\D{1,40}\d")
+_VERDICT_COUNT = re.compile(
+    # Not "wrong: 4, 7", which lists rounds, not "right in rounds 2", and not "predicted 0 correctly".
+    rf"(?i)(?<![a-z])(?:{_GOOD}|{_BAD})(?:\s+on)?\s*[:=]?\s*{_NUMBER}\s*(?:x\b|times?)?"
+    r"(?!\s*(?:[/.\d]|,\s*\d|and\s+\d|-\s*\d))"
+    rf"|(?<!\d,)(?<!\d, )(?<!\dand )(?<!said )(?<!predicted ){_NUMBER}\s*(?:x\b|times?)?\s*"
+    rf"(?:{_GOOD}|{_BAD})(?![a-z])"
+)
+_BARE = re.compile(
+    r"\A[\"']?\s*[:=(]?\s*([+-]?\d+)(?![\d/%]|\.\d)(?!\s*[,;]\s*[+-]?\d+(?!\d|\s*(?:round|day)))"
+    r"(?!\s*[-–]\s*\d)"
+)
+_TOTAL = re.compile(
+    r"(?i)(?:\b(?:out of|of|in|n\s*=|rounds?\s*[:=]|(?:after|through|round|day|r|t)(?:\s+(?:round|day))?\s*#?))"
+    r"\s*(\d+)|\b(\d+)\s+(?:rounds?|days?)\b"
+)
+_ABOUT_ERRORS = re.compile(rf"(?i)\b(?:{_BAD})\b")
+_JUDGED = re.compile(rf"(?i)(?<![a-z])(?:{_GOOD}|({_BAD}))(?![a-z])")
+_PAIRS = (
+    re.compile(rf"(?i)(?<![\d/.])(\d+)\s*{_GOOD}{_BETWEEN}(\d+)\s*{_BAD}(?![a-z])"),
+    re.compile(
+        rf"(?i)(?<![a-z]){_GOOD}\s*[:=]?\s*(\d+){_BETWEEN}{_BAD}\s*[:=]?\s*(\d+)(?!\s*[/\d])"
+    ),
+    re.compile(r"(?i)\b(?:sunny|rainy|sun|rain)\W{1,3}(\d+)\s*[-–|]\s*(\d+)(?![\d-])"),
+    re.compile(r"\A\W{0,3}?(\d+)\s*[-–|]\s*(\d+)(?![\d-])"),
+    re.compile(r"\A\s*[:=]?\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)"),
+)
+"""How often right and how often wrong, beside each other."""
 _TIMES = {
     "once": 1,
     "one time": 1,
@@ -35,26 +68,16 @@ _TIMES = {
 
 @dataclass(frozen=True)
 class _Mention:
-    """A group of experts that a note names together.
-
-    Their names stand from ``begin`` to ``start``, and ``text`` from there to the next name.
-    """
+    """A group of experts that a note names together, and the text from there to the next name."""
 
     letters: tuple[str, ...]
     text: str
-    start: int
-    begin: int
-
-    @property
-    def end(self) -> int:
-        """Where the text ends."""
-        return self.start + len(self.text)
 
 
-def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
+def _mentions(note: str, n_experts: int = 4) -> list[_Mention]:
     """Return where the note names experts: "Expert_A", "Experts B, C and D", "A".
 
-    >>> [(m.letters, m.text) for m in mentions("B,C right; A 1/2")]
+    >>> [(m.letters, m.text) for m in _mentions("B,C right; A 1/2")]
     [(('B', 'C'), ' right; '), (('A',), ' 1/2')]
     """
     name = f"[{''.join(expert_letters(n_experts))}](?:'s)?(?![A-Za-z'])"
@@ -66,46 +89,29 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
     for match, end in zip(matches, ends, strict=False):
         letters = tuple(expert[0] for expert in re.findall(name, match[0]))
         text = note[match.end() : end]
-        named.append(_Mention(letters, text, start=match.end(), begin=match.start()))
+        named.append(_Mention(letters, text))
     return named
 
 
-def _tallied(note: str, n_experts: int = 4) -> set[str]:
-    """Return the experts that the note gives a tally, in any form of docs/method/notes.md."""
-    forms = (_RE.percent, _RE.verdict_count, *_RE.pairs)
-    letters: set[str] = set()
-    for mention in mentions(note, n_experts):
-        is_tally = any(form.search(mention.text) for form in forms)
-        if is_tally or _shares(mention.text):
-            letters.update(mention.letters)
-    if len(letters) < 2:
-        letters.update(letter for letter, _ in _bare_tallies(note, n_experts))
-    return letters
-
-
-def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
-    """Return ``(letter, place in the note)`` of bare numbers that are tallies, not votes, bits or ranks."""
-    tallies = []
+def _has_bare_tallies(note: str, n_experts: int) -> bool:
+    """Return whether bare numbers after names are tallies, not votes, bits or ranks."""
     numbers = []
-    for mention in mentions(note, n_experts):
-        match = _RE.bare.match(mention.text)
+    for mention in _mentions(note, n_experts):
+        match = _BARE.match(mention.text)
         if match:
             numbers.append(match[1])
-            tallies += [(letter, mention.start) for letter in mention.letters]
     # "1. B 2. C": the numbers are places, not counts.
     name = f"[{''.join(expert_letters(n_experts))}]"
     is_ranking = re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?{name}\b", note)
     is_counted = any(number[0] in "+-" or int(number) >= 2 for number in numbers)
     is_bits = any(re.fullmatch("[01]{3,}", number) for number in numbers)
-    if is_ranking or is_bits or not is_counted:
-        return []
-    return tallies
+    return is_counted and not is_bits and not is_ranking
 
 
 def _shares(text: str) -> list[re.Match[str]]:
     """Return the fractions in a text that are shares (3/5), and not bit strings (0110/1), dates or nothing (0/0)."""
     shares = []
-    for match in _RE.fraction.finditer(text):
+    for match in _FRACTION.finditer(text):
         is_number = match[1] == "0" or not match[1].startswith("0")
         if is_number and int(match[1]) <= int(match[2]) > 0:
             shares.append(match)
@@ -124,8 +130,8 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
     {'A': (3, 9), 'B': (8, 9)}
     """
     counts: dict[str, tuple[int, int]] = {}
-    for mention in mentions(note, n_experts):
-        if not _RE.two_numbers.search(mention.text):
+    for mention in _mentions(note, n_experts):
+        if not _TWO_NUMBERS.search(mention.text):
             continue
         right, total = _read_fractions(mention.text) or _read_pairs(mention.text) or (0, 0)
         for letter in mention.letters:
@@ -150,17 +156,17 @@ def _read_fractions(text: str) -> tuple[int, int] | None:
 def _is_of_errors(text: str, share: re.Match[str]) -> bool:
     """Return whether a share counts errors, by the verdict within it, the last one before it, or right after it."""
     before = text[max(0, share.start() - 12) : share.start()]
-    within = _RE.judged.findall(share[0])
-    verdicts = within or _RE.judged.findall(before)[-1:]
+    within = _JUDGED.findall(share[0])
+    verdicts = within or _JUDGED.findall(before)[-1:]
     if not verdicts:
-        after = _RE.judged.match(text[share.end() :].lstrip())
+        after = _JUDGED.match(text[share.end() :].lstrip())
         verdicts = [after[1]] if after else []
     return bool(verdicts and verdicts[0])
 
 
 def _read_pairs(text: str) -> tuple[int, int] | None:
     """Return the sums of counts of right and wrong beside each other, right and out of; None where there are none."""
-    for form in _RE.pairs:
+    for form in _PAIRS:
         pairs = np.array([match.groups() for match in form.finditer(text)], dtype=object)
         if len(pairs):
             right, wrong = pairs.astype(int).sum(axis=0).tolist()
@@ -170,12 +176,15 @@ def _read_pairs(text: str) -> tuple[int, int] | None:
 
 def _bare_counts(note: str, n_experts: int) -> dict[str, tuple[int, int]]:
     """Read counts without a slash, out of the number of rounds that the note gives once: "A 3, B 8 of 9 rounds"."""
-    totals = {int(number) for pair in _RE.total.findall(note) for number in pair if number}
+    totals = {int(number) for pair in _TOTAL.findall(note) for number in pair if number}
     counts: dict[str, tuple[int, int]] = {}
-    if len(totals) != 1 or not _tallied(note, n_experts):
+    if len(totals) != 1:
+        return counts
+    has_verdicts = _VERDICT_COUNT.search(note) is not None
+    if not has_verdicts and not _has_bare_tallies(note, n_experts):
         return counts
     (out_of,) = totals
-    for mention in mentions(note, n_experts):
+    for mention in _mentions(note, n_experts):
         hits = _read_bare(note, mention.text, out_of)
         if hits is not None and 0 <= hits <= out_of:
             counts |= dict.fromkeys(mention.letters, (hits, out_of))
@@ -184,14 +193,14 @@ def _bare_counts(note: str, n_experts: int) -> dict[str, tuple[int, int]]:
 
 def _read_bare(note: str, text: str, out_of: int) -> int | None:
     """Return how often an expert was right by the bare number in the text after its name; None where there is none."""
-    bare = _RE.bare.match(text)
-    match = bare or _RE.verdict_count.search(text)
+    bare = _BARE.match(text)
+    match = bare or _VERDICT_COUNT.search(text)
     if match is None:
         return None
     number = next(group for group in match.groups() if group is not None).lower()
     hits = _TIMES.get(number, int(number) if number.isdigit() else -1)
     # A bare number may be of errors because the note says so elsewhere.
-    is_of_errors = _RE.about_errors.search(note if bare else match[0])
+    is_of_errors = _ABOUT_ERRORS.search(note if bare else match[0])
     return out_of - hits if is_of_errors else hits
 
 
@@ -246,190 +255,3 @@ def write_counts(correct: Sequence[int], n_rounds: int) -> str:
     letters = expert_letters(len(correct))
     counts = zip(letters, correct, strict=True)
     return ", ".join(f"{letter}:{int(hits)}/{n_rounds}" for letter, hits in counts)
-
-
-FORMATS = ("counter", "round list", "conditional counter", "last-step", "other")
-
-
-def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
-    """Return the ``format`` of a note, one of :data:`FORMATS`, and the features that decided it.
-
-    The rules, and what each feature counts: docs/method/notes.md.
-
-    >>> classify("A:45/100, B:94/100, C:69/100, D:77/100")["format"]
-    'counter'
-    >>> classify("A 3, B 8, C 5, D 6 out of 9")["format"]
-    'counter'
-    >>> classify("A:1,0,1 B:0,0,1 C:1,1,1 D:0,1,0 label:1,0,1")["format"]
-    'round list'
-    >>> classify("A correct; B,C,D wrong")["format"]
-    'last-step'
-    """
-    letters = "".join(expert_letters(n_experts))
-    marks = _marks(note, letters)
-    # Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted.
-    lists = [*_RE.number_list.finditer(note), *_RE.braced.finditer(note)]
-    n_listed = sum(max(2, len(re.findall(r"\d+", match[0]))) for match in lists)
-    # "Accuracy: A=.45 B=.94": shares as decimals, which only a word distinguishes from weights.
-    shares = re.findall(rf"(?<![A-Za-z])[{letters}]\s*[:=]?\s*[01]?\.\d+", note)
-    rates = re.search(r"\b(?:accurac\w*|acc|(?:hit|success|error) rates?)\b", note, re.IGNORECASE)
-    has_rates = len(shares) >= 2 and rates
-    n_tallied = n_experts if has_rates else len(_tallied(note, n_experts))
-    features = {
-        "tallied": n_tallied,
-        "conditional": _conditional(note, n_experts),
-        **marks,
-        "round_numbers": marks["round_marks"] + n_listed,
-        "records": _records(note, letters),
-        "sequences": _sequences(note, n_experts),
-        "labels": len(_RE.label.findall(note)),
-        "vague": bool(_RE.vague.search(note)),
-        "verdict": _has_verdict(note, letters),
-        "words": len(note.split()),
-    }
-    return {"format": _decide(SimpleNamespace(**features)), **features}
-
-
-def _decide(found: SimpleNamespace) -> str:
-    """Return the format by the features of :func:`classify`: the first rule that holds."""
-    if not found.words:
-        return "other"
-    is_record = found.entries >= 3 or found.records >= 2 or found.sequences >= 2
-    is_list = found.round_numbers >= 3 or found.round_marks >= 2 or found.labels >= 3
-    if is_record or (_has_no_tallies(found) and (is_list or found.leading_mark)):
-        return "round list"
-    if found.conditional:
-        return "conditional counter"
-    if found.tallied >= 2:
-        return "counter"
-    if found.vague:
-        return "other"
-    return "last-step" if found.verdict or found.records else "other"
-
-
-def _has_no_tallies(found: SimpleNamespace) -> bool:
-    """Return whether at most one expert has a tally, and none has one for each outcome."""
-    return found.tallied < 2 and not found.conditional
-
-
-def _has_verdict(note: str, letters: str) -> bool:
-    """Return whether a sentence says that an expert, or all or none, was right or wrong, or what it said."""
-    name = f"[{letters}](?![A-Za-z])"
-    subject = re.compile(rf"(?<![A-Za-z])(?:{name}|(?i:{_RE.everybody})(?![A-Za-z]))")
-    for sentence in re.split(r"[.;\n]", note):
-        verdict = _RE.verdict.search(sentence.lower()) or _RE.said.search(sentence)
-        asks_who = re.search(r"\bwho\b", sentence)
-        if verdict and subject.search(sentence) and not asks_who:
-            return True
-    return False
-
-
-def _sequences(note: str, n_experts: int) -> int:
-    """Count the experts with a sequence over rounds; one of 3 or more labels counts as two."""
-    letters: set[str] = set()
-    for mention in mentions(note, n_experts):
-        # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
-        is_one_value = len(_RE.said_and_right.findall(mention.text)) == 1
-        if not is_one_value and _RE.history.match(mention.text):
-            letters.update(mention.letters)
-    return len(letters) + 2 * bool(_RE.labels.search(note))
-
-
-def _marks(note: str, letters: str) -> dict[str, Any]:
-    """Count the round marks and those that begin an entry; does the note begin with an entry?"""
-    name = rf"(?:Experts?[ _]?)?[{letters}](?![a-z])"
-    content = rf"(?:{name}|{_RE.word}|label|y\b|actual|true|[01]{{2,}}|all|none|nobody|every|no\b)"
-    begins = re.compile(rf"\s*(?:[:=>|]|[-–]\s*{content}|\(?\s*{content})", re.IGNORECASE)
-    marked = [*_RE.mark.finditer(note), *_RE.ordinal.finditer(note)]
-    entries = []
-    for match in marked:
-        before = note[max(0, match.start() - 12) : match.start()]
-        is_stamp = _RE.stamp.search(before)
-        if begins.match(note, match.end()) and not is_stamp:
-            entries.append(match.start())
-    n_numbered = _enumerated(note, letters)
-    first = min(entries, default=len(note))
-    is_leading = bool(entries) and not note[:first].strip(" ([{\"'*-")
-    return {
-        "round_marks": len(marked) + n_numbered,
-        "entries": len(entries) + n_numbered,
-        "leading_mark": is_leading,
-    }
-
-
-def _enumerated(note: str, letters: str) -> int:
-    """Count rounds that are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
-    content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all|{_RE.word}"
-    number = rf"(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_RE.word}))"
-    entry = re.compile(rf"(?:\A|(?<=[\s;,|.]))[\[(]?{number}", re.IGNORECASE)
-    matches = list(entry.finditer(note))
-    numbers = [int(match[1]) for match in matches]
-    if len(numbers) < 2 or set(np.diff(numbers)) != {1}:
-        return 0
-    ends = [match.start() for match in matches[1:]] + [len(note)]
-    contents = set()
-    for match, end in zip(matches, ends, strict=True):
-        contents.add(note[match.end() : end].strip(" .;,|>"))
-    is_ranking = contents <= set(letters) and len(contents) == len(matches)
-    return 0 if is_ranking else len(matches)
-
-
-def _records(note: str, letters: str) -> int:
-    """Count whole records of one round: what each of 2 or more experts said or was, or all votes and the label."""
-    name = rf"(?:Experts?[ _]?)?[{letters}]"
-    verb = r"(?:\s+(?:said|says|predicted|forecast))?"
-    value = rf"\s*[:=(]?\s*(?:{_RE.word}|{_RE.sign}|{_RE.bit}|[+-](?!\d))"
-    vote = rf"{name}{verb}(?:{value}|\s*[:=]\s*{_RE.letter})\)?"
-    run = re.compile(rf"(?<![A-Za-z]){vote}(?:[\s,;|]*(?:and\s+)?{vote})+")
-    rows = 0
-    for match in run.finditer(note):
-        names = re.findall(
-            rf"(?<![A-Za-z])(?:Experts?[ _]?)?([{letters}])(?![A-Za-z])", match.group(0)
-        )
-        rows += max(Counter(names).values(), default=1)
-    votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{len(letters) - 1}}}\)?"
-    label = r"(?:->|→|=>|/|=|:|,?\s*(?:label|outcome|truth|y)\b\W*)\s*[01](?![\d/])"
-    right = rf"{_RE.word}\s*\({name}(?:[,\s]+{name})*\)"
-    rows += len(re.findall(rf"{votes}\s*{label}", note))
-    return rows + len(re.findall(right, note, re.IGNORECASE))
-
-
-def _conditional(note: str, n_experts: int) -> int:
-    """Count tallies under outcome 0 and under outcome 1.
-
-    It is 0 unless there are some under both, or two right after one word.
-    """
-    conditions = {}
-    for match in _RE.condition.finditer(note):
-        before = note[max(0, match.start() - 14) : match.start()]
-        if not _RE.one_round.search(before):
-            conditions[match.start()] = _outcome(match)
-    # Where the note's tallies stand, of every form.
-    forms = (_RE.percent, _RE.verdict_count, *_RE.pairs[:3])
-    places = [match.start() for match in _shares(note)]
-    places += [match.start() for form in forms for match in form.finditer(note)]
-    places += [place for _, place in _bare_tallies(note, n_experts)]
-    under: Counter[int] = Counter()
-    for place in places:
-        earlier = [start for start in conditions if start < place]
-        if earlier:
-            under[conditions[earlier[-1]]] += 1
-    return under.total() if len(under) == 2 else _count_after_words(note)
-
-
-def _count_after_words(note: str) -> int:
-    """Count tallies that stand right after a word for an outcome; 0 where there is only one."""
-    after_word = r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+"
-    n_direct = len(re.findall(after_word, note, re.IGNORECASE))
-    n_rates = len(re.findall(r"\b[TF][PN]\b", note))  # true and false positives and negatives
-    counted = [bool(match[1]) for match in _RE.count_of_word.finditer(note)]
-    n_counted = len(counted) if len(set(counted)) == 2 else 0  # "rainy(40) sunny(39)"
-    n_tallies = max(n_direct, n_rates, n_counted)
-    return n_tallies if n_tallies >= 2 else 0
-
-
-def _outcome(condition: re.Match[str]) -> int:
-    """Return the outcome that a condition names."""
-    if condition["one"]:
-        return 1
-    return 0 if condition["zero"] else int(condition["bit"] or condition["arrow"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -100,28 +100,18 @@ def folder_of(model: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to be played and where its trace goes: in a folder ``variant``, where it is begun in several ways.
-
-    ``begins`` holds the ``note`` and ``history`` that it goes on from, and ``last_note``; nothing for a whole episode.
-    """
+    """One episode to be played and where its trace goes."""
 
     condition: Condition
     instance: Instance
     prompt: Prompt
     settings: Settings
-    variant: str = ""
-    begins: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The instance's name, and which variant of it is played."""
-        return f"{self.variant}/{self.instance.name}" if self.variant else self.instance.name
 
     @property
     def place(self) -> Path:
         """The trace's path below the output folder: ``model/condition/instance.jsonl``."""
         folder = Path(folder_of(self.settings.model), self.condition.name)
-        return folder / f"{self.name}.jsonl"
+        return folder / f"{self.instance.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
         """Return the first line of its trace: condition, prompt, settings and instance, without any key."""
@@ -133,7 +123,7 @@ class Job:
             "sha256": self.prompt.sha256,
             "text": self.prompt.text,
         }
-        header = {
+        return {
             "format": FORMAT,
             "condition": asdict(self.condition),
             "prompt": prompt,
@@ -141,9 +131,6 @@ class Job:
             "instance": instance,
             "made_with": provenance(address=address),
         }
-        if self.begins:
-            header["begins"] = dict(self.begins)
-        return header
 
     def session(self) -> Session:
         """Return a new session of this job, before its first round."""
@@ -154,7 +141,6 @@ class Job:
             advice=instance.advice,
             labels=instance.labels,
             max_retries=self.settings.max_reasks,
-            **self.begins,
         )
 
 

@@ -52,8 +52,7 @@ class Session:
     """One episode in progress.
 
     ``advice`` is Int[round, expert], ``labels`` Int[round]; a malformed answer is asked again ``max_retries`` times.
-    ``note`` and ``history`` are what earlier rounds carry into the next one; given, the episode begins from them.
-    Without ``last_note`` it ends with the last prediction, for no round follows that could read the note.
+    ``note`` and ``history`` are what earlier rounds carry into the next one.
     After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and ``notes`` the note
     after each round (None under ``no-note``).
     """
@@ -65,7 +64,6 @@ class Session:
     max_retries: int = 2
     note: str = ""
     history: list[Message] = field(default_factory=list)
-    last_note: bool = True
     predictions: list[float] = field(default_factory=list)
     notes: list[str | None] = field(default_factory=list)
     malformed: int = 0
@@ -81,7 +79,6 @@ class Session:
             f"an LLM episode needs advice [round, expert] and labels [round], got {self.advice.shape} and "
             f"{self.labels.shape}",
         )
-        self.history = list(self.history)
         require(self.max_retries >= 0, f"max_retries must be 0 or more, got {self.max_retries}")
 
     @checked
@@ -99,9 +96,7 @@ class Session:
 
     @property
     def _is_over(self) -> bool:
-        n_left = len(self.labels) - self._round
-        is_last_note = n_left == 1 and self._turn == "note"
-        return n_left <= 0 or (is_last_note and not self.last_note)
+        return self._round >= len(self.labels)
 
     def next(self) -> Request | None:
         """Return the next request; the same one until it is fed; None when the episode is over."""
@@ -340,7 +335,6 @@ def session_from(header: Mapping[str, Any]) -> Session:
         advice=advice,
         labels=labels,
         max_retries=header["settings"]["max_reasks"],
-        **header.get("begins", {}),
     )
 
 

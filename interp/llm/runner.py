@@ -301,7 +301,7 @@ class _Playing:
         Returns:
             "overflow" where the request no longer fits into the context, else None.
         """
-        seed = request.seed(job.name)
+        seed = request.seed(job.instance.name)
         place = {"round": request.round, "turn": request.turn}
         try:
             reply = await self._ask(job, request, seed)

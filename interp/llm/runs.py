@@ -33,7 +33,6 @@ class LLMRun:
             NaN where not known.
         seconds: seconds per call, mean; NaN where not known.
         wording, prompt: which prompts, and the system prompt; "" where it is not known.
-        edited: it began from a note or a history that was given to it (:mod:`interp.llm.note_tests`).
         again: predictions of further plays of the instance, where one of several was chosen.
     """
 
@@ -59,7 +58,6 @@ class LLMRun:
     eta: float | None = None
     prompt: str = ""
     embedded: int = 0
-    edited: bool = False
     again: tuple[NDArray[np.float64], ...] = ()
 
     def __post_init__(self) -> None:

@@ -15,12 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 from interp.support.checks import checked
 from interp.support.errors import require, require_known, theirs
-from interp.support.files import read_tables
 from interp.support.foreign import loaded
 
 Turn = Literal["prediction", "note"]
@@ -150,23 +148,30 @@ class ParsedReply:
     embedded: bool = False
 
 
-def patterns(path: Path) -> SimpleNamespace:
-    """Read the patterns and parts of a TOML file; ``{good}`` in a pattern stands for the part of that name."""
-    table = read_tables(path)
-    parts: dict[str, str] = table["parts"]
-
-    def fill(text: str) -> str:
-        text = re.sub(r"(?m)^ +|\n", "", text)  # a long one stands on several lines
-        return re.sub(r"\{([a-z_]+)\}", lambda part: fill(parts[part[1]]), text)
-
-    named: dict[str, Any] = {name: fill(text) for name, text in parts.items()}
-    for name, text in table["patterns"].items():
-        named[name] = re.compile(fill(text))
-    pairs = table.get("pairs", {}).values()
-    return SimpleNamespace(**named, pairs=[re.compile(fill(text)) for text in pairs])
-
-
-_RE = patterns(Path(__file__).with_suffix(".toml"))
+# Words in the marks of a block that is no answer: <think>, [THINK] (Mistral), ◁think▷ (Kimi), ...
+_THOUGHTS = "think|thinking|thoughts?|reason|reasoning|reflection|scratchpad|analysis|seed:think"
+_OPENS = rf"[<[◁](?:{_THOUGHTS})[>\]▷]|<\|(?:begin_of_thought|start_thinking)\|>|<\|channel\|>"
+# The last one is that of gpt-oss, whose answers stand in a channel of their own.
+_CLOSES = (
+    rf"[<[◁]/(?:{_THOUGHTS})\s*[>\]▷]|<\|(?:end_of_thought|end_thinking)\|>"
+    r"|<\|channel\|>final<\|message\|>"
+)
+_FENCE = re.compile(r"(?is)\A```(?:json)?\s*\n(.*?)\n?\s*```\Z")
+_LEFT_OUT = (
+    re.compile("[\ufeff\u200b\u200c\u200d\u2060]"),
+    re.compile(f"(?is)(?:{_OPENS}).*?(?:{_CLOSES})"),
+    # Some servers put the opening mark into the prompt, so that the reply holds the closing one alone.
+    re.compile(rf"(?is)\A.*(?:{_CLOSES})"),
+    re.compile(
+        r"\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<eos>|<end_of_turn>)\s*\Z"
+    ),
+)
+"""Invisible characters, thoughts and end tokens."""
+_OPEN = re.compile(f"(?i){_OPENS}")
+_BLOCK = re.compile(
+    r"(?i)<([\w:-]+)>.*?</\1>|[<[](?:answer|final|json|note|output|prediction|response|result)[>\]]"
+)
+_UNKNOWN = re.compile(r"<[\w:-]+>|\[[A-Z_]{3,}\]|◁\w+▷|<\|[^|>]*(?:think|thought|reason)[^|>]*\|>")
 
 
 def read_answer(
@@ -215,7 +220,7 @@ def find_object(text: str) -> tuple[Any, bool, bool]:
     if body is not None:
         return body, True, False
     answer = _without_thoughts(text)
-    fenced = _RE.fence.match(answer)
+    fenced = _FENCE.match(answer)
     body = _object_in(fenced[1] if fenced else answer)
     if body is not None:
         return body, False, False
@@ -230,7 +235,7 @@ def _object_in(text: str) -> Any:
 
 def _without_thoughts(text: str) -> str:
     """Return a reply without thoughts, invisible characters and end tokens."""
-    for pattern in (_RE.invisible, _RE.thought, _RE.rest, _RE.end):
+    for pattern in _LEFT_OUT:
         text = pattern.sub("", text)
     return text.strip()
 
@@ -240,8 +245,8 @@ def _embedded_in(text: str) -> Any:
     begin = text.find("{")
     end = text.rfind("}") + 1
     before = text[:begin]
-    has_unknown_block = _RE.unknown.search(_RE.block.sub("", before))
-    if has_unknown_block or _RE.open.search(before + text[end:]):
+    has_unknown_block = _UNKNOWN.search(_BLOCK.sub("", before))
+    if has_unknown_block or _OPEN.search(before + text[end:]):
         return None
     return _object_in(text[begin:end])
 
@@ -337,7 +342,14 @@ class Prompt:
         return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
-_WORDS: dict[str, dict[str, str]] = read_tables(Path(__file__).with_suffix(".toml"))["framings"]
+_WORDS = {
+    "online": {"choice": "0 or 1", "turn_type": "prediction", "truth_key": "true_label"},
+    "weather": {
+        "choice": '"sunny" or "rainy"',
+        "turn_type": "forecast",
+        "truth_key": "actual_weather",
+    },
+}
 _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from interp.evaluation.experts import regret as metrics
-from interp.llm.notes import FORMATS, check_counts, classify
+from interp.llm.notes import check_counts
 from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
 from interp.results.measure import Result
@@ -308,44 +308,19 @@ def _number(value: float, digits: int) -> str:
 class NoteTable:
     """Every note of a set of runs.
 
-    ``notes`` has one row per run and round, from 1: the note, its format, words and characters, what
+    ``notes`` has one row per run and round, from 1: the note, its words and characters, what
     :func:`~interp.llm.notes.check_counts` says of it by :attr:`LLMRun.reliability`, and the round's prompt tokens.
     """
 
     notes: pd.DataFrame
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return every table by the name of its file; ``note_formats`` is the paper's."""
+        """Return every table by the name of its file."""
         return {
             "notes": self.notes,
-            "note_formats": self.formats(),
-            "note_formats_by_round": self.formats_by_round(),
             "note_rounds": self.over_rounds(),
             "note_summary": self.final(),
         }
-
-    def formats(self) -> pd.DataFrame:
-        """Count how many runs had each format after their last round: the paper's table."""
-        return self._counted(self._last, _GROUP).reset_index()
-
-    def formats_by_round(self) -> pd.DataFrame:
-        """Return per group and round how many runs got there, and the share of them with each format."""
-        counts = self._counted(self.notes, [*_GROUP, "round"])
-        runs = counts.sum(axis=1)
-        shares = counts.div(runs, axis=0)
-        shares.insert(0, "runs", runs)
-        return shares.reset_index()
-
-    def formats_over_rounds(self) -> pd.DataFrame:
-        """Return :meth:`formats_by_round` at the moments that the paper tells of.
-
-        These are after the first round, after the sixth (its step 5), and after the last that each group has.
-        """
-        by_round = self.formats_by_round()
-        number = by_round["round"]
-        last = by_round.groupby(_GROUP)["round"].transform("max")
-        is_shown = number.isin((1, 6)) | (number == last)
-        return by_round[is_shown].reset_index(drop=True)
 
     def final(self) -> pd.DataFrame:
         """Summarise the last notes of each group.
@@ -381,10 +356,6 @@ class NoteTable:
     def _last(self) -> pd.DataFrame:
         return self.notes[self.notes["round"] == self.notes["last_round"]]
 
-    def _counted(self, notes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-        sizes = notes.groupby([*by, "format"]).size()
-        return sizes.unstack(fill_value=0).reindex(columns=list(FORMATS), fill_value=0)
-
 
 @checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
@@ -404,12 +375,12 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
                 **names,
                 "round": t + 1,
                 "last_round": run.rounds,
-                **classify(text, run.advice.shape[1]),
+                "words": len(text.split()),
                 "note": note,
                 "chars": len(note),
                 **counts,
                 "prompt_tokens": run.prompt_tokens[t],
             }
             rows.append(row)
-    columns = None if rows else [*_GROUP, "round", "last_round", "format", "words"]
+    columns = None if rows else [*_GROUP, "round", "last_round", "words"]
     return NoteTable(pd.DataFrame(rows, columns=columns))

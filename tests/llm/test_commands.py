@@ -57,17 +57,11 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
         pd.read_csv(tmp_path / "scores" / "final.csv")["model"]
     )
     names = {path.name for path in (tmp_path / "scores").iterdir()}
-    notes = {
-        "note_formats.csv",
-        "note_formats_by_round.csv",
-        "note_rounds.csv",
-        "note_summary.csv",
-        "notes.csv",
-    }
+    notes = {"note_rounds.csv", "note_summary.csv", "notes.csv"}
     assert (
         names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes
     )
-    assert (pd.read_csv(tmp_path / "scores" / "notes.csv")["format"] == "counter").sum() == 12
+    assert len(pd.read_csv(tmp_path / "scores" / "notes.csv")) == 12
     said = printed("compare", tmp_path / "traces", "wma-handwired", "--out", tmp_path / "compared")
     assert "tester, online-note-only, flat: undecided: fewer than 8" in said
     assert (tmp_path / "compared" / "traces-against-wma-handwired" / "behaviour.csv").is_file()
@@ -89,15 +83,14 @@ def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(
     assert code == 0 and "4 of 4 episodes" in said and "36 calls now and 0 before" in said
     assert "0 calls now and 36 before" in interp(*run)[1]
     assert "12 calls now and 36 before" in interp(*run, "--rounds", 8)[1]
-    code, said = interp("notes", tmp_path / "traces", "--out", tmp_path / "notes")
+    code, said = interp("score", tmp_path / "traces", "--out", tmp_path / "scores")
     assert code == 0 and "online-note-only" in said
-    by_round = pd.read_csv(tmp_path / "notes" / "note_formats_by_round.csv")
-    kind = {"last-step": "last-step", "full-history": "round list"}.get(name, "counter")
-    assert (by_round[kind] == 1).all() and by_round["round"].tolist() == list(range(1, 9))
-    notes = pd.read_csv(tmp_path / "notes" / "notes.csv")
-    assert notes["note"].str.contains("A").all() and {"note_rounds.csv", "note_summary.csv"} <= {
-        path.name for path in (tmp_path / "notes").iterdir()
-    }
+    by_round = pd.read_csv(tmp_path / "scores" / "note_rounds.csv")
+    assert by_round["round"].tolist() == list(range(1, 9))
+    notes = pd.read_csv(tmp_path / "scores" / "notes.csv")
+    assert notes["note"].str.contains("A").all()
+    counts = name in ("counter", "random")
+    assert (notes["exact"] == counts).all()
 
 
 def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
