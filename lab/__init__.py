@@ -3,12 +3,9 @@
     python -m lab calibrate --quick                          # from the root of a checkout
 
 * :mod:`lab.known`: machines of which it is known what a comparison with their reference must say;
-* the tables that ``calibrate`` writes: :mod:`lab.probing` (coverage, nulls and power of probes, on the
-  :mod:`lab.designs`), :mod:`lab.interchanges` (sites, alignment, known machines) and
-  :mod:`lab.resolution`;
-* :mod:`lab.tied_training` (by :mod:`lab.recipes`, with :mod:`lab.tying`) and :mod:`lab.taught_training`: how the
-  benchmark's trained subjects, ``wma-tied`` and ``qlearning-taught`` were made, and :mod:`lab.held_out`: what is true
-  of them on episodes that trained nothing.
+* :mod:`lab.tables`: how often a comparison errs on them, and :mod:`lab.resolution`, how small a deviation it sees: what
+  ``calibrate`` writes;
+* :mod:`lab.taught_training`: how ``qlearning-taught`` was made;
 * :mod:`lab.card`: from a training run to a model that ships, with its card;
 * ``lab/runs``: states of long trainings that go on (its README says how);
 * ``lab/checkpoints``: further seeds of the models that ship, which ``seeds`` and ``architectures`` of docs/results are

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,21 +12,18 @@ from interp.cli.command import Commands, Say, command, main
 from interp.support.errors import require_known
 
 
-def tables() -> dict[str, Any]:
-    """Every table by name, in the order in which they are written."""
-    from lab import interchanges, probing
-
-    return {**probing.TABLES, **interchanges.TABLES}
-
-
 def _names() -> str:
-    """The names of the tables, for the help, which says those that take long."""
-    return ", ".join(
-        f"{name} (long)" if table.takes_long else name for name, table in tables().items()
-    )
+    """Return the names of the tables, for the help."""
+    from lab.tables import TABLES
+
+    return ", ".join(TABLES)
 
 
-table_names = options.completing(tables)
+def _complete_name(incomplete: str) -> list[str]:
+    """Return the names of tables that begin so, for the shell."""
+    return [name for name in _names().split(", ") if name.startswith(incomplete)]
+
+
 app = typer.Typer(
     name="lab",
     cls=Commands,
@@ -37,36 +34,31 @@ app = typer.Typer(
 app.callback()(main)
 
 
-@command(example="python -m lab calibrate --quick", group=app, torch=True)
+@command(example="python -m lab calibrate --table machines --quick", group=app, torch=True)
 def calibrate(
     say: Say,
     out: Path = Path("output/calibration"),
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this table; several may be given: <lab.calibrate:_names>. All but the long ones, "
-            "which take hours, when none is given.",
-            autocompletion=table_names,
+            help="Only this table; several may be given: <lab.calibrate:_names>. All when none is given.",
+            autocompletion=_complete_name,
         ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="Small tables, in minutes instead of an hour.")
-    ] = False,
-    jobs: Annotated[
-        int, options.number("Tables, and parts of long ones, that are worked on at once")
-    ] = 1,
+    quick: Annotated[bool, typer.Option(help="Small tables, in an hour instead of a day.")] = False,
+    jobs: Annotated[int, options.number("Parts of tables that are worked on at once")] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Measure the toolkit's instruments on data whose truth is known; finished tables, and parts of them, are kept."""
-    from lab import probing
+    """Measure how often comparisons err on known machines; finished tables, and parts of them, are kept."""
+    from lab import tables
 
-    summaries, known = [], tables()
-    for name in table or ():
-        require_known("table of calibrate", name, known)
-    asked = table or [name for name, one in known.items() if not one.takes_long]
-    chosen = {name: known[name] for name in asked}
-    for text in probing.write(out, quick, chosen, n_jobs=jobs, scheduler=scheduler, shard=shard):
+    names = table or list(tables.TABLES)
+    for name in names:
+        require_known("table of calibrate", name, tables.TABLES)
+    chosen = {name: tables.TABLES[name] for name in names}
+    summaries = []
+    for text in tables.write(out, quick, chosen, n_jobs=jobs, scheduler=scheduler, shard=shard):
         say.line(f"{text}\n")
         summaries.append(text)
     say.facts(summaries=summaries)

@@ -39,7 +39,6 @@ from interp.support.errors import require
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
-from lab import tying
 
 _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
 _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
@@ -127,6 +126,42 @@ def _encoded(
     )
 
 
+def divergence(scores: Tensor, wanted: np.ndarray) -> Tensor:
+    """Return the mean Kullback-Leibler divergence of logits from ``wanted``, in nats."""
+    target = torch.from_numpy(wanted).to(scores)
+    negative_entropy = torch.special.xlogy(target, target)
+    return (negative_entropy - target * scores.log_softmax(-1)).sum(-1).mean()
+
+
+def run_round(
+    model: HookedLatentTransformer,
+    layout: RoundLayout,
+    tokens: Tensor,
+    latents: Tensor,
+    values: Tensor,
+    slots: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return logits of one round and the latents that it leaves; of the last layer only what is read is computed."""
+    resid = model.run_from(model.embedded(tokens, latents, values), n_read=layout.n_read)
+    read = model.ln_final(resid)
+    logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
+    update = model.update(read[:, -layout.n_after], tokens.shape[1])
+    return logits, model.write(latents, update, slots)
+
+
+def run_rounds(
+    model: HookedLatentTransformer, rounds: EncodedRounds, layout: RoundLayout
+) -> Float[Tensor, "episode round outcome"]:
+    """Return the logits of every round, with gradients."""
+    latents = model.initial(len(rounds.tokens), layout)
+    logits = []
+    for t in range(rounds.tokens.shape[1]):
+        tokens, values, slots = rounds.tokens[:, t], rounds.values[:, t], rounds.slots[:, t]
+        scores, latents = run_round(model, layout, tokens, latents, values, slots)
+        logits.append(scores)
+    return torch.stack(logits, 1)
+
+
 def losses(
     model: HookedLatentTransformer,
     directions: Tensor,
@@ -142,15 +177,13 @@ def losses(
     before, after = (torch.from_numpy(rounds.q_tables[:, t]).float() for t in (0, 1))
     latents = model.initial(len(rounds), layout) + before.mT @ directions
     tokens, values, slots = encoded.tokens[:, 0], encoded.values[:, 0], encoded.slots[:, 0]
-    scores, left = tying.one_round(model, layout, tokens, latents, values, slots)
+    scores, left = run_round(model, layout, tokens, latents, values, slots)
     rows = torch.arange(len(rounds))
     missed = (left - latents - (after - before).mT @ directions)[rows, slots] / _ALPHA
     squared = missed.square().sum(-1)
     unit = (before.abs().amax((1, 2)) / (1.1 * _VALUES[0])).clamp_min(1.0)
     return {
-        "policy": tying.divergence(
-            model, scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)
-        ),
+        "policy": divergence(scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)),
         "update": (squared / unit**2).mean(),
         "distance": (squared + 1e-12).sqrt().mean(),
     }
@@ -211,11 +244,9 @@ class Run:
             n_rounds // long, long, seed=drawn, regime=regime, **sizes
         )
         layout, encoded = _encoded(self.model, episodes, rng)
-        logits, _ = tying.forward(self.model, encoded, layout)
+        logits = run_rounds(self.model, encoded, layout)
         return {
-            "policy": tying.divergence(
-                self.model, logits, special.softmax(_BETA * episodes.next_values_before, -1)
-            )
+            "policy": divergence(logits, special.softmax(_BETA * episodes.next_values_before, -1))
         }
 
     def advance(self) -> dict[str, float]:

@@ -1,26 +1,15 @@
-"""Further variants of a model for which the right answer is known: wider, with a rescaled state, with noise.
+"""Further variants of a model for which the right answer is known: wider, and with a rescaled state.
 
 Rotated ones, and those with distractors or without some directions, stand in :mod:`circuits.benchmark.known_machine`.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from typing import Any
-
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from circuits.benchmark.known_machine import moved, renamed
-from interp import tasks
-from interp.model.rollout import rollout
+from circuits.benchmark.known_machine import moved
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import require
-
-N_EPISODES, N_ROUNDS = 32, 30
-"""On so many episodes the spread of a model's latents is measured."""
 
 
 def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
@@ -61,47 +50,3 @@ def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTrans
     whole = torch.eye(len(held)).to(held)
     columns, back = whole + (factor - 1) * held, whole + (1 / factor - 1) * held
     return moved(model, columns, "rescaled", f"state times {factor:g}", back)
-
-
-def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLatentTransformer:
-    """The model with Gaussian noise on every update, ``sd`` times the spread of its own latents.
-
-    The noise has the covariance of the latents over episodes and rounds, so it stays among the directions in which they
-    vary. It is added by a permanent hook at ``hook_update``: :func:`interp.rollout` and every intervention meet it, and
-    replaying a rollout, whose latents hold it, does not add it again. It is drawn from ``seed`` and what the model is
-    given, so that a run can be repeated, and that a round with an activation edited gets the noise of the plain one.
-    """
-    require(sd >= 0, f"sd must be a number >= 0, got {sd}")
-    task, worse = tasks.of(model), copy.deepcopy(model)
-    latents = (
-        rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed))
-        .latents[:, 1:]
-        .flatten(0, 2)
-        .double()
-    )
-    values, vectors = torch.linalg.eigh(torch.cov(latents.T))
-    noise = _Noise(sd * values.clamp_min(0).sqrt() * vectors, seed)
-    worse.register_forward_pre_hook(noise.see)
-    worse.hook_update.add_hook(noise.add, is_permanent=True)
-    worse.config = renamed(model.config, "noisy", f"noise of {sd:g} in the latents, seed {seed}")
-    return worse
-
-
-class _Noise:
-    """Noise ``scale @ normal`` on updates, drawn from a seed and what the model was last given: tokens and latents."""
-
-    def __init__(self, scale: Float[Tensor, "d_model d_model"], seed: int) -> None:
-        self.scale, self.seed, self.given = scale, seed, b""
-
-    def see(self, model: HookedLatentTransformer, given: tuple[Tensor, ...]) -> None:
-        sha = hashlib.sha256(str(self.seed).encode())
-        for tensor in given[:2]:
-            sha.update(
-                tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            )
-        self.given = sha.digest()[:7]
-
-    def add(self, update: Float[Tensor, "batch d_model"], hook: Any) -> Tensor:
-        generator = torch.Generator().manual_seed(int.from_bytes(self.given, "little"))
-        drawn = torch.randn(update.shape, generator=generator, dtype=torch.float64)
-        return update + (drawn @ self.scale.T).to(update)

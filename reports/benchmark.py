@@ -132,7 +132,7 @@ def _draw_variants(result: BenchmarkResult, question: str) -> Any:
     """Draw the mean score of every whole method on each variant of the machines."""
     summary = result.summary(question, by=["variant"])
     by_variant = summary.pivot(index="method", columns="variant", values="mean")
-    order = [name for name in (*VARIANTS, "trained") if name in by_variant]
+    order = [name for name in VARIANTS if name in by_variant]
     methods = [key for key in result.summary(question)["method"] if not key.endswith(_PARTIAL)]
     label = f"mean {QUESTIONS[question].headline}"
     return figures.heatmaps({"": by_variant.loc[methods, order]}, label=label, limit=1.0)

@@ -27,7 +27,7 @@ from interp.tasks import experts
 from interp.training.config import TrainingConfig
 from interp.training.runs import STATE_FILE
 from interp.training.trainer import train
-from lab import probing
+from lab import tables
 from reports import attention
 from tests.cases import cases
 from tests.shell import invoked
@@ -46,7 +46,7 @@ OF_PROCESSES = (".lock", ".holder")
 
 def write(folder: Path) -> None:
     """Write one of every kind into a folder each; commands run in it, so that paths are the same."""
-    probing.TABLES["small"], said = SMALL, {}
+    tables.TABLES["small"], said = SMALL, {}
     for name, command in {**COMMANDS, **MORE}.items():
         given = [str(folder / word) if word == "llm run" else word for word in command]
         done = invoked(*given, "--out", str(folder / name))

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab import designs as covered
-from lab import probing
+from lab import tables
 from probes.linear import cross_validate
+from tests import designs as covered
 from tests.shell import invoked
 
 TRAINED = [
@@ -66,7 +66,7 @@ def part_of_a_table(quick, advance, design):
     return pd.DataFrame([asdict(cell) for cell in cells])
 
 
-SMALL = probing.Table(
+SMALL = tables.Table(
     part_of_a_table,
     {True: 1},
     lambda frame: f"{len(frame)} rows",
@@ -77,7 +77,7 @@ SMALL = probing.Table(
 
 @pytest.fixture(autouse=True)
 def small_table(monkeypatch):
-    monkeypatch.setitem(probing.TABLES, "small", SMALL)
+    monkeypatch.setitem(tables.TABLES, "small", SMALL)
 
 
 ROOM = {

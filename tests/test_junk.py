@@ -26,7 +26,7 @@ from interp.support.session import Finished
 from interp.support.workers import each
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig
-from lab import probing
+from lab import tables
 from reports.build import write
 from tests import junk, junk_methods, junk_records, junk_shell
 from tests.shell import invoked
@@ -125,7 +125,7 @@ def test_only_input_errors_or_results_come_out_of_thousands_of_records():
 def shell(tmp_path, monkeypatch):
     """A folder to work in with something of every kind, and a table that is small."""
     monkeypatch.chdir(junk_shell.furnish(tmp_path))
-    monkeypatch.setitem(probing.TABLES, "small", SMALL)
+    monkeypatch.setitem(tables.TABLES, "small", SMALL)
     import interp.model.transformer  # noqa: F401, once, and not in every process
 
 

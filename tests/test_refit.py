@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.stats import refit
-from lab.designs import DESIGNS, coverage, draw
+from tests.designs import DESIGNS, coverage, draw
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)

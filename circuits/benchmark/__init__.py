@@ -6,7 +6,7 @@
     finds edges, with intervals found.table("edges", ["ap", "auroc constant", "auroc clean-up"])
 
 :func:`register` adds a method (:mod:`circuits.benchmark.methods`). A grade is no evidence of how a
-method does on a machine that was not built, or trained, to be known.
+method does on a machine that was not built to be known.
 """
 
 from interp.support.lazy import facade

@@ -21,11 +21,8 @@ import torch
 
 from circuits.benchmark.known_machine import (
     FORMS,
-    TRUTH,
-    WEIGHTS,
     KnownMachine,
     build,
-    load_trained,
     variants,
 )
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
@@ -39,7 +36,7 @@ from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
 from interp.support.checks import checked, integer, refuse_endless
 from interp.support.errors import InputError, require, require_known, theirs
-from interp.support.files import json_values, read_json, writable, write_csv, write_json
+from interp.support.files import json_values, writable, write_csv, write_json
 from interp.support.provenance import provenance
 from interp.support.session import Finished
 from interp.support.workers import bar, each, one_thread, share
@@ -316,17 +313,15 @@ _Builder = Callable[[], KnownMachine]
 
 
 def builders() -> dict[str, _Builder]:
-    """Return what builds every subject, by name: cheap, and the same each time; the trained ones last.
+    """Return what builds every subject, by name: cheap, and the same each time.
 
     >>> len(builders()), list(builders())[:2]
-    (57, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
+    (55, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
     subjects: dict[str, _Builder] = {}
     for form, (machine, _) in FORMS.items():
         for variant in variants(machine, form):
             subjects[f"{machine} {form}, {variant}"] = partial(build, machine, form, variant)
-    for folder in sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir()):
-        subjects[read_json(folder / TRUTH)["name"]] = partial(load_trained, folder.name)
     return subjects
 
 

@@ -15,7 +15,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -32,22 +31,43 @@ from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.core.task import Task
 from interp.interventions.interchange import Claim
-from interp.interventions.sites import Place, Site, head_address
-from interp.model.checkpoints import load_checkpoint
+from interp.interventions.sites import Place, head_address
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked
 from interp.support.errors import require, require_known
-from interp.support.files import read_json, read_tables
 
 _EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
-_FORMS = read_tables(Path(__file__).with_name("forms.toml"))
+_SOFT = {"eta": 60.0}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    form: (arguments.pop("machine"), arguments) for form, arguments in _FORMS["forms"].items()
+    "R": ("wma-handwired", {"variant": "R"}),
+    "R, softmax": ("wma-handwired", {"variant": "R", **_SOFT}),
+    "P": ("wma-handwired", {"variant": "P"}),
+    "P, softmax": ("wma-handwired", {"variant": "P", **_SOFT}),
+    "mlp": ("qlearning-handwired", {"variant": "mlp"}),
+    "mlp, softmax": ("qlearning-handwired", {"variant": "mlp", **_SOFT}),
+    "softmlp": ("qlearning-handwired", {"variant": "softmlp"}),
+    "softmlp, softmax": ("qlearning-handwired", {"variant": "softmlp", **_SOFT}),
+    "lin": ("qlearning-handwired", {"variant": "lin"}),
+    "lin, softmax": ("qlearning-handwired", {"variant": "lin", **_SOFT}),
+    "sum": ("reachability-handwired", {"expand": "sum"}),
+    "mean": ("reachability-handwired", {"expand": "mean"}),
+    "mean, softmax": ("reachability-handwired", _SOFT),
 }
 """Every form of every machine: its name in the registry, and the arguments that choose the form."""
-SIZES: dict[bool, dict[str, dict[str, int]]] = {True: _FORMS["quick"], False: _FORMS["full"]}
+SIZES: dict[bool, dict[str, dict[str, int]]] = {
+    True: {
+        "wma-handwired": {"n_experts": 3},
+        "qlearning-handwired": {"n_states": 3, "n_actions": 2},
+        "reachability-handwired": {"n_nodes": 5, "n_edges": 4},
+    },
+    False: {
+        "wma-handwired": {"n_experts": 5},
+        "qlearning-handwired": {"n_states": 4, "n_actions": 3},
+        "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
+    },
+}
 """Quick or not -> the sizes of each machine."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
 _OVERLAPPING = ("R", "P", "P, softmax")
@@ -63,11 +83,10 @@ class KnownMachine:
 
     Attributes:
         name: unique among the subjects of a run.
-        machine, form, variant: the handwired machine with the same circuit, by construction or
-            training; a key of :data:`FORMS`; and one of :data:`VARIANTS`, or "trained".
+        machine, form, variant: the handwired machine with the same circuit; a key of :data:`FORMS`;
+            and one of :data:`VARIANTS`.
         algorithm: what it computes, with its parameters.
-        edges, nodes: every true edge and its kind; what "nodes" asks where it is known without
-            edges; None if unknown.
+        edges: every true edge and its kind; None if unknown.
         places, claims: variable -> every place that holds it, in the model's basis; which of them
             must be set together, and where that shows.
     """
@@ -81,7 +100,6 @@ class KnownMachine:
     edges: Mapping[_EdgeName, Kind] | None
     places: Mapping[str, tuple[Place, ...]]
     claims: tuple[Claim, ...] = ()
-    nodes: Mapping[str, str] | None = None
 
     @property
     def task(self) -> Task:
@@ -376,40 +394,3 @@ def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_mod
     turn, _ = torch.linalg.qr(torch.randn(n_free, n_free, generator=generator).double())
     inner = torch.block_diag(torch.eye(n_fixed).double(), turn)
     return (frame @ inner @ frame.T).to(model.W_E)
-
-
-# Trained subjects learned a task while interchanges tied subspaces of them to the algorithm's variables: from a random
-# start, to predict what the algorithm predicts, with all weights free and none zero in the end. ``truth.json`` beside
-# the weights says what is known: the tied sites hold their variables, the rest of these sites does not matter, the idle
-# heads matter nowhere and the others do. Edges are not known. ``lab/tied_training.py`` trains them.
-
-WEIGHTS, TRUTH = Path(__file__).parent / "weights", "truth.json"
-
-
-def load_trained(name: str) -> KnownMachine:
-    """Load a shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
-    require_known("trained subject", name, sorted(folder.name for folder in WEIGHTS.iterdir()))
-    truth = read_json(WEIGHTS / name / TRUTH)
-    model = load_checkpoint(WEIGHTS / name).to(torch.float64)
-    claims = []
-    places: dict[str, tuple[Place, ...]] = {}
-    for record in truth["claims"]:
-        tied = []
-        for site, basis in record["places"].items():
-            tied.append(Place(Site.parse(site), torch.tensor(basis).double()))
-        variable = record["variable"]
-        claims.append(Claim(variable, tuple(tied), record["outcome"]))
-        places[variable] = (*places.get(variable, ()), *tied)
-    algorithm = truth["algorithm"]
-    return KnownMachine(
-        name=truth["name"],
-        machine=truth["machine"],
-        form="trained",
-        variant="trained",
-        model=model.eval(),
-        algorithm=tasks.of(model).algorithm(algorithm["key"], **algorithm["parameters"]),
-        edges=None,
-        places=places,
-        claims=tuple(claims),
-        nodes=truth["nodes"],
-    )

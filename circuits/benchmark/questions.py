@@ -6,7 +6,6 @@ What is true of each, and how answers are scored: ``docs/method/benchmark.md``.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking,
 from interp.core.display import lacks
 from interp.interventions.ablation import SHARES
 from interp.interventions.sites import Place, Site
-from interp.support.files import read_tables
 
 _KINDS = ("content", "constant", "clean-up")  # the kinds of edges, the one that matters most first
 _INERT = "inert"  # the kind of a true edge of which no cut changes anything on the episodes that methods are given
@@ -100,7 +98,7 @@ def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
 def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
     """Return every node that has weights, and the kind that matters most of the edges that leave it, "" where none."""
     if subject.edges is None:
-        return {} if subject.nodes is None else dict(subject.nodes.items())
+        return {}
     kinds: dict[Hashable, str] = {source: "" for source, _ in material.edge_names}
     for kind in reversed(_KINDS):
         for (source, _), kind_of_edge in subject.edges.items():
@@ -371,19 +369,123 @@ def _differ(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.abs(difference).reshape(len(difference), -1).max(1) > 1e-9
 
 
-_FUNCTIONS: dict[str, dict[str, Any]] = {
-    "edges": {"truth": _list_edges, "grade": _grade_edges, "oracle": _answer_edges},
-    "nodes": {"truth": _list_nodes, "grade": _grade_nodes, "oracle": _answer_nodes},
-    "where": {"truth": _list_sites, "grade": _grade_sites},
-    "subspace": {
-        "truth": _list_subspaces,
-        "grade": _grade_subspaces,
-        "oracle": _answer_subspaces,
-        "chance": _draw_subspaces,
-    },
-    "exists": {"truth": _list_existing, "grade": _grade_existing},
-    "algorithm": {"truth": _list_families, "grade": _grade_families},
-    "rounds": {"truth": _list_carrying, "grade": _grade_rounds},
-}
-_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
-pose(*(Challenge(key, **_TEXTS[key], **functions) for key, functions in _FUNCTIONS.items()))
+pose(
+    Challenge(
+        key="edges",
+        name="which edges",
+        asked=(
+            "Which edges does a round have: which head, MLP or exit reads what which part "
+            "wrote, at which port?"
+        ),
+        true=(
+            "The construction's own table of edges, which is checked against what parts read "
+            "in running models."
+        ),
+        scored=(
+            "Content edges are ranked against edges that do not exist (AUROC, average "
+            "precision, recall at the true size). Constant wiring, clean-up and all kinds "
+            "together are scored apart. True edges of which no cut changes anything on these "
+            "episodes (inert) are left out. Areas under the faithfulness curve are as in MIB."
+        ),
+        headline="ap",
+        truth=_list_edges,
+        grade=_grade_edges,
+        oracle=_answer_edges,
+    ),
+    Challenge(
+        key="nodes",
+        name="which nodes",
+        asked=(
+            "Which of a round's embedding, heads and MLPs write something that varies and that "
+            "another part reads?"
+        ),
+        true="The kinds of the edges that leave each node in the construction's table.",
+        scored=(
+            "Content nodes are ranked against all others and, apart, nodes that anything reads "
+            "against nodes that nothing reads."
+        ),
+        headline="auroc",
+        truth=_list_nodes,
+        grade=_grade_nodes,
+        oracle=_answer_nodes,
+    ),
+    Challenge(
+        key="where",
+        name="where variables live",
+        asked=(
+            "At which sites of the residual stream is a variable held in a form that the rest "
+            "of the round uses?"
+        ),
+        true="The construction's locations.",
+        scored=(
+            "Sites that hold a variable are ranked against other positions of the same hook "
+            "points, over all variables."
+        ),
+        headline="ap",
+        truth=_list_sites,
+        grade=_grade_sites,
+    ),
+    Challenge(
+        key="subspace",
+        name="in which directions",
+        asked=("In which directions of a site does a variable live, given that it lives there?"),
+        true="The construction's directions.",
+        scored="Mean squared cosine of the principal angles (chance: rank over d_model).",
+        headline="cosine2",
+        truth=_list_subspaces,
+        grade=_grade_subspaces,
+        oracle=_answer_subspaces,
+        chance=_draw_subspaces,
+    ),
+    Challenge(
+        key="exists",
+        name="which variables exist",
+        asked=(
+            "Which variables does the machine hold anywhere in its residual stream, and which "
+            "does it not?"
+        ),
+        true=("The variables that have a location, against the same variables of another episode."),
+        scored=(
+            "The ranking has an AUROC; what is declared to exist has a power and 1 - its "
+            "false-discovery rate."
+        ),
+        headline="auroc",
+        truth=_list_existing,
+        grade=_grade_existing,
+    ),
+    Challenge(
+        key="algorithm",
+        name="which algorithm",
+        asked=(
+            "Which algorithm known to the task's comparison does the machine compute, whatever "
+            "its parameters?"
+        ),
+        true="The algorithm that the machine was constructed to compute.",
+        scored=(
+            "Its rank among families that do not contain it (AUROC); whether it is declared "
+            "(recall, precision)."
+        ),
+        headline="auroc",
+        truth=_list_families,
+        grade=_grade_families,
+    ),
+    Challenge(
+        key="rounds",
+        name="through which rounds",
+        asked=(
+            "Which rounds read latents that carry the effect of a changed input on what a "
+            "later round predicts?"
+        ),
+        true=(
+            "From the round after the change to the one read, where the algorithm's state and "
+            "prediction differ."
+        ),
+        scored=(
+            "Rounds are ranked (AUROC): against those before the change, after the reading and "
+            "of no effect, each apart."
+        ),
+        headline="auroc",
+        truth=_list_carrying,
+        grade=_grade_rounds,
+    ),
+)

@@ -42,41 +42,34 @@ def mark_family(named: str, right: str | None) -> str:
 
 @checked
 def score(specimen: Specimen, reference: Machine, budget: compare.Budget) -> dict[str, Any]:
-    """A row of the gallery's table: each question's word, the right one, the mark, and the number that decided."""
-    found = compare.machines(specimen.make(), reference, budget=budget)
+    """Return a row of the gallery's table: each question's word, the right one, its mark and its number."""
+    comparison = compare.machines(specimen.make(), reference, budget=budget)
     row: dict[str, Any] = {
         "task": specimen.task,
         "key": specimen.key,
         "held_out": specimen.held_out,
     }
     for question in QUESTIONS:
-        one, right = found[question], specimen.right.get(question)
-        row |= {
-            question: one.verdict,
-            f"{question}_right": right or "",
-            f"{question}_mark": mark(one.verdict, right),
-        }
-        row |= {
-            f"{question}_by": f"{one.unit} ({one.about})",
-            f"{question}_value": one.number.estimate,
-        }
-        row |= {f"{question}_low": one.number.low, f"{question}_high": one.number.high}
-        row |= {
-            f"{question}_threshold": one.threshold,
-            f"{question}_control": one.row()["control_number"],
-        }
-    named = found.algorithm.family or ""
-    row |= {
-        "algorithm": named or f"none ({found.algorithm.closest})",
-        "algorithm_right": specimen.algorithm,
-    }
-    row |= {"algorithm_mark": mark_family(named, specimen.algorithm)}
-    marks = [row[f"{one}_mark"] for one in SCORED]
-    return (
-        row
-        | {f"n_{one}": marks.count(one) for one in MARKS}
-        | {"cpu_seconds": found.settings["cpu_seconds"]}
-    )
+        measure = comparison[question]
+        right = specimen.right.get(question)
+        row[question] = measure.verdict
+        row[f"{question}_right"] = right or ""
+        row[f"{question}_mark"] = mark(measure.verdict, right)
+        row[f"{question}_by"] = f"{measure.unit} ({measure.about})"
+        row[f"{question}_value"] = measure.number.estimate
+        row[f"{question}_low"] = measure.number.low
+        row[f"{question}_high"] = measure.number.high
+        row[f"{question}_threshold"] = measure.threshold
+        row[f"{question}_control"] = measure.row()["control_number"]
+    family = comparison.algorithm.family or ""
+    row["algorithm"] = family or f"none ({comparison.algorithm.closest})"
+    row["algorithm_right"] = specimen.algorithm
+    row["algorithm_mark"] = mark_family(family, specimen.algorithm)
+    marks = [row[f"{question}_mark"] for question in SCORED]
+    for name in MARKS:
+        row[f"n_{name}"] = marks.count(name)
+    row["cpu_seconds"] = comparison.settings["cpu_seconds"]
+    return row
 
 
 def rules(frame: pd.DataFrame) -> pd.DataFrame:
@@ -87,18 +80,26 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for held_out, half in frame.groupby("held_out"):
-        for one in SCORED:
-            marks, right = half[f"{one}_mark"], half[f"{one}_right"]
+        for question in SCORED:
+            marks = half[f"{question}_mark"]
+            is_scored = marks.isin(MARKS)
             for error, word in (("false yes", "no"), ("false no", "yes")):
-                if one == "algorithm" and word == "yes":
+                if question != "algorithm":
+                    can_err = is_scored & (half[f"{question}_right"] == word)
+                elif word == "no":
+                    can_err = is_scored
+                else:
                     continue
-                asked = (
-                    marks.isin(MARKS) if one == "algorithm" else marks.isin(MARKS) & (right == word)
-                )
-                wrong = marks[asked] == "wrong"
-                told = {"held out": "yes" if held_out else "no", "question": one, "error": error}
-                counted = {"wrong": int(wrong.sum()), "of": len(wrong)}
-                rows.append({**told, **counted, "at_most": exact_share(wrong).high})
+                is_wrong = marks[can_err] == "wrong"
+                row = {
+                    "held out": "yes" if held_out else "no",
+                    "question": question,
+                    "error": error,
+                    "wrong": int(is_wrong.sum()),
+                    "of": len(is_wrong),
+                    "at_most": exact_share(is_wrong).high,
+                }
+                rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -110,44 +111,38 @@ def summary(frame: pd.DataFrame) -> str:
     """
     counts = []
     for held_out, half in frame.groupby("held_out"):
-        for one in SCORED:
-            marks = half[f"{one}_mark"]
-            counts.append(
-                {
-                    "held out": "yes" if held_out else "no",
-                    "question": one,
-                    **{m: int((marks == m).sum()) for m in MARKS},
-                }
-            )
-    told = [
-        f"  {row['task']}: {row['key']}: {_said(row)}"
-        for _, row in frame.iterrows()
-        if row["n_wrong"]
-    ]
+        for question in SCORED:
+            numbers = half[f"{question}_mark"].value_counts()
+            row: dict[str, Any] = {"held out": "yes" if held_out else "no", "question": question}
+            counts.append(row | {name: int(numbers.get(name, 0)) for name in MARKS})
+    wrong = frame[frame["n_wrong"] > 0]
+    sentences = []
+    for _, machine in wrong.iterrows():
+        sentences.append(f"  {machine['task']}: {machine['key']}: {_describe_wrong(machine)}")
     seconds = frame["cpu_seconds"]
-    return "\n".join(
-        [
-            f"Known machines: what a comparison with their reference says of {len(frame)} of them",
-            pd.DataFrame(counts).to_string(index=False),
-            "How often each rule is wrong, with the upper end of the exact 95 % interval of the rate",
-            rules(frame).round(3).to_string(index=False),
-            f"CPU seconds a machine: median {seconds.median():.0f}, most {seconds.max():.0f}, all {seconds.sum():.0f}",
-            f"Machines with a wrong word: {len(told) or 'none'}",
-            *told,
-        ]
-    )
+    lines = [
+        f"Known machines: what a comparison with their reference says of {len(frame)} of them",
+        pd.DataFrame(counts).to_string(index=False),
+        "How often each rule is wrong, with the upper end of the exact 95 % interval of the rate",
+        rules(frame).round(3).to_string(index=False),
+        f"CPU seconds a machine: median {seconds.median():.0f}, most {seconds.max():.0f}, all {seconds.sum():.0f}",
+        f"Machines with a wrong word: {len(sentences) or 'none'}",
+    ]
+    return "\n".join(lines + sentences)
 
 
-def _said(row: pd.Series[Any]) -> str:
-    """The wrong words of a machine, with what is right and the number that decided."""
+def _describe_wrong(row: pd.Series[Any]) -> str:
+    """Return the wrong words of a machine, with what is right and the number that decided."""
     wrong = []
-    for one in SCORED:
-        if row[f"{one}_mark"] != "wrong":
+    for question in SCORED:
+        if row[f"{question}_mark"] != "wrong":
             continue
-        said = f"{one} {row[one]!r}"
-        if one in QUESTIONS:
-            interval = f"[{row[f'{one}_low']:.3g}, {row[f'{one}_high']:.3g}]"
-            said += f", {row[f'{one}_by']} {row[f'{one}_value']:.3g} {interval}"
-        right = row[f"{one}_right"]
-        wrong.append(f"{said}; right is {right if isinstance(right, str) and right else 'none'}")
+        text = f"{question} {row[question]!r}"
+        if question in QUESTIONS:
+            low, high = row[f"{question}_low"], row[f"{question}_high"]
+            value = row[f"{question}_value"]
+            text += f", {row[f'{question}_by']} {value:.3g} [{low:.3g}, {high:.3g}]"
+        right = row[f"{question}_right"]
+        right = right if isinstance(right, str) and right else "none"
+        wrong.append(f"{text}; right is {right}")
     return " / ".join(wrong)

@@ -6,7 +6,8 @@ import torch
 import interp
 from circuits.benchmark.known_machine import rotated, with_distractors, without
 from interp.model.transformer import untrained
-from lab.variants import noisy, rescaled, widened
+from lab.variants import rescaled, widened
+from tests.benchmark.noise import noisy
 from tests.cases import cases
 from tests.refusals import refuses
 

@@ -15,7 +15,7 @@ import interp
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from lab import interchanges
+from tests.interventions import known_sites
 from tests.refusals import refuses
 
 Q = "qlearning-handwired"
@@ -102,19 +102,19 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
 ) -> None:
     """And every location has a row or a reason, as in the other forms."""
     arguments = {"variant": variant, "noise": True}
-    monkeypatch.setitem(interchanges.FORMS, "noise", (Q, arguments))
-    circuit = circuits.build(Q, **interchanges.SIZES[True][Q], **arguments)
+    monkeypatch.setitem(known_sites.FORMS, "noise", (Q, arguments))
+    circuit = circuits.build(Q, **known_sites.SIZES[True][Q], **arguments)
     located = {
         (key, location.name) for key, locations in circuit.sites.items() for location in locations
     }
     rows = {(row.located, at) for row in circuit.carried for at in row.locations}
     assert rows | set(circuit.partial) == located and not rows & set(circuit.partial)
-    frame = interchanges.sites(
+    frame = known_sites.sites(
         True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2
     )
     assert set(frame["variable"]) == {"noise", "policy", "reward"}
-    assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= interchanges.EXACT
-    assert frame["wrong"].max() <= interchanges.NOTHING
+    assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= known_sites.EXACT
+    assert frame["wrong"].max() <= known_sites.NOTHING
 
 
 def test_soft_heads_choose_the_drawn_action_too() -> None:

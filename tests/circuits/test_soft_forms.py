@@ -19,8 +19,8 @@ from circuits.exactness import _MOST_SOFT, Check, check
 from circuits.registry import handwired
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from lab.softness import BETA, HARDNESS, PAGE, SIZES, bound, errors
 from tests.circuits.faults import faults
+from tests.circuits.softness import BETA, HARDNESS, PAGE, SIZES, bound, errors
 
 W, Q, R = "wma-handwired", "qlearning-handwired", "reachability-handwired"
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -21,7 +21,7 @@ from interp.interventions.sites import Site
 from interp.model.transformer import untrained
 from interp.results.measure import NOT_RUN, NOTHING, SPANS, TOO_NEAR, UNTRAINED
 from interp.stats.intervals import NO_NUMBER, Interval
-from lab.variants import noisy
+from tests.benchmark.noise import noisy
 from tests.refusals import refuses
 
 SMALL = Budget(known=16, test=8, rounds=14, starts=4, horizon=2, battery=12, untrained=2)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lab import interchanges, known, resolution
+from lab import known, resolution, tables
 from lab.known import scores
 
 DOCS = Path(__file__).parents[2] / "docs" / "results"
@@ -23,7 +23,7 @@ def test_the_table_has_every_known_machine_with_its_right_words(machines):
     marks = [mark for one in scores.SCORED for mark in machines[f"{one}_mark"]]
     right, undecided = marks.count("right"), marks.count("undecided")
     kept = {(task, key): one for task in known.TASKS for key, one in known.gallery(task).items()}
-    drawn = sum(len(known.gallery(task, interchanges.DRAWS)) for task in known.TASKS) - len(kept)
+    drawn = sum(len(known.gallery(task, tables.DRAWS)) for task in known.TASKS) - len(kept)
     assert (
         f"All {len(kept)} and {len(rows) - len(kept)} of those that were drawn were compared"
         in PAGE

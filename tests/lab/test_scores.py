@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from circuits import compare
-from lab import interchanges, known
+from lab import known
 from lab.known import scores
-from lab.probing import write
+from lab.tables import TABLES, write
 from tests.cases import cases
 
 
@@ -99,7 +99,7 @@ def test_the_table_has_a_row_for_each_machine_that_says_what_was_said(tmp_path, 
     monkeypatch.setattr(known, "TASKS", ("experts",))
     only = {"by algorithm": known.gallery("experts")["by algorithm"]}
     monkeypatch.setattr(known, "gallery", lambda task, draws: only)
-    tables = {"machines": interchanges.TABLES["machines"]}
+    tables = {"machines": TABLES["machines"]}
     (text,) = write(tmp_path, True, tables)
     frame = pd.read_csv(tmp_path / "machines-quick.csv")
     (said,) = frame.to_dict("records")

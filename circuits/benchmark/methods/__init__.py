@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 
 import numpy as np
@@ -32,7 +31,6 @@ from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import QUESTIONS
 from interp.support.checks import checked_fields
 from interp.support.errors import InputError, require_known
-from interp.support.files import read_tables
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,15 @@ def register(*methods: Method) -> None:
         METHODS[name] = method
 
 
-READINGS: dict[str, str] = read_tables(Path(__file__).with_name("readings.toml"))
+READINGS = {
+    "single": "the prediction, one corruption",
+    "prediction": "the prediction, all corruptions",
+    "state": "the state, all corruptions",
+    "joined": "both exits, all corruptions",
+    "another": "both exits, against another episode",
+    "rounds": "both exits, all corruptions, two rounds",
+    "everything": "both exits and the raw latents, all corruptions and against another episode",
+}
 """What a method looks at: which corruptions, in which rounds, read through which exits. Key -> in words."""
 FAINT = 1e-9
 """An effect smaller than this share of what a corruption changes counts as none: rounding must not rank edges."""

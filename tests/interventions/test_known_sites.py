@@ -4,9 +4,9 @@ import pytest
 
 import circuits
 from circuits.benchmark.known_machine import FORMS, SIZES
-from lab import interchanges
-from lab.interchanges import EXACT, NOTHING
 from tests.cases import by_cases
+from tests.interventions import known_sites
+from tests.interventions.known_sites import EXACT, NOTHING
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -25,36 +25,25 @@ def test_every_location_is_in_a_row_or_says_why_not(form):
 @by_cases("form, variables")
 def test_true_sites_have_the_whole_effect_and_wrong_ones_none(form, variables):
     steps = []
-    frame = interchanges.sites(True, steps.append, forms=[form], variables=variables, n_pairs=6)
+    frame = known_sites.sites(True, steps.append, forms=[form], variables=variables, n_pairs=6)
     assert set(frame["variable"]) == set(variables) and steps == [1]
     assert (frame[["score", "score_low", "score_high", "slope"]] - 1).abs().max(axis=None) <= EXACT
     assert frame["wrong"].max() <= NOTHING and (frame["n_wrong"] == 4).all()
     assert not frame["placebo"].max() > NOTHING  # attention scores have none
-    assert "above 0.05: none" in interchanges.sites_summary(frame)
+    assert "above 0.05: none" in known_sites.sites_summary(frame)
 
 
 def test_a_row_that_falls_short_is_listed():
-    frame = interchanges.sites(True, forms=["R"], variables=["match"], n_pairs=6)
+    frame = known_sites.sites(True, forms=["R"], variables=["match"], n_pairs=6)
     for short in ({"score": 0.9}, {"slope": float("nan")}, {"wrong": 0.2}, {"placebo": 0.2}):
-        listed = interchanges.sites_summary(frame.assign(**short)).split("above 0.05:")[1]
+        listed = known_sites.sites_summary(frame.assign(**short)).split("above 0.05:")[1]
         assert "match" in listed
-
-
-def test_alignment_is_tabled_by_site_beside_the_untrained_control():
-    """A site where nothing differs needs no step; what is found elsewhere is in the tests of alignment."""
-    machine = interchanges.Aligned("wma-handwired", "log_weights", (), ("embed@<w>",))
-    steps = []
-    frame = interchanges.alignment(True, steps.append, machines=[machine])
-    learned = frame.set_index("condition").loc["learned"]
-    assert steps == [1] and not learned["true_site"] and learned["iia_informative"] == 0
-    summary = interchanges.alignment_summary(frame)
-    assert "untrained model" in summary and "embed@<w>" in summary
 
 
 @pytest.mark.slow  # Minutes: every form, with 12 wrong positions.
 def test_every_true_site_of_every_form():
     """Score and slope of exact forms are 1; of softmax Q-learning nearly so: near-ties of Q have their own odds."""
-    frame = interchanges.sites()
+    frame = known_sites.sites()
     off = (frame[["score", "slope"]] - 1).abs().max(axis=1)
     tied = (frame["machine"] == "qlearning-handwired") & frame["form"].str.endswith("softmax")
     assert (off[~tied] <= EXACT).all() and (off[tied] <= 1e-3).all()

@@ -1,23 +1,18 @@
-"""How far the verdicts and intervals of this room can be trusted: three tables on data whose truth is known.
+"""How far the verdicts of probes can be trusted: two tables on data whose truth is known.
 
-* ``coverage``: how often nominal 95 % intervals hold the truth, by design and number of episodes, of the intervals that
-  count the luck of the fit ("refit") and of those that resample fixed errors ("resampled"), with widths
-  (:mod:`lab.designs`; the fit is :mod:`probes.linear`).
 * ``nulls``: verdicts on targets that are not in a model's latents, six kinds on three models (:data:`NULLS`), with the
   inputs control and, given as bare values, without it. Every null has its own episodes and its own draw.
 * ``power``: verdicts on a planted effect: of 8 features one holds the target with a true R2; noise and features are
   independent from round to round or random walks, which say much less.
 
-``python -m lab calibrate`` writes them. What this is NOT: a bound for other models, targets, designs or numbers of
+What this is NOT: a bound for other models, targets, designs or numbers of
 rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,12 +27,7 @@ from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.stats.intervals import exact_share
 from interp.support.checks import checked
-from interp.support.files import writable, write_atomic
-from interp.support.session import Finished
-from interp.support.workers import bar, each, share
-from lab import designs
 from probes.fitting import fit_targets
-from probes.linear import cross_validate
 from probes.result import ProbeResult
 from probes.targets import compute, round_inputs
 from probes.values import TargetValues
@@ -58,21 +48,45 @@ def _order(values: _Values, rng: np.random.Generator) -> _Values:
     return np.take_along_axis(values - values.mean(-1, keepdims=True), order[:, None], axis=-1)
 
 
-NULLS: dict[str, Callable[[_Values, _Values, _Inputs, np.random.Generator], _Values]] = {
+Null = Callable[[_Values, _Values, _Inputs, np.random.Generator], _Values]
+
+
+def _draw_by_episode(
+    values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator
+) -> _Values:
+    """Draw one number an episode, the same in every round."""
+    return np.repeat(rng.normal(size=(len(values), 1, 1)), values.shape[1], 1)
+
+
+def _draw_walk(
+    values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator
+) -> _Values:
+    """Draw random walks."""
+    return np.cumsum(rng.normal(size=(*values.shape[:2], 1)), 1)
+
+
+def _mix_inputs(
+    values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator
+) -> _Values:
+    """Mix the inputs of each round by random weights."""
+    return np.asarray(inputs @ rng.normal(size=(inputs.shape[-1], 1)))
+
+
+def _draw_by_round(
+    values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator
+) -> _Values:
+    """Draw one number a round, the same in every episode, and noise."""
+    by_round = rng.normal(size=(1, values.shape[1], 1))
+    return by_round + rng.normal(size=(*values.shape[:2], 1))
+
+
+NULLS: dict[str, Null] = {
     "permuted": lambda values, other, inputs, rng: _order(values, rng),
     "exchanged": lambda values, other, inputs, rng: other,
-    "episode": lambda values, other, inputs, rng: np.repeat(
-        rng.normal(size=(len(values), 1, 1)), values.shape[1], 1
-    ),
-    "walk": lambda values, other, inputs, rng: np.cumsum(
-        rng.normal(size=(*values.shape[:2], 1)), 1
-    ),
-    "inputs": lambda values, other, inputs, rng: np.asarray(
-        inputs @ rng.normal(size=(inputs.shape[-1], 1))
-    ),
-    "round": lambda values, other, inputs, rng: (
-        rng.normal(size=(1, values.shape[1], 1)) + rng.normal(size=(*values.shape[:2], 1))
-    ),
+    "episode": _draw_by_episode,
+    "walk": _draw_walk,
+    "inputs": _mix_inputs,
+    "round": _draw_by_round,
 }
 """What is not in the latents beyond a control: the task's first probed variable with its outputs in another order in
 each episode, or of other episodes; one draw per episode; a random walk; a random function of the round's inputs; one of
@@ -80,22 +94,6 @@ the round index, with noise."""
 
 
 @checked
-def coverage(quick: bool = False, advance: Advance = lambda steps: None) -> pd.DataFrame:
-    """Coverage and widths of intervals by design, n, score and method; ``advance`` is called for each design and n."""
-    sizes, n_sets, n_fresh = ((8, 32), 20, 1000) if quick else (designs.SIZES, 400, 4000)
-
-    def fit(x: Any, y: Any, folds: Any) -> tuple[Any, Any, Any]:
-        fitted = cross_validate(x, y, folds, np.arange(y.shape[-1]))
-        return fitted.predictions, fitted.weights, fitted.intercept
-
-    cells = []
-    for design in designs.DESIGNS:
-        for n in sizes:
-            cells += designs.coverage(fit, (design,), (n,), n_sets=n_sets, n_fresh=n_fresh)
-            advance(1)
-    return pd.DataFrame([asdict(cell) for cell in cells])
-
-
 @checked
 def nulls(
     quick: bool = False,
@@ -194,16 +192,7 @@ def _verdict(result: ProbeResult) -> dict[str, Any]:
     return {"r2": result.r2, "verdict": result.verdict, "detectable": result.score.detectable}
 
 
-def _coverage_summary(frame: pd.DataFrame) -> str:
-    """The least and the greatest coverage, and the mean width, over designs and scores."""
-    by = frame.groupby(["n_episodes", "method"])
-    table = by.agg(least=("coverage", "min"), greatest=("coverage", "max"), width=("width", "mean"))
-    return (
-        f"Coverage of nominal 95 % intervals over designs and scores\n{table.round(3).to_string()}"
-    )
-
-
-def _nulls_summary(frame: pd.DataFrame) -> str:
+def nulls_summary(frame: pd.DataFrame) -> str:
     """How many nulls were called held, with the exact binomial interval, and the words by kind."""
     lines = []
     for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
@@ -214,7 +203,7 @@ def _nulls_summary(frame: pd.DataFrame) -> str:
     return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
 
 
-def _power_summary(frame: pd.DataFrame) -> str:
+def power_summary(frame: pd.DataFrame) -> str:
     """The share called held, by true R2 and number of episodes."""
     share = frame.assign(hit=frame["verdict"] == "yes").pivot_table(
         "hit", ["design", "effect"], "n_episodes"
@@ -222,97 +211,3 @@ def _power_summary(frame: pd.DataFrame) -> str:
     seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")
     hits = f"Share held, by true R2 and number of episodes\n{share.round(2).to_string()}"
     return f"{hits}\nMedian of the smallest score that would have been shown\n{seen.round(2).to_string()}"
-
-
-def _whole(quick: bool) -> Sequence[str]:
-    return ("",)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table that ``python -m lab calibrate`` writes, and its summary as text.
-
-    ``make`` takes (quick, advance) and calls ``advance`` with the steps done; ``n_steps`` is their number, by quick.
-
-    Attributes:
-        parts: names of what a long table is made of, by quick: ``make`` takes (quick, advance, part) then, and each
-            part is made, kept, and worked on beside the others by itself.
-        depends: what else its parts depend on, such as a digest of the rules that they apply: parts that were made
-            under others are made again.
-        takes_long: whether it is written only where it is asked for by name.
-    """
-
-    make: Callable[..., pd.DataFrame]
-    n_steps: Mapping[bool, int]
-    summary: Callable[[pd.DataFrame], str]
-    parts: Callable[[bool], Sequence[str]] = _whole
-    depends: Callable[[], Mapping[str, Any]] = dict
-    takes_long: bool = False
-
-
-TABLES: dict[str, Table] = {
-    "coverage": Table(
-        coverage,
-        {quick: n * len(designs.DESIGNS) for quick, n in ((True, 2), (False, 4))},
-        _coverage_summary,
-    ),
-    "nulls": Table(nulls, {True: 18, False: 216}, _nulls_summary),
-    "power": Table(power, {True: 16, False: 32}, _power_summary),
-}
-
-
-@checked
-def write(
-    folder: str | Path,
-    quick: bool = False,
-    tables: Mapping[str, Table] = TABLES,
-    *,
-    n_jobs: int = 1,
-    scheduler: str = "",
-    shard: str = "",
-) -> Iterator[str]:
-    """Write ``NAME.csv`` for every table, and give each one's summary.
-
-    Finished parts are kept in ``parts``: an interrupted run goes on with the next one. ``n_jobs`` and ``scheduler`` are
-    for parts side by side, as :func:`interp.support.workers.each` takes them. With a ``shard``
-    (:func:`interp.support.workers.share`)
-    only its parts are made and kept, and the text says how many.
-    """
-    shared = writable(folder), quick
-    left = {name: len(table.parts(quick)) for name, table in tables.items()}
-    items = [(name, table, part) for name, table in tables.items() for part in table.parts(quick)]
-    own = share(items, shard)
-    for name in each(_made, shared, own, n_jobs=n_jobs, scheduler=scheduler):
-        left[name] -= 1
-        if not left[name] and not shard:
-            yield _written(*shared, name, tables[name])
-    if shard:
-        yield f"{shard}: {len(own)} of {len(items)} parts are in {shared[0] / 'parts'}"
-
-
-def _made(shared: tuple[Path, bool], item: tuple[str, Table, str]) -> str:
-    """Make a part of a table unless it was finished before; the table's name."""
-    name, table, part = item
-    _part(*shared, name, table, part)
-    return name
-
-
-def _part(folder: Path, quick: bool, name: str, table: Table, part: str) -> pd.DataFrame:
-    """A part of a table: read where it was kept, else made and kept."""
-
-    def made() -> pd.DataFrame:
-        with bar(f"{name} {part}".strip(), total=table.n_steps[quick]) as advance:
-            return table.make(quick, advance, *([part] if part else []))
-
-    finished = Finished(folder / "parts", {"quick": quick, **table.depends()})
-    return finished.part(f"{name} {part}".strip(), pd.DataFrame, made)
-
-
-def _written(folder: Path, quick: bool, name: str, table: Table) -> str:
-    """Write a table whose parts are finished; its path and summary."""
-    frame = pd.concat(
-        [_part(folder, quick, name, table, part) for part in table.parts(quick)], ignore_index=True
-    )
-    path = folder / f"{name}{'-quick' if quick else ''}.csv"
-    write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
-    return f"{path}\n{table.summary(pd.read_csv(path))}"

@@ -1,4 +1,4 @@
-"""How far a softmax maximum takes Q-learning from its table: ``python -m lab.softness`` writes it.
+"""How far a softmax maximum takes Q-learning from its table: ``python -m tests.circuits.softness`` writes it.
 
 The circuit's softmax form (``variant="softmlp"``) routes at eta 120, where routing leaves nothing, so that what is left
 comes from the maximum of heads 3.1 and 3.2 alone, at inverse temperature ``hardness``. A mean weighed by e^(h Q) misses
@@ -17,7 +17,7 @@ import circuits
 import interp
 from circuits.registry import handwired
 
-PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "softness.csv"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "softness.csv"
 SIZES, HARDNESS, BETA = (
     ((2, 2), (4, 3), (8, 4)),
     (1.0, 10.0, 100.0, 1e3, 1e4, 1e5),

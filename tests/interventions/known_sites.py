@@ -1,49 +1,33 @@
-"""How far interchanges and learned subspaces can be trusted: tables on machines that are known.
+"""Interchange at the true sites of every circuit, beside wrong positions and placebos.
 
-* ``sites``: every row of every circuit's ground truth (:attr:`circuits.circuit.Circuit.carried`), in every form of
-  every machine (:data:`FORMS`). Setting these locations to another episode's must have the whole effect that the
-  algorithm asks for (score and slope 1). The same subspaces at other positions must have none of it (``wrong`` is the
-  largest score, at ``wrong_at``), and neither must equally large moves orthogonal to them (``placebo`` and
-  ``placebo_worst``: mean and largest score of :data:`_N_PLACEBOS` draws, each made both ways);
-  :mod:`interp.interventions.interchange`.
-* ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
-  (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
-* ``machines``: what a comparison says of every known machine (:mod:`lab.known`), and what is right.
-* ``resolution``: how small a deviation it answers with "no" (:mod:`lab.resolution`).
-
-``python -m lab calibrate`` writes them after those of :mod:`lab.probing`; the last two only where they are asked for.
-What this is NOT: evidence about a learned model, where no one knows the subspaces and a variable may be spread over
-places that are no position's own.
+Every row of every circuit's ground truth (:attr:`circuits.circuit.Circuit.carried`), in every form of every machine
+(:data:`FORMS`). Setting these locations to another episode's must have the whole effect that the algorithm asks for
+(score and slope 1). The same subspaces at other positions must have none of it (``wrong`` is the largest score, at
+``wrong_at``), and neither must equally large moves orthogonal to them (``placebo`` and ``placebo_worst``: mean and
+largest score of :data:`_N_PLACEBOS` draws, each made both ways).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from circuits import compare
 from circuits.benchmark.known_machine import FORMS, SIZES
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit, wired
-from circuits.registry import build, differentiable, load
+from circuits.registry import build
 from interp import tasks
-from interp.interventions.alignment import UNTRAINED, Search, align
 from interp.interventions.interchange import Claim, InterchangeResult, interchange
 from interp.interventions.sites import Place
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
-from lab import known, resolution
-from lab.known import scores
-from lab.probing import Advance, Table
 
+Advance = Callable[[int], None]
 N_PAIRS, N_WRONG, N_ROUNDS = {True: 16, False: 24}, {True: 4, False: 12}, 12
 """Pairs of episodes, wrong positions (evenly spaced over the round where it has more), and rounds."""
 _N_PLACEBOS = 4
@@ -51,37 +35,8 @@ _N_PLACEBOS = 4
 what else differs between the two (a candidate's name beside its mark), and where its effect is aligned with the wanted
 one by c, towards it scores 2 c - c^2 and away -2 c - c^2. Reachability (8 nodes, "sum"), mean of towards alone and of
 both: member .040, -.038; source -.006, -.049; target .051, .038. A single draw is up to .10: only means are bounded."""
-DRAWS = 5
-"""Sizes drawn of each known machine that has a size, beside the one of the table: errors of them are counted, too."""
 EXACT, NOTHING = 1e-6, 0.05
 """How far from 1 score and slope of a row may be, and how large those of wrong positions and placebos."""
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """A variable of a handwired model, and sites of the residual stream that hold it in a form that the prediction uses
-    (``true``) or do not (``wrong``). The model has the quick sizes."""
-
-    model: str
-    variable: str
-    true: tuple[str, ...]
-    wrong: tuple[str, ...]
-
-
-_ALIGNED = (
-    Aligned(
-        "wma-handwired",
-        "log_weights",
-        ("embed@<z>", "resid_post[1]@p?"),
-        ("embed@<w>", "resid_post[1]@p_3", "resid_post[0]@p?"),
-    ),
-    Aligned(
-        "qlearning-handwired",
-        "choice",
-        ("resid_post[2]@Select",),
-        ("resid_post[1]@r", "resid_post[1]@Select"),
-    ),
-)
 
 
 def sites(
@@ -200,35 +155,6 @@ def _at(places: Sequence[Place], label: str) -> Place:
     return Place.of(moved, rows[lengths > 1e-9])
 
 
-def alignment(
-    quick: bool = False,
-    advance: Advance = lambda steps: None,
-    *,
-    machines: Sequence[Aligned] = _ALIGNED,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Held-out accuracy of learned subspaces at true and wrong sites; one row per site and condition.
-
-    The quick table has fewer episodes, and one start of each fit instead of up to three.
-    """
-    n_episodes, n_rounds = (32, 12) if quick else (48, 16)
-    search = Search(steps=100, restarts=1, seed=seed) if quick else Search(seed=seed)
-    frames = []
-    for machine in machines:
-        sizes: dict[str, Any] = {**SIZES[True][machine.model]}
-        model = load(machine.model, **sizes)
-        task, smooth = tasks.of(model), differentiable(model)
-        pair = [task.sample_for(model, n_episodes, n_rounds, 2 * seed + i) for i in (0, 1)]
-        for site in (*machine.true, *machine.wrong):
-            asked = (model, *pair, task.explains(model), machine.variable, site)
-            result = align(*asked, round=slice(1, n_rounds), search=replace(search, smooth=smooth))
-            frames.append(
-                result.to_frame().assign(machine=machine.model, true_site=site in machine.true)
-            )
-            advance(1)
-    return pd.concat(frames, ignore_index=True)
-
-
 def sites_summary(frame: pd.DataFrame) -> str:
     """The worst of every form, and the rows that fall short."""
     off = pd.DataFrame({key: (frame[key] - 1).abs() for key in ("score", "slope")})
@@ -260,71 +186,3 @@ def sites_summary(frame: pd.DataFrame) -> str:
         f"{table.map('{:.2g}'.format).to_string()}\n"
         f"Rows farther than {EXACT:g} from 1, or with a wrong position or a mean placebo above {NOTHING}: {listed}"
     )
-
-
-def alignment_summary(frame: pd.DataFrame) -> str:
-    """Learned and untrained accuracy on informative held-out pairs, by site."""
-    table = frame.pivot_table(
-        "iia_informative", ["machine", "variable", "true_site", "site"], "condition", sort=False
-    )
-    return (
-        "Learned subspaces: accuracy on informative held-out pairs, at sites that hold the variable and others\n"
-        f"{table[['learned', UNTRAINED, 'norm-matched random']].round(3).to_string()}"
-    )
-
-
-def machines(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
-    """The row of one known machine, ``"TASK: KEY"``, at quick or full budget."""
-    task, _, key = part.partition(": ")
-    row = scores.score(
-        known.gallery(task, DRAWS)[key],
-        known.reference(task),
-        compare.Budget.quick() if quick else compare.Budget(),
-    )
-    advance(1)
-    return pd.DataFrame([row])
-
-
-def every_machine(quick: bool) -> tuple[str, ...]:
-    """The parts of the table "machines"."""
-    return tuple(f"{task}: {key}" for task in known.TASKS for key in known.gallery(task, DRAWS))
-
-
-@cache
-def rules() -> dict[str, str]:
-    """A digest of the source of comparison and of the known machines: words under other rules are other words."""
-    rooms = (Path(one.__file__).parent for one in (compare, known) if one.__file__)
-    sources = [path.read_bytes() for room in rooms for path in sorted(room.glob("*.py"))]
-    return {"rules": hashlib.sha256(b"".join(sources)).hexdigest()}
-
-
-def deviations(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
-    """The words on one deviation, ``"TASK: NAME, SIZE, SEED"``, at quick or full budget."""
-    key, size, seed = part.split(", ")
-    row = resolution.measure(
-        key, float(size), int(seed), compare.Budget.quick() if quick else compare.Budget()
-    )
-    advance(1)
-    return pd.DataFrame([row])
-
-
-def every_deviation(quick: bool) -> tuple[str, ...]:
-    """The parts of the table "resolution"."""
-    every, seeds = resolution.deviations().values(), range(resolution.SEEDS[quick])
-    return tuple(
-        f"{one.key}, {size:g}, {seed}" for one in every for size in one.sizes for seed in seeds
-    )
-
-
-_N_SITES = sum(len(machine.true) + len(machine.wrong) for machine in _ALIGNED)
-TABLES: dict[str, Table] = {
-    "sites": Table(sites, dict.fromkeys((True, False), len(FORMS)), sites_summary),
-    "alignment": Table(alignment, dict.fromkeys((True, False), _N_SITES), alignment_summary),
-    "machines": Table(
-        machines, {True: 1, False: 1}, scores.summary, every_machine, rules, takes_long=True
-    ),
-    "resolution": Table(
-        deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules, takes_long=True
-    ),
-}
-"""Written by ``python -m lab calibrate`` after those of :mod:`lab.probing`."""

@@ -25,7 +25,7 @@ out-of-fold errors ("resampled").
 
 What this is NOT: a proof for other designs, other numbers of features or rounds, or other fits.
 
-    >>> from lab.designs import DESIGNS
+    >>> from tests.designs import DESIGNS
     >>> len(DESIGNS), [name for name, design in DESIGNS.items() if design.n_features != 6]
     (13, ['correlated', 'constant', 'constant_target'])
 """
