@@ -1,11 +1,13 @@
-"""Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
+"""Interventions with a round axis: change a model at a chosen round, position and component, and
+read what follows.
 
-* ``experiment``, of which every method is a function; ``round_patcher`` says what need not be run again;
-* ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and metrics);
-* ``patching``: sweeps over sites, and round x round; ``mediation``: by which way;
-* against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded variable alone),
-  ``steering``, ``hand_over`` (one machine's memory in another); circuits: ``edge_graph``, ``ablation``;
-  what ``interp patch`` writes: ``causal_tables``.
+* ``experiment``, of which every method is a function; ``round_patcher`` says what need not be run
+again; * ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and
+metrics); * ``patching``: sweeps over sites, and round x round; ``mediation``: by which way; *
+against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded
+variable alone),
+  ``steering``, ``hand_over`` (one machine's memory in another); circuits: ``edge_graph``,
+  ``ablation``; what ``interp patch`` writes: ``causal_tables``.
 
     >>> import interp
     >>> from interp.interventions import interchange, pairs, patching
@@ -14,8 +16,9 @@
     >>> clean, corrupted = pairs.corruption(model).build(episodes, round=5)
     >>> patching.sweep(model, clean, corrupted, round=5, sites="latent@<z>").fractions().tolist()
     [1.0]
-    >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights", "latent@<z>").iia
-    1.0
+    >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights",
+    "latent@<z>").iia 1.0
 
-Nothing is re-exported: several functions are called like their module. Further: docs/method/experiments.md.
+Import from the modules: several functions have the name of their module. Further:
+docs/method/experiments.md.
 """

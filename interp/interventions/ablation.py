@@ -1,19 +1,22 @@
 """Ablating nodes and edges of a round: how good a circuit is, and finding one.
 
-A circuit C is a set of edges; every other edge carries the ablated value (:mod:`interp.interventions.edge_graph`). With
-m the metric's mean over episodes, M the whole model and 0 the empty circuit::
+A circuit C is a set of edges; every other edge carries the ablated value
+(:mod:`interp.interventions.edge_graph`). With m the metric's mean over episodes, M the whole model
+and 0 the empty circuit::
 
-    faithfulness f(C) = (m(C) - m(0)) / (m(M) - m(0))                                       (Marks et al.; MIB)
-    CPR = integral of f(C_k) dk        CMD = integral of |1 - f(C_k)| dk                     (MIB, Mueller et al., 2025)
-    completeness: |m(C \\ K) - m(M \\ K)| / |m(M) - m(0)| for sets K of edges of C               (Wang et al., 2023)
-    minimality of e in C: the largest |m(C \\ K) - m(C \\ (K + e))| / |m(M) - m(0)| found over sets K
+    faithfulness f(C) = (m(C) - m(0)) / (m(M) - m(0))                                       (Marks
+    et al.; MIB) CPR = integral of f(C_k) dk        CMD = integral of |1 - f(C_k)| dk
+    (MIB, Mueller et al., 2025) completeness: |m(C \\ K) - m(M \\ K)| / |m(M) - m(0)| for sets K of
+    edges of C               (Wang et al., 2023) minimality of e in C: the largest |m(C \\ K) - m(C
+    \\ (K + e))| / |m(M) - m(0)| found over sets K
 
-C_k holds the share k of the edges with the largest scores; CPR (higher is better) and CMD (lower is better) are
-trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave out what works against the
-metric. Every number depends on its choices (ablation, metric, granularity, and that an edge is cut at all positions)
-and is worth reading only beside random circuits of equal size. A circuit that :func:`smallest` or :func:`acdc` finds
-suffices for these choices on these pairs. Others may do as well, and the order of cutting decides between them (ACDC
-cuts from the exits backwards; Conmy et al., 2023).
+C_k holds the share k of the edges with the largest scores; CPR (higher is better) and CMD (lower is
+better) are trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave
+out what works against the metric. Every number depends on its choices (ablation, metric,
+granularity, and that an edge is cut at all positions). Compare it with random circuits of equal
+size. A circuit that :func:`smallest` or :func:`acdc` finds suffices for these choices on these
+pairs. Different circuits may do as well, and the order of cutting decides between them (ACDC cuts
+from the exits backwards; Conmy et al., 2023).
 """
 
 from __future__ import annotations
@@ -94,7 +97,9 @@ class CircuitScorer:
         return scorer
 
     def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
-        """Run the round with only the kept edges of each circuit: each is run once, several at a time."""
+        """Run the round with only the edges of each circuit: each is run once, several at a
+        time.
+        """
         keys: list[bytes] = []
         missing: dict[bytes, NDArray[Any]] = {}
         for keep in fit("keeps", keeps, Sequence[Any]):
@@ -116,7 +121,7 @@ class CircuitScorer:
         return [self._readouts[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
-        """Return the metric with only the kept edges; each circuit is run once."""
+        """Return the metric with only the circuit's edges; each circuit is run once."""
         (readout,) = self.run([keep])
         if readout not in self._measured:
             measured = self.measure.measure(readout, self.pair)
@@ -159,7 +164,14 @@ def _ablate_written(written: Tensor, ablation: str) -> Tensor:
 
 
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
-    """Draw ``n`` circuits of ``size`` edges at random: the control for a circuit of that size."""
+    """Draw circuits at random: the control for a circuit of that size.
+
+    Args:
+        graph: the edges.
+        size: edges of each circuit.
+        n: how many circuits.
+        seed: seed of the draws.
+    """
     integer("size", size, 0, len(graph.edges))
     refuse_endless("n", integer("n", n, 0))
     generator = np.random.default_rng(seed)
@@ -194,13 +206,16 @@ def evaluate(
     minimality: bool = True,
     seed: int = 0,
 ) -> Tabulated:
-    """Measure faithfulness, completeness and minimality of a circuit, beside random circuits of equal size.
+    """Measure faithfulness, completeness and minimality of a circuit, with random circuits of equal
+    size as control.
 
     Args:
+        scorer: runs circuits on one pair.
         keep: which edges the circuit holds.
         n_random: how many random circuits.
         n_sets: sets of edges that are left out, the empty one among them.
-        minimality: most of the work is a run for each of the sets and every edge; False leaves it NaN.
+        minimality: most of the work is a run for each of the sets and every edge; False leaves it
+            NaN.
     """
     require(
         n_random >= 1 and n_sets >= 1,
@@ -246,7 +261,13 @@ def evaluate(
 
 
 def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> Interval:
-    """Return the faithfulness of a circuit with its 95 % interval over episodes."""
+    """Return the faithfulness of a circuit with its 95 % interval over episodes.
+
+    Args:
+        scorer: runs circuits on one pair.
+        keep: which edges the circuit holds.
+        seed: seed of the bootstrap.
+    """
     of_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
     weights = resample_weights(len(of_circuit), seed=seed, participants=scorer.participants)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -258,11 +279,18 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> In
 def _leave_out(
     scorer: CircuitScorer, keep: _Keep, *, n_sets: int, minimality: bool, seed: int
 ) -> tuple[list[float], float]:
-    """Leave sets of edges out of a circuit and of the whole model.
+    """Remove sets of edges from a circuit and from the whole model.
+
+    Args:
+        scorer: runs circuits on one pair.
+        keep: which edges the circuit holds.
+        n_sets: how many sets.
+        minimality: whether each edge is removed, too.
+        seed: seed of the sets.
 
     Returns:
-        How far the two are apart without each set, and the least of what any edge is worth (NaN where not measured),
-        both as shares of the gap.
+        The difference of the two without each set, and the least effect of any edge (NaN where not
+        measured), both as shares of the gap.
     """
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
@@ -285,7 +313,13 @@ def _leave_out(
 
 
 def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list[tuple[int, int]]]:
-    """Draw sets of edges, each edge with probability one half; the first set is empty."""
+    """Draw sets of edges, each edge with probability one half; the first set is empty.
+
+    Args:
+        edges: of the circuit.
+        n: number of sets, the empty one included.
+        seed: seed of the draws.
+    """
     generator = np.random.default_rng([seed, 1])
     sets: list[list[tuple[int, int]]] = [[]]
     for _ in range(n - 1):
@@ -315,14 +349,18 @@ def faithfulness_curve(
     n_random: int = 5,
     seed: int = 0,
 ) -> Tabulated:
-    """Measure the faithfulness of the circuits whose edges have the largest scores by size, and MIB's CPR and CMD.
+    """Measure the faithfulness, by size, of circuits of the edges with the largest scores, and
+    MIB's CPR and CMD.
 
     Args:
+        scorer: runs circuits on one pair.
+        scores: of the edges; their absolute values count.
         shares: sizes of the circuits, as shares of all edges.
         n_random: random circuits of each size.
 
     Returns:
-        The areas, and those of random circuits of the same sizes, are columns of the table, the same in every row.
+        The areas, and those of random circuits of the same sizes, are columns of the table, the
+        same in every row.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
@@ -363,7 +401,13 @@ def faithfulness_curve(
 def _top_edges(
     graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int
 ) -> _Keep:
-    """Return the circuit of the ``size`` edges with the largest scores, by size of the score."""
+    """Return the circuit of the edges with the largest absolute scores.
+
+    Args:
+        graph: the edges.
+        scores: of the edges.
+        size: number of edges.
+    """
     ranked = sorted(graph.edges, key=lambda edge: -abs(scores[edge]))
     return graph.mask(ranked[:size])
 
@@ -375,6 +419,11 @@ def smallest(
     """Find the fewest best-scored edges within ``tolerance`` of faithfulness 1.
 
     Bisection assumes that more edges are no worse.
+
+    Args:
+        scorer: runs circuits on one pair.
+        scores: of the edges; their absolute values count.
+        tolerance: largest distance of faithfulness from 1.
     """
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)
@@ -414,11 +463,11 @@ def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
 def _try_cuts(
     graph: EdgeGraph, keep: _Keep, left: Sequence[tuple[int, int]]
 ) -> tuple[_Keep, list[tuple[int, _Keep]], int]:
-    """Cut the next edges one after the other, as long as every cut is kept.
+    """Cut the next edges one after the other, as if every cut were accepted.
 
     Returns:
-        The circuit after all of these cuts; those that have to be measured, with the index of the edge that each cuts
-        last; and how many edges were cut.
+        The circuit after all of these cuts; those that have to be measured, with the index of the
+        edge that each cuts last; and how many edges were cut.
     """
     tried: list[tuple[int, _Keep]] = []
     n_cut = 0

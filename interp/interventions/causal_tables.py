@@ -205,7 +205,13 @@ TOLERANCE = 0.1  # how far from 1 the faithfulness of the circuit that is evalua
 
 
 def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFrame:
-    """Patch every site under every corruption of the task, read where it first shows."""
+    """Patch every site under every corruption of the task, read where the corruption first shows.
+
+    Args:
+        model: the model.
+        episodes: clean ones.
+        round: where episodes are corrupted and patched.
+    """
     task = catalog.of(model)
     frames: list[pd.DataFrame] = []
     for record in _require_named(task, "corruptions", task.analysis.corruptions()):
@@ -264,7 +270,18 @@ def _find_recent(round: int) -> slice:
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
-    """Learn subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
+    """Train subspaces of variables at the places where they should be, with controls.
+
+    Args:
+        model: the model.
+        episodes, other: base and source.
+        round: of the pairs.
+        seed: seed of the search.
+        smooth: what is trained where the model's hard choices have no gradient.
+
+    Returns:
+        A row per place; ``refused`` has the reason where none could be trained.
+    """
     from interp.interventions.alignment import (
         COLUMNS,
         AlignmentError,
@@ -289,7 +306,15 @@ def alignment_table(
 
 
 def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.DataFrame:
-    """Steer by the task's state change, against the algorithm and random directions."""
+    """Measure steering by the task's state change, compared with the algorithm and random
+    directions.
+
+    Args:
+        model: the model.
+        episodes: what is steered.
+        round: that reads the changed state.
+        seed: seed of the random directions.
+    """
     task = catalog.of(model)
     base = run_of(model, episodes, "steering")
     integer("round", round, -base.n_rounds, base.n_rounds - 1)
@@ -313,7 +338,13 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
 
 
 def _require_named(task: Task, field: str, value: Any) -> Any:
-    """Return what a field of a task's analysis holds; raise where it holds nothing."""
+    """Return the value of a field of a task's analysis; raise where it is empty.
+
+    Args:
+        task: the task.
+        field: its name, for the error.
+        value: its value.
+    """
     require(
         bool(value),
         f"task {task.key!r} names no {field}, which this needs; give its record analysis=Analysis({field}=...)",
@@ -324,14 +355,18 @@ def _require_named(task: Task, field: str, value: Any) -> Any:
 def circuit_tables(
     model: Machine, episodes: Episodes, round: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Measure edges by EAP-IG, the smallest faithful circuit beside random ones, and the ablation of every node.
+    """Measure edges by EAP-IG, the smallest faithful circuit and random ones, and the ablation of
+    every node.
 
     Args:
+        model: a model with heads, all of them softmax.
+        episodes: clean ones.
         round: where edges are cut.
         minimality: False leaves it NaN, which is most of the work.
 
     Returns:
-        Tables by name: "edges", "faithfulness" against size, "circuit", and "ablation" in every way, as both exits of
+        Tables by name: "edges", "faithfulness" against size, "circuit", and "ablation" in every
+            way, as both exits of
         the round show it.
     """
     config = with_heads(model, "circuits of edges").config
@@ -369,12 +404,15 @@ def circuit_tables(
 def tables(
     model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, pd.DataFrame]:
-    """Make every table; where the machine lacks what one needs, a single cell says so ("not applicable").
+    """Make every table; where the machine lacks what one needs, a single cell says so ("not
+    applicable").
 
     Args:
         round: the round looked at, from 1 on (it needs a history).
-        smooth: ``circuits.differentiable(model)``, whose gradients score the edges where attention is hard.
-        sample: the episodes; their corruptions, and as many rounds as the tables need, are the task's.
+        smooth: ``circuits.differentiable(model)``; its gradients score the edges where attention is
+            hard.
+        sample: the episodes; their corruptions, and as many rounds as the tables need, are the
+            task's.
 
     Returns:
         The tables by name.

@@ -53,7 +53,9 @@ EXITS = ("prediction", "update")
 
 
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
-    """Return the model if its heads read and write a residual stream; else raise and say what ``what`` lacks."""
+    """Return the model if its heads read and write a residual stream; otherwise raise and state
+    what ``what`` lacks.
+    """
     if runs_from(model):
         return cast(HookedLatentTransformer, model)
     missing = (
@@ -79,7 +81,13 @@ def split_head(name: str) -> tuple[int, int, str]:
 
 
 def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[int]:
-    """Add nodes that read or write at a time, and return their indices."""
+    """Add nodes that read or write at a time, and return their indices.
+
+    Args:
+        nodes: time by name; it is extended.
+        names: of the new nodes.
+        time: when they read or write.
+    """
     first = len(nodes)
     nodes |= dict.fromkeys(names, time)
     return list(range(first, len(nodes)))
@@ -87,7 +95,7 @@ def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[i
 
 @checked
 class EdgeGraph:
-    """The edges of a model's round, whose sources and destinations are in the order computed.
+    """The edges of a model's round; sources and destinations are in the order computed.
 
     Attributes:
         sources: "embed", "L0H0", ..., "mlp 0", ...
@@ -132,7 +140,9 @@ class EdgeGraph:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Which edges could change anything, as :attr:`exists`: heads and MLPs whose output weights are 0 have none."""
+        """Which edges could have an effect, as :attr:`exists`: heads and MLPs with output weights 0
+        have none.
+        """
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
             does_write = block.attn.W_O.flatten(1).any(1)
@@ -156,7 +166,11 @@ class EdgeGraph:
         return f"{self.sources[source]} -> {self.destinations[destination]}"
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
-        """Return the edge between two names."""
+        """Return the indices of the edge between two names.
+
+        Args:
+            source, destination: names.
+        """
         require_known("source", source, self.sources, limit=40)
         require_known("destination", destination, self.destinations, limit=40)
         row, column = self.sources.index(source), self.destinations.index(destination)
@@ -209,7 +223,12 @@ class EdgeGraph:
     def contributions(
         self, run: Rollout, round: int
     ) -> Float[Tensor, "source episode pos d_model"]:
-        """Return what every source writes in one round of ``run``, in the order of :attr:`sources`."""
+        """Return what every source writes in one round, in the order of :attr:`sources`.
+
+        Args:
+            run: the rollout.
+            round: its index.
+        """
         (t,) = select_rounds(round, run.n_rounds)
         written: list[Tensor] = []
         every = np.full(len(self.sources), True)
@@ -367,7 +386,9 @@ def rebuilt(
         return activation.index_add(2, index, change.permute(1, 2, 0, 3))
 
     def leave(resid: Tensor, hook: object) -> Tensor:
-        """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
+        """Update the last residual stream: the update is read at a separate position, after the
+        prediction's.
+        """
         to_prediction, to_update = mix([-2, -1])
         is_update = torch.zeros_like(resid[0, :, :1])
         is_update[-graph.model.layout.n_after] = 1
@@ -405,9 +426,13 @@ class _AttributionResult(Tabulated):
 def attribute(
     pair: Pair, metric: str | Metric | None = None, *, steps: int = 5
 ) -> _AttributionResult:
-    """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
+    """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the
+    round it changes.
 
-    ``steps`` points lie on the way from the corrupted to the clean embedding; 1 is plain EAP.
+    Args:
+        pair: clean and corrupted runs.
+        metric: what is attributed, as for :func:`interp.interventions.patching.sweep`.
+        steps: points on the way from the corrupted to the clean embedding; 1 is plain EAP.
     """
     integer("steps", steps, 1, _MOST_STEPS)
     model = with_heads(pair.model, "edges")
@@ -473,14 +498,22 @@ def attribute(
 def strongest_reads(
     model: Machine, run: Rollout, round: int, *, k: int = 12, seed: int = 0
 ) -> pd.DataFrame:
-    """The reads of one round whose cut changes an exit most, ``k // 2`` for each exit, over the episodes of ``run``.
+    """Find the reads of one round that change an exit most when cut, ``k // 2`` for each exit.
 
     A machine without heads has no reads, and is refused.
 
+    Args:
+        model: a model with heads.
+        run: its rollout; effects are over its episodes.
+        round: the round.
+        k: number of reads.
+        seed: seed of the estimates that select candidates.
+
     Returns:
-        Columns ``layer`` and ``head``, ``source``, ``target`` (position labels), ``weight`` (mean attention),
-        ``exit`` (where its effect is largest), ``effect``, ``low``, ``high`` (95 % over episodes); by layer, then by
-        position. Fewer rows where fewer reads change anything, or one is among the first for both.
+        Columns ``layer`` and ``head``, ``source``, ``target`` (position labels), ``weight`` (mean
+        attention), ``exit`` (where its effect is largest), ``effect``, ``low``, ``high`` (95 % over
+        episodes); by layer, then by position. Fewer rows where fewer reads change anything, or one
+        is among the first for both.
     """
     integer("k", k, 2)
     model = with_heads(model, "reads")
@@ -532,7 +565,12 @@ def strongest_reads(
 
 
 def _exits(layout: RoundLayout, prediction: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """What a round predicts, and what it writes or leaves, each ``[row, value]``."""
+    """Return what a round predicts, and what it writes or leaves, each ``[row, value]``.
+
+    Args:
+        layout: of the rounds.
+        prediction, left: outputs of the round.
+    """
     return layout.distribution(prediction).flatten(1).double(), left.flatten(1).double()
 
 
@@ -544,7 +582,17 @@ def _candidates(
     n: int,
     seed: int,
 ) -> list[tuple[int, ...]]:
-    """The ``n`` reads (layer, head, query, key) of largest estimated effect on each exit, but of the first position."""
+    """List the reads (layer, head, query, key) of largest estimated effect on each exit, without
+    those of the first position.
+
+    Args:
+        model: a model with heads.
+        rows: the round of every episode.
+        layout: of the rounds.
+        spread: mean distance of each exit's rows from their mean.
+        n: number of reads for each exit.
+        seed: seed of the random projections.
+    """
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     n_pos, latents = rows.fed.tokens.shape[1], rows.latents
     shape = (n_layers, len(latents), n_heads, n_pos, n_pos)

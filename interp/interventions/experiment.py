@@ -1,14 +1,17 @@
-"""One experiment: change something in some rounds of a run, let the model run on, and read: one labelled array.
+"""One experiment: change something in some rounds of a run, let the model run on, and read: one
+labelled array.
 
-Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round, outcome]``. Each edit is
-made in every one of ``rounds`` *apart from the other edits and rounds*; the round axis is labelled by (round edited,
-round read). An edit with ``rounds`` of its own is made in all of them together, as the model runs on. What an
-:class:`Edit` may be, how methods are made of it, and what results share: docs/method/experiments.md. An effect is NOT
-one in the model's own use, where an edit puts in what never occurs there.
+Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round,
+outcome]``. Each edit is made in every one of ``rounds`` *separately from the other edits and
+rounds*; the round axis is labelled by (round edited, round read). An edit that has ``rounds``
+itself is made in all of them together, as the model runs on. What an :class:`Edit` may be, how
+methods are made of it, and what results share: docs/method/experiments.md. An effect is NOT
+evidence about normal use where an edit puts in what never occurs there.
 
     >>> import interp
     >>> model, task = interp.load("wma-handwired", n_experts=2), interp.tasks.get("experts")
-    >>> base, source = (interp.rollout(model, task.sample_for(model, 8, 6, seed=seed)) for seed in (0, 1))
+    >>> base, source = (interp.rollout(model, task.sample_for(model, 8, 6, seed=seed)) for seed in
+    (0, 1))
     >>> edits = {"history": [Edit.of("latent", source, model)]}
     >>> found = run(Experiment(model, base, edits, rounds=[2, 3], horizon=2, reads="each"))
     >>> found.values.shape, found.rounds
@@ -51,14 +54,16 @@ from interp.support.errors import require, require_known, theirs
 
 @dataclass(frozen=True)
 class Effects(Result):
-    """The result of an experiment: one array ``[edit, episode, round, outcome]`` and the same of the unpatched run.
+    """The result of an experiment: one array ``[edit, episode, round, outcome]`` and the same of
+    the unpatched run.
 
     Attributes:
         edits: their names.
         rounds: (round edited, round read) of every place of the round axis.
         outcomes: names of the last axis.
         seen: what each edit left at the sites that were watched, ``[episode, round edited, ...]``.
-        counted: which episodes have both rounds; None where all do. Values of the others are NaN, and count in no mean.
+        counted: which episodes have both rounds; None where all do. Values of the remaining
+            episodes are NaN, and count in no mean.
         participants: who played the episodes; intervals are over them.
     """
 
@@ -137,8 +142,9 @@ class Effects(Result):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tabulated(Result):
-    """A result whose sentence and table are made with it; ``picture`` draws it
-    (:meth:`~interp.results.measure.Result.plot`)."""
+    """A result that is made with its sentence and its table; ``picture`` draws it
+    (:meth:`~interp.results.measure.Result.plot`).
+    """
 
     sentence: str = field()
     table: pd.DataFrame
@@ -185,7 +191,12 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
-        """Take some rounds of every episode."""
+        """Take some rounds of every episode.
+
+        Args:
+            run: the rollout.
+            rounds: indices.
+        """
         return cls(*run.rows(rounds))
 
     def part(self, rows: slice | Tensor) -> Rows:
@@ -206,11 +217,16 @@ def passed(
     """Run one round of every row with the activations at some sites changed.
 
     Args:
+        model: the machine.
+        rows: what the rounds read.
+        layout: of the rounds.
         changes: sites, and functions from the activation ``[row, ...]`` there to the new one.
         watched: sites that are looked at.
-        commit: "target" keeps the choice token that a round was fed, "own" commits the choice that it makes.
+        commit: "target" leaves the choice token that a round was fed, "own" commits the choice that
+            it makes.
         gradient: whether gradients are followed.
-        before: a layer and the residual stream before it, from which the round is run; the tokens when None.
+        before: a layer and the residual stream before it, from which the round is run; the tokens
+            when None.
 
     Returns:
         What the round gives, and what is then at the watched sites, in the order computed.
@@ -250,15 +266,19 @@ class Edit:
     """What is put at one place in every edited round.
 
     Attributes:
-        place: a site, and the subspace of its activation that is changed; None for what the rounds are fed.
-        value: another run, whose value in the same round is taken; a tensor ``[episode, round, ...]``; encoded rounds
-            (``place`` is None); or a function from the value there, ``[row, ...]``, and the rows to the new value.
+        place: a site, and the subspace of its activation that is changed; None for what the rounds
+            are fed.
+        value: another run, which gives its value in the same round; a tensor ``[episode, round,
+            ...]``; encoded rounds (``place`` is None); or a function from the value there, ``[row,
+            ...]``, and the rows to the new value.
         add: whether the tensor is added to what is there.
-        again: what is written into what later rounds read, too: a function from the round edited, the later round and
-            the state ``[episode, row, width]`` that it would read to the one that it reads.
-        rounds: the rounds in which the edit is made *together*, as the model runs on from the one that the experiment
-            starts at: an int, a slice, a list or "all". A tensor then holds ``[episode, round, ...]`` of these rounds.
-            When None the edit is made in the experiment's rounds alone.
+        again: what is written into what later rounds read, too: a function from the round edited,
+            the later round and the state ``[episode, row, width]`` that it would read to the one
+            that it reads.
+        rounds: the rounds in which the edit is made *together*, as the model runs on from the one
+            that the experiment starts at: an int, a slice, a list or "all". A tensor then holds
+            ``[episode, round, ...]`` of these rounds. When None the edit is made in the
+            experiment's rounds alone.
     """
 
     place: Place | None
@@ -287,7 +307,7 @@ class Edit:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it replaces all that is carried by a tensor, so that nothing has to be hooked."""
+        """Whether it replaces all that is carried by a tensor, so that no hook is needed."""
         place = self.place
         if place is None or self.add or not isinstance(self.value, Tensor):
             return False
@@ -295,11 +315,22 @@ class Edit:
         return site.component == "latent" and site.position is None and place.basis is None
 
     def acts_in(self, t: int, n_rounds: int) -> bool:
-        """Return whether the edit is made in a round after the one that the experiment starts at."""
+        """Return whether the edit is made in a round after the one that the experiment starts at.
+
+        Args:
+            t: the round.
+            n_rounds: of the run.
+        """
         return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
-        """Return a tensor's values in some rounds, ``[row, ...]``; anything in rounds in which it does not act."""
+        """Return a tensor's values in some rounds, ``[row, ...]``; arbitrary values in rounds in
+        which it does not act.
+
+        Args:
+            rounds: indices.
+            n_rounds: of the run.
+        """
         assert isinstance(self.value, Tensor)
         if self.rounds is None:
             return self.value.flatten(0, 1)
@@ -372,22 +403,26 @@ class Outputs(NamedTuple):
 @dataclass(frozen=True)
 @checked_fields
 class Experiment:
-    """What is changed in which rounds of a run, how far the model runs on from there, and what is read.
+    """What is changed in which rounds of a run, how far the model runs on from there, and what is
+    read.
 
     Attributes:
-        run: the rollout whose rounds are edited, run without hooks.
-        edits: by name; those under one name are made together, and apart from all others.
-        rounds: an int, a slice or a list: in each of them the edits are made, apart from the others.
-        horizon: how many rounds the model runs on by itself after the edited one; less at the end of the run.
+        run: the rollout that is edited, run without hooks.
+        edits: by name; those under one name are made together, and separately from all other names.
+        rounds: an int, a slice or a list; the edits are made in each round separately.
+        horizon: how many rounds the model runs on by itself after the edited one; less at the end
+            of the run.
         reads: "last" reads the last of these rounds, "each" all of them from the edited one on.
-        readout: an :class:`Outcome` or its key, or a function from :class:`Outputs` to numbers ``[edit, episode,
-            (round edited, round read), outcome]``.
+        readout: an :class:`Outcome` or its key, or a function from :class:`Outputs` to numbers
+            ``[edit, episode, (round edited, round read), outcome]``.
         propagate: False holds later rounds at what they read and predicted in ``run``.
-        commit: whether edited rounds commit the choice that they make ("own") or keep the run's ("target").
-        update: False where nothing that follows the prediction is read, which is then not run.
-        watched: sites whose activations in the edited rounds the result holds, too.
-        known: activations of the edited rounds without edits, as another experiment watched them: rounds whose first
-            edit is in a layer before which the residual stream is known are run from there on.
+        commit: "own": edited rounds commit the choice that they make; "target": they commit the
+            run's choice.
+        update: False skips what follows the prediction, where it is not read.
+        watched: sites; the result also has their activations in the edited rounds.
+        known: activations of the edited rounds without edits, as another experiment watched them. A
+            round is run from the layer of its first edit on if the residual stream before that
+            layer is known.
     """
 
     model: Machine
@@ -606,7 +641,9 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
 
 
 def _find_cells(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
-    """Return the sites, and the run, where each edit only copies one whole site from the same run; else None."""
+    """Return the run and the sites if each edit only copies one whole site from the same run;
+    otherwise None and no sites.
+    """
     no_cells: tuple[Rollout | None, list[Site]] = None, []
     edits = list(experiment.edits.values())
     source = edits[0][0].value if edits[0] else None
@@ -651,7 +688,13 @@ def run_on(
 def _patch_cells(
     experiment: Experiment, cells: Sequence[Site], source: Rollout
 ) -> Iterator[Outputs]:
-    """Copy whole sites from the source, each on its own: only what each can change is run."""
+    """Copy whole sites from the source, each separately; only what each can change is run.
+
+    Args:
+        experiment: the experiment.
+        cells: the sites.
+        source: the run that activations are taken from.
+    """
     model, base = experiment.model, experiment.run
     update = experiment.update or experiment.horizon > 0
     patchers = [RoundPatcher(model, base, t, source, update=update) for t in experiment.starts]
@@ -720,7 +763,13 @@ def _run_edited(
 
 
 def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> None:
-    """Raise unless a tensor that replaces all that is carried has its shape."""
+    """Raise unless a tensor that replaces all that is carried has its shape.
+
+    Args:
+        experiment: gives the run.
+        edit: gives the rounds.
+        latents: the tensor.
+    """
     base, shape = experiment.run, tuple(latents.shape)
     n_rounds = len(experiment.starts)
     if edit.rounds is not None:
@@ -736,9 +785,16 @@ def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> Non
 def _list_changes(
     experiment: Experiment, edits: Sequence[Edit], rounds: Sequence[int], part: slice
 ) -> list[tuple[Site, _Change]]:
-    """List edits of some rounds as changes of some rows: activations of other runs, tensors and functions.
+    """List edits of some rounds as changes of some rows: activations of other runs, tensors and
+    functions.
 
     Each other run is run once for all edits that take from it.
+
+    Args:
+        experiment: gives the model and the run.
+        edits: the edits.
+        rounds: in which they are made.
+        part: of the rows ``[episode, round]``.
     """
     model, base = experiment.model, experiment.run
     layout, n_rounds = base.layout, base.n_rounds
@@ -760,7 +816,14 @@ def _list_changes(
 def _read_source(
     model: Machine, rows: Rows, layout: RoundLayout, sites: Sequence[Site]
 ) -> dict[Site, Tensor]:
-    """Return the activations of another run at some sites, ``[row, ...]``."""
+    """Return the activations of another run at some sites, ``[row, ...]``.
+
+    Args:
+        model: the machine.
+        rows: what the rounds of the other run read.
+        layout: of the rounds.
+        sites: the sites.
+    """
     is_carried = all(site.component == "latent" for site in sites)
     with torch.no_grad():
         is_quiet = model.is_quiet()
@@ -771,7 +834,15 @@ def _read_source(
 
 
 def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
-    """Return what an edit by a tensor or a function does to the activation of some rows."""
+    """Return a function that applies an edit by a tensor or a function to the activation of some
+    rows.
+
+    Args:
+        edit: the edit.
+        rounds: in which it is made.
+        n_rounds: of the run.
+        part: of the rows ``[episode, round]``.
+    """
     place, value = edit.place, edit.value
     assert place is not None
 
@@ -848,14 +919,27 @@ def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor
 def _write_again(
     again: Again, starts: Sequence[int], rounds: Sequence[int], state: Tensor
 ) -> Tensor:
-    """Write into what later rounds read, ``[edit, episode, round, row, width]``, each edit and round by itself."""
+    """Write into what later rounds read, each edit and round by itself.
+
+    Args:
+        again: returns the state that a later round reads.
+        starts: the rounds edited.
+        rounds: the later round for each of them.
+        state: ``[edit, episode, round, row, width]``; it is changed.
+    """
     for i, (start, t) in enumerate(zip(starts, rounds, strict=True)):
         state[:, :, i] = torch.stack([again(start, t, of_edit) for of_edit in state[:, :, i]])
     return state
 
 
 def _acts(edit: Edit, rounds: Sequence[int], n_rounds: int) -> bool:
-    """Return whether an edit is made in one of these later rounds."""
+    """Return whether an edit is made in one of these later rounds.
+
+    Args:
+        edit: the edit.
+        rounds: the later rounds.
+        n_rounds: of the run.
+    """
     return any(edit.acts_in(t, n_rounds) for t in rounds)
 
 
@@ -870,10 +954,11 @@ def _run_next(
     """Run one later round of every edit, episode and round edited.
 
     Args:
+        experiment: gives the model and the run.
         rounds: which round comes next, for every round edited.
         state: what it reads, ``[edit, episode, round, row, width]``.
         later: edits that are made in it.
-        is_last: whether nothing that follows its prediction is read.
+        is_last: True if only its prediction is read.
 
     Returns:
         What it predicts and leaves, ``[edit, episode, round, ...]`` each.
@@ -898,7 +983,13 @@ def _run_next(
 def _list_later_changes(
     experiment: Experiment, later: Sequence[Edit], rounds: Sequence[int]
 ) -> list[tuple[Site, _Change]]:
-    """List the edits of later rounds as changes of the rows in which each is made."""
+    """List the edits of later rounds as changes of the rows in which each is made.
+
+    Args:
+        experiment: gives the model and the run.
+        later: the edits.
+        rounds: which round comes next, for every round edited.
+    """
     n_rounds, n_episodes = experiment.run.n_rounds, experiment.run.n_episodes
     changes: list[tuple[Site, _Change]] = []
     for edit in later:
@@ -909,7 +1000,13 @@ def _list_later_changes(
 
 
 def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tensor) -> Tensor:
-    """Change an activation ``[row, ...]`` in some of its rows."""
+    """Apply a change to an activation ``[row, ...]`` in some of its rows.
+
+    Args:
+        change: activation to activation.
+        acting: the rows that change.
+        activation: before the change.
+    """
     ones = [1] * (activation.ndim - 1)
     mask = acting.to(activation.device).reshape(-1, *ones)
     return torch.where(mask, change(activation), activation)

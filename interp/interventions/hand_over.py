@@ -1,9 +1,11 @@
-"""Hand the memory of one machine to another in the middle of an episode, and compare what two machines hold.
+"""Hand the memory of one machine to another in the middle of an episode, and compare what two
+machines hold.
 
-The state that a machine carries into one round is decoded into the variables of an algorithm and written into another
-machine, or given to the algorithm itself, which plays on. A receiver that computes from the same variables predicts as
-if it had seen the whole episode. Both maps are affine and fitted at that round on other episodes: a memory in a curved
-code is handed over badly, which is no evidence that it is absent.
+The state that a machine carries into one round is decoded into the variables of an algorithm. It is
+then written into another machine, or passed to the algorithm itself, which plays on. A receiver
+that computes from the same variables predicts as if it had seen the whole episode. Both maps are
+affine and fitted at that round on other episodes: a memory in a curved code is handed over badly,
+which is no evidence that it is absent.
 
     >>> import interp
     >>> gru, receiver = interp.load("wma-gru"), interp.load("wma-handwired", n_experts=4)
@@ -85,19 +87,23 @@ def hand_over(
     via: Algorithm | None = None,
     n_known: int = 256,
 ) -> HandOver:
-    """Write the state that a machine carries into one round into another machine, which plays the episodes on.
+    """Write the state that a machine carries into one round into another machine, which plays the
+    episodes on.
 
     Args:
         run: a rollout of the machine that gives its memory.
         round: the first round that the receiver plays, at least 1.
-        to: the receiver: a machine of the same task and sizes, or an algorithm, which is given its own variables.
-        via: the algorithm whose variables are decoded; by default the receiver, if it is an algorithm, or else the one
-            that explains the giver.
-        n_known: episodes that the maps are fitted on; a state of thousands of numbers (a cache) needs a thousand.
+        to: the receiver: a machine of the same task and sizes, or an algorithm, which gets its
+            variables directly.
+        via: variables of this algorithm are decoded; by default the receiver, if it is an
+            algorithm, or the one that explains the first machine.
+        n_known: episodes that the maps are fitted on; a state of thousands of numbers (a cache)
+            needs a thousand.
 
     Raises:
-        InputError: if the round is not one of the run's, if none of the variables is read, if an algorithm that
-            receives does not carry what is read, if rounds are missing, or if the receiver cannot play the episodes.
+        InputError: if the round is not one of the run's, if none of the variables is read, if an
+            algorithm that receives does not carry what is read, if rounds are missing, or if the
+            receiver cannot play the episodes.
     """
     _require_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
@@ -141,17 +147,19 @@ def state_difference(
     via: Algorithm | None = None,
     n_known: int = 256,
 ) -> pd.DataFrame:
-    """Return how the states that two runs carry into one round differ, in the variables of an algorithm.
+    """Return how the states that two runs carry into one round differ, in the variables of an
+    algorithm.
 
     Args:
         first: a rollout.
-        second: another machine on the same episodes, or the same machine on as many others.
+        second: another machine on the same episodes, or the same machine on as many different ones.
         round: the round that reads the states, at least 1.
         via: the algorithm; by default what explains the first machine.
         n_known: episodes that the maps are fitted on, as in :func:`hand_over`.
 
     Returns:
-        One row an episode and element of a variable that both states show: ``first``, ``second`` and ``difference``,
+        One row an episode and element of a variable that both states show: ``first``, ``second``
+            and ``difference``,
         which is second minus first; the largest difference stands first.
 
     Example:
@@ -210,7 +218,13 @@ def _require_round(round: int, n_rounds: int) -> None:
 
 
 def _sample_known(run: Rollout, round: int, n_known: int) -> Episodes:
-    """Sample the episodes that maps are fitted on, of the sizes of a run's episodes."""
+    """Sample the episodes that maps are fitted on, of the sizes of a run's episodes.
+
+    Args:
+        run: gives the machine and the sizes.
+        round: the last round that is needed.
+        n_known: how many episodes.
+    """
     task = catalog.get(run.layout.task)
     sizes = task.sizes_of(run.episodes)
     return task.sample_for(run.model, n_known, round + 1, seed=_KNOWN_SEED, sizes=sizes)
@@ -221,12 +235,12 @@ def _fit_reader(
 ) -> tuple[Writer, tuple[str, ...]]:
     """Fit a decoder of those carried variables that an affine map reads before a round.
 
-    A variable that is the same in all episodes at this round says nothing, and is neither read nor missed.
+    A variable that is the same in all episodes at this round is skipped.
 
     Args:
-        machine: the machine whose state is read.
+        machine: the machine.
         known: the episodes that the decoder is fitted on.
-        algorithm: the algorithm whose variables are read.
+        algorithm: has the variables that are read.
         values: its variables on these episodes.
         round: the round before which the state is read.
 
@@ -265,9 +279,19 @@ def _play_machine(
     known_state: Values,
     states: list[_State],
 ) -> list[_Distributions]:
-    """Return a machine's predictions with each of the states, after the whole episode, and from its initial memory.
+    """Return a machine's predictions with each of the states, after the whole episode, and from its
+    initial memory.
 
-    Each state is written as what the receiver usually carries into this round where the variables are these.
+    A state is written by the affine map from these variables to what the receiver usually carries
+    into this round.
+
+    Args:
+        receiver: the machine.
+        episodes: what is played.
+        round: the first round that is played from a state.
+        known: episodes that the map is fitted on.
+        known_state: the variables on these episodes.
+        states: to write.
     """
     run = rollout(receiver, episodes)
     usual = rollout(receiver, known).latents[:, round]
@@ -294,7 +318,15 @@ def _play_machine(
 def _play_algorithm(
     receiver: Algorithm, episodes: Episodes, round: int, states: list[_State]
 ) -> list[_Distributions]:
-    """Return an algorithm's predictions with each of the states, after the whole episode, and from its start."""
+    """Return an algorithm's predictions with each of the states, after the whole episode, and from
+    its start.
+
+    Args:
+        receiver: the algorithm.
+        episodes: what is played.
+        round: the first round that is played from a state.
+        states: its variables.
+    """
     for key in states[0]:
         require_known(f"variable that {receiver.name} carries", key, receiver.state)
     before, inputs = receiver.at(receiver.run(episodes), slice(round, None))
@@ -328,7 +360,17 @@ def _summarize(
     n_known: int,
     **fields: Any,
 ) -> HandOver:
-    """Measure how far each memory's predictions are from those of the receiver that saw the whole episode."""
+    """Measure how far each memory's predictions are from those of the receiver that saw the whole
+    episode.
+
+    Args:
+        run: of the first machine.
+        round: the first round of the receiver.
+        to: the receiver.
+        algorithm: has the variables that were decoded.
+        n_known: episodes that maps were fitted on.
+        **fields: predictions by memory, and further fields of the result.
+    """
     participants = participants_of(run.episodes)
     memories = {
         "handed over": fields["handed_over"],

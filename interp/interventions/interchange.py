@@ -1,12 +1,14 @@
-"""Interchange interventions against an algorithm: does this place in the network carry that variable?
+"""Interchange interventions against an algorithm: does this place in the network carry that
+variable?
 
-The base is run with the activation at some places set to its value on the source, and compared with the algorithm's own
-counterfactual: the base with the variable set to its value in the source. Accuracy (IIA) is the share of pairs whose
-outcome, "prediction" or "state", is the counterfactual's; the column ``chance`` is the accuracy of doing nothing, and
-``iia_informative`` counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base. The
-``score`` says how much of the counterfactual effect there is: 1 is all of it in every pair, 0 is no better than no
-effect. :func:`carriers` tests many claims of what lives where, each beside a random subspace. A basis that was
-*learned* needs the controls of :mod:`interp.interventions.alignment`.
+The base is run with the activation at some places set to its value on the source, and compared with
+the algorithm's counterfactual: the base with the variable set to its value in the source. Accuracy
+(IIA) is the share of pairs with the counterfactual's outcome, "prediction" or "state". The column
+``chance`` is the accuracy without an intervention, and ``iia_informative`` counts only the pairs
+where the counterfactual differs from the algorithm's outcome on the base. The ``score`` is the
+share of the counterfactual effect: 1 is all of it in every pair, 0 is no better than no effect.
+:func:`carriers` tests many claims of what lives where, each with a random subspace as control. A
+basis that was *learned* needs the controls of :mod:`interp.interventions.alignment`.
 
 How effects are scored, and what an accuracy of 1 says: docs/method/interchange.md.
 """
@@ -46,9 +48,9 @@ class InterchangeResult(Result):
         correct, unpatched: is the outcome the counterfactual's, with the intervention and without.
         informative: does the algorithm's counterfactual differ from its outcome on the base.
         error: largest difference from the counterfactual's probabilities, or state.
-        effect, wanted: how far the intervention moves each number of the outcome, and setting the variable the
-            algorithm's.
-        participants: whose the episodes are, over whom intervals are.
+        effect, wanted: how far the intervention moves each number of the outcome, and how far
+            setting the variable moves the algorithm's.
+        participants: who played each episode; intervals are over them.
     """
 
     variable: str
@@ -65,7 +67,9 @@ class InterchangeResult(Result):
 
     @property
     def iia(self) -> float:
-        """Interchange intervention accuracy: the share of pairs whose outcome is the algorithm's, from 0 to 1."""
+        """Interchange intervention accuracy: the share of pairs with the algorithm's outcome, from
+        0 to 1.
+        """
         return float(self.correct.mean())
 
     @property
@@ -80,7 +84,9 @@ class InterchangeResult(Result):
         return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
-        """Return ``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval; NaN if nothing is wanted."""
+        """Return ``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval; NaN if no effect
+        is wanted.
+        """
         missed, wanted = self._sums
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
@@ -148,10 +154,16 @@ def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
 def score_difference(
     result: InterchangeResult, rival: InterchangeResult, seed: int = 0
 ) -> Interval:
-    """Return the score less the score that the same pairs get under a rival algorithm; the bootstrap is paired.
+    """Return the score minus the score of the same pairs under a rival algorithm; the bootstrap is
+    paired.
 
-    An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
-    to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
+    A rival in which setting the variable has no effect has no score. It is then scored on the scale
+    of the first: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
+
+    Args:
+        result: under the algorithm.
+        rival: the same pairs under the rival.
+        seed: seed of the bootstrap.
     """
     shape, rival_shape = result.effect.shape, rival.effect.shape
     require(
@@ -178,7 +190,13 @@ def score_difference(
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
-    """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
+    """Raise unless the algorithm's outcome can be compared with the model's.
+
+    Args:
+        model: the model.
+        algorithm: of the same task.
+        outcome: "prediction" or "state".
+    """
     require_known("outcome", outcome, ("prediction", "state"))
     task = model.layout.task
     require(
@@ -192,7 +210,13 @@ def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> No
 
 
 def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
-    """Return every variable at some rounds, ``[episode, round, ...]``."""
+    """Return every variable at some rounds, ``[episode, round, ...]``.
+
+    Args:
+        algorithm: the algorithm.
+        episodes: what it runs on.
+        rounds: indices.
+    """
     values = algorithm.run(episodes)
     return {key: of_key[:, list(rounds)] for key, of_key in values.items()}
 
@@ -215,10 +239,11 @@ class _Grades:
 def _grade_choices(
     patched: NDArray[Any], plain: NDArray[Any], before: NDArray[Any], goal: NDArray[Any]
 ) -> _Grades:
-    """Grade predictions of one of several outcomes by the most probable one.
+    """Score predictions of one of several outcomes by the most probable one.
 
     Args:
-        patched, plain: the model's probabilities with and without the intervention, ``[episode, round, outcome]``.
+        patched, plain: the model's probabilities with and without the intervention, ``[episode,
+            round, outcome]``.
         before, goal: the algorithm's, without and with the variable set.
     """
     wanted = _most_probable(goal)
@@ -250,12 +275,12 @@ def _grade_numbers(
     *,
     by_moves: bool,
 ) -> _Grades:
-    """Grade real numbers by their distance from the algorithm's.
+    """Score real numbers by their distance from the algorithm's.
 
     Args:
         patched, plain, before, goal: as in :func:`_grade_choices`, ``[episode, round, number]``.
-        by_moves: whether the model's move is compared with the wanted one, and may be off by half: what was decoded, or
-            a learned model predicts, is not the algorithm's own number.
+        by_moves: compare the model's move with the wanted one, and allow an error of half: decoded
+            numbers and predictions of learned models are not exactly the algorithm's.
     """
     effect = patched - plain
     wanted = np.asarray(goal - before, dtype=np.float64)
@@ -290,10 +315,18 @@ def graded(
     counterfactual: tuple[Values, Values],
     **settings: Any,
 ) -> InterchangeResult:
-    """Grade the only edit, of a variable's name, against an algorithm's counterfactual.
+    """Score the only edit, of a variable's name, against an algorithm's counterfactual.
 
     Args:
-        counterfactual: the algorithm's variables on the base, and with one of them set, ``[episode, round, ...]``.
+        model: the model.
+        base: the rollout that is edited.
+        edits: one, by the variable's name.
+        rounds: in which it is made.
+        outcome: what is compared.
+        algorithm: gives the counterfactual.
+        counterfactual: the algorithm's variables on the base, and with one of them set, ``[episode,
+            round, ...]``.
+        **settings: of the result.
     """
     of_state = outcome.key == "state"
     effects = run(
@@ -380,16 +413,22 @@ def interchange(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> InterchangeResult:
-    """Measure the interchange accuracy of ``variable`` at ``sites`` over pairs of episodes (i of base, i of source).
+    """Measure the interchange accuracy of ``variable`` at ``sites`` over pairs of episodes (i of
+    base, i of source).
 
     Args:
-        base, source: episodes of the same sizes, or their rollouts; each is run through its own history.
+        model: the model.
+        base, source: episodes of the same sizes, or their rollouts; each is run through its
+            history.
+        algorithm: gives the counterfactual.
         variable: a variable's key ("votes"), or one element of it ("votes[0]").
-        sites: what is interchanged in the network, all at once: sites, or places with a subspace each.
-        outcome: what is compared, "prediction" or "state"; an :class:`~interp.interventions.experiment.Outcome` says
-            how a learned model's state is decoded.
-        round: an int, a slice, a list or "all": the rounds in which the places are set, each apart from the others.
-            The choice token of a round stays the base's.
+        sites: what is interchanged in the network, all at once: sites, or places with a subspace
+            each.
+        outcome: what is compared, "prediction" or "state"; an
+            :class:`~interp.interventions.experiment.Outcome` also has the decoder of a learned
+            model's state.
+        round: an int, a slice, a list or "all": the rounds in which the places are set, each
+            separately. The choice token of a round stays the base's.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -416,9 +455,10 @@ def interchange(
 @dataclass(frozen=True)
 @checked_fields
 class Claim:
-    """The claim that these places together hold ``variable``, and that ``outcome`` ("prediction" or "state") shows it.
+    """The claim that these places together hold ``variable``, and that ``outcome`` ("prediction" or
+    "state") shows it.
 
-    Places of a ``control`` cannot hold it: there the accuracy must be that of doing nothing.
+    Places of a ``control`` cannot hold it: there the accuracy must be that without an intervention.
 
     >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
     Site(component='latent', layer=None, head=None, position='<z>')
@@ -438,7 +478,15 @@ class Claim:
         control: bool = False,
         model: Machine | None = None,
     ) -> Claim:
-        """Make a claim about whole activations, at sites of any transformer, or of ``model``."""
+        """Make a claim about whole activations.
+
+        Args:
+            variable: its key.
+            sites: as texts, all of them together.
+            outcome: "prediction" or "state".
+            control: True for places that cannot hold the variable.
+            model: has the sites; any transformer when None.
+        """
         places = tuple(Place(Site.parse(site, model)) for site in sites)
         return cls(variable, places, outcome=outcome, control=control)
 
@@ -446,7 +494,14 @@ class Claim:
     def carried(
         cls, model: Machine, variable: str, outcome: str = "prediction"
     ) -> tuple[Claim, ...]:
-        """Make claims that what a machine carries holds a variable: all of it, and each channel where several."""
+        """Make claims that what a machine carries holds a variable: all of it, and each channel
+        where there are several.
+
+        Args:
+            model: the machine.
+            variable: its key.
+            outcome: "prediction" or "state".
+        """
         sites = ["latent"]
         if len(model.channels) > 1:
             sites += [f"latent@{channel.name}" for channel in model.channels]
@@ -476,15 +531,20 @@ def carriers(
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Test claims of what lives where, each beside a random subspace.
+    """Test claims of what lives where, each with a random subspace as control.
 
     Args:
-        base, source, round: as in :func:`interchange`.
-        decode: latents to the state, where a claim's outcome is "state" and the model has no exact readout.
+        model, base, source, algorithm, round: as in :func:`interchange`.
+        claims: at least one.
+        decode: latents to the state, where a claim's outcome is "state" and the model has no exact
+            readout.
+        seed: seed of the random subspaces and of the bootstrap.
 
     Returns:
-        A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls. A
-        single number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables
+        A row per claim: accuracy over informative pairs and graded score with intervals, and those
+            of its controls. A
+        single number can move in no other direction: ``random`` is NaN there, and ``no_random``, a
+            column of tables
         with such a claim, says so.
     """
     claims = non_empty("claims", claims, "at least one claim")
@@ -519,7 +579,15 @@ def _is_plain_vector(place: Place) -> bool:
 
 
 def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
-    """List the control of each place that has one (:meth:`Place.placebo`), as wide as the activation there."""
+    """List the control of each place that has one (:meth:`Place.placebo`), as wide as the
+    activation there.
+
+    Args:
+        model: the model.
+        run: its rollout, for the widths.
+        places: the places.
+        seed: seed of the directions.
+    """
     first_row = Rows.of(run, [0]).part(slice(1))
     sites = [place.site for place in places]
     _, activations = passed(model, first_row, run.layout, watched=sites)

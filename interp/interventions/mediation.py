@@ -1,20 +1,23 @@
-"""Mediation: which share of an effect passes through chosen attention patterns, head or MLP outputs, gates or cycles.
+"""Mediation: which share of an effect passes through chosen attention patterns, head or MLP
+outputs, gates or cycles.
 
-A *cause*, some place in a base round, is set to its value in the source round. What that does to an outcome is split by
-*mediators*, sites between the two: ``blocked`` is the share of the effect that is lost while they are frozen, and
-``carried`` the share that they bring about by themselves. Shares of single mediators need not add up. A share says how
-a computation is wired, not what happens in use: read it beside that of an untrained model. :func:`effect_map` gives the
-carried share of the residual stream after each layer, at each position. The formulas: docs/method/mediation.md.
+A *cause*, some place in a base round, is set to its value in the source round. What that does to an
+outcome is split by *mediators*, sites between the two: ``blocked`` is the share of the effect that
+is lost while they are frozen, and ``carried`` the share that they bring about by themselves. Shares
+of single mediators need not add up. A share shows how a computation is wired, not what happens in
+use: compare it with that of an untrained model. :func:`effect_map` gives the carried share of the
+residual stream after each layer, at each position. The formulas: docs/method/mediation.md.
 
     >>> import interp
     >>> from interp.interventions import mediation
     >>> from interp.tasks import experts
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> base, source = (experts.sample(8, 6, 3, seed=seed) for seed in (0, 1))
-    >>> through = mediation.paths(model, "pattern", "p?")                 # every head's attention from p?
+    >>> through = mediation.paths(model, "pattern", "p?")                 # every head's attention
+    from p?
     >>> result = mediation.mediate(model, base, source, "latent@<z>", through, round=[4, 5])
-    >>> round(result.blocked().estimate, 9), round(result.carried().estimate, 9)       # all heads jointly
-    (1.0, 1.0)
+    >>> round(result.blocked().estimate, 9), round(result.carried().estimate, 9)       # all heads
+    jointly (1.0, 1.0)
 """
 
 from __future__ import annotations
@@ -68,13 +71,13 @@ _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 class _Routes:
     """What lies between the causes, sites that are swapped, and the exit of the round that is read.
 
-    In a transformer a swap at one place acts on later components of its own position and, through attention, on later
-    positions, which is read off layers and positions alone. In any other machine it acts on every point that is
-    computed after it, in the order in which a round is seen to compute them, and each of those may act on what is read.
-    A site that lies between may still carry nothing.
+    In a transformer a swap at one place acts on later components of its position and, through
+    attention, on later positions. Layers and positions determine this. In any other machine it acts
+    on every point that is computed after it, in the order in which a round is seen to compute them,
+    and each of those may act on what is read. A site that lies between may still have no effect.
 
-    ``read`` is the exit, "prediction" or "update". ``order`` says when each hook point is computed, where the model is
-    no transformer.
+    ``read`` is the exit, "prediction" or "update". ``order`` has the time of each hook point, where
+    the model is no transformer.
     """
 
     model: Machine
@@ -147,10 +150,17 @@ class _Routes:
         return not is_cause and self.is_downstream(site) and self.is_upstream(site)
 
     def draw_others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
-        """Draw as many sites of the same components as ``case``, none a mediator; fewer or none if there are no more.
+        """Draw as many sites of the same components as ``case``, none a mediator; fewer or none if
+        there are no more.
 
-        A machine that is no transformer may have one site of a component, a plain vector: where no other of its
-        component lies between, one of any other point that does stands in for it.
+        A machine that is no transformer may have one site of a component, a plain vector. Where no
+        further site of its
+        component lies between, one of any other point that does replaces it.
+
+        Args:
+            case: the sites.
+            mediators: sites that are left out.
+            seed: seed of the draw.
         """
         generator = np.random.default_rng(seed)
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
@@ -169,7 +179,13 @@ class _Routes:
 
     @cache  # noqa: B019  (routes live as long as one call)
     def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
-        """List every site of a component that lies between."""
+        """List every site of a component that lies between.
+
+        Args:
+            component: its key.
+            all_heads: sites are of all heads together.
+            everywhere: sites are of all positions together.
+        """
         pool = every_site(self.model, self.layout, component, None if everywhere else "all")
         if all_heads:
             pool = [replace(site, head=None) for site in pool]
@@ -190,24 +206,35 @@ class _Routes:
 
 
 def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[Site]:
-    """Draw sites of a pool, in its order."""
+    """Draw sites of a pool, in its order.
+
+    Args:
+        pool: the sites.
+        n: how many, at most.
+        generator: draws them.
+    """
     chosen = generator.permutation(len(pool))[:n]
     return [pool[i] for i in sorted(chosen)]
 
 
 def _leave_out(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
-    """Return the sites of a pool that hold nothing in common with those that are known."""
+    """Return the sites of a pool that do not overlap with known sites."""
     return [site for site in pool if not any(_overlap(site, taken) for taken in known)]
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
-    """Return whether what is computed at ``start`` and positions ``of`` can act on ``end`` and positions ``to``.
+    """Return whether what is computed at ``start`` and positions ``of`` can act on ``end`` and
+    positions ``to``.
+
+    Args:
+        start, end: (layer, component).
+        of, to: (first, last) position.
 
     >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
     >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
     True
-    >>> _leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
-    False
+    >>> _leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1:
+    too late False
     >>> _leads((0, z), (3, 3), (1, mlp_out), (5, 5))
     True
     """
@@ -240,16 +267,20 @@ _ROUNDING = (
 @dataclass(frozen=True)
 @checked
 class MediationResult(Result):
-    """Shares of one effect, with their controls, by mediator, and last for "all": all of them at once.
+    """Shares of one effect, with their controls, by mediator, and last for "all": all of them at
+    once.
 
     Attributes:
-        total, lost, brought: <TE, TE>, <TE - DE, TE> and <IE, TE>, summed over the rounds of an episode.
+        total, lost, brought: <TE, TE>, <TE - DE, TE> and <IE, TE>, summed over the rounds of an
+            episode.
         moved: the share of pairs in which the swap changes the mediator at all.
-        random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at random; of any
-            other points for the mediators that ``settings["random_of_any_point"]`` lists.
-        n_random_sites: how many sites such a draw holds; fewer than the mediators where the model has no more of them.
+        random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at
+            random; of any other points for the mediators that ``settings["random_of_any_point"]``
+            lists.
+        n_random_sites: how many sites such a draw holds; fewer than the mediators where the model
+            has no more of them.
         reason: why there are no shares (they are NaN then); empty where there are.
-        participants: whose the episodes are, over whom intervals are.
+        participants: who played each episode; intervals are over them.
     """
 
     cause: tuple[str, ...]
@@ -275,7 +306,13 @@ class MediationResult(Result):
         return self._share(self.brought, mediator)
 
     def _share(self, parts: Float[np.ndarray, "mediator episode"], mediator: str) -> Interval:
-        """Return a share of the effect with its interval over episodes; NaN where there is no effect."""
+        """Return a share of the effect with its interval over episodes; NaN where there is no
+        effect.
+
+        Args:
+            parts: ``[mediator, episode]``.
+            mediator: its name.
+        """
         require_known("mediator", mediator, self.mediators, limit=40)
         part = parts[self.mediators.index(mediator)]
         total = np.zeros_like(self.total) if self.reason else self.total  # over 0 a share is NaN
@@ -310,7 +347,12 @@ class MediationResult(Result):
         return by_size(pd.DataFrame(rows), "carried")
 
     def _make_row(self, i: int, size: float) -> dict[str, Any]:
-        """Return the numbers of one mediator; ``size`` is that of the effect."""
+        """Return the numbers of one mediator.
+
+        Args:
+            i: its index.
+            size: of the effect.
+        """
         mediator = self.mediators[i]
         row: dict[str, Any] = {
             "cause": " + ".join(self.cause),
@@ -374,7 +416,12 @@ class EffectMap(Result):
 
 @checked
 def paths(model: Machine, component: str, position: str | None = None) -> list[Site]:
-    """List every site of a component, for each layer and head, at one position (of a pattern: the query) or everywhere.
+    """List every site of a component, for each layer and head.
+
+    Args:
+        model: the model.
+        component: its key.
+        position: a label (of a pattern: the query); None for whole activations.
 
     >>> import interp
     >>> model = interp.load("wma-learned")
@@ -387,13 +434,15 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
 @dataclass(frozen=True)
 @checked_fields
 class Split:
-    """How an effect is split, and what the shares stand beside.
+    """How an effect is split, and the controls of its shares.
 
     Attributes:
-        each: measure every mediator by itself, too; else only all of them at once, for less work.
-        n_random: how often as many other mediators of the same components are drawn from between cause and outcome. Of
-            a machine that is no transformer: of any point there, where a mediator's component has no other; the
-            settings then list these mediators as "random_of_any_point".
+        each: measure every mediator by itself, too; False measures only all of them at once, for
+            less work.
+        n_random: how often as many other mediators of the same components are drawn from between
+            cause and outcome. Of a machine that is no transformer: of any point there, where a
+            mediator's component has no other; the settings then list these mediators as
+            "random_of_any_point".
     """
 
     each: bool = True
@@ -545,7 +594,9 @@ def effect_map(
 
 @dataclass(frozen=True)
 class _Sums:
-    """Products of effects, row by row; for every set of sites that was held: lost and brought, by row, and moved."""
+    """Products of effects, row by row; for every set of frozen sites: lost and brought, by row, and
+    the share moved.
+    """
 
     total: Float[np.ndarray, " row"]
     lost: dict[_Sites, Float[np.ndarray, " row"]]
@@ -631,7 +682,7 @@ class _Swap:
         return plain, swapped - plain, seen
 
     def sums(self, sets: Sequence[_Sites]) -> _Sums:
-        """Measure the effect of the swap, whole and with every set of sites held."""
+        """Measure the effect of the swap, whole and with every set of sites frozen."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
         plain, effect, (before, after) = self.whole(every)
         changed: dict[Site, NDArray[np.bool_]] = {}

@@ -1,10 +1,13 @@
-"""Move a decoded variable alone and grade the effect, and ask whether a decoded state is closed under an update.
+"""Move one decoded variable and grade the effect, and test whether a decoded state is closed under
+an update.
 
-A :class:`Writer` holds a decoder of variables. :func:`move` changes an activation so that one decoded variable changes
-by what is asked for, and nothing else that is decoded with it does: it is set (``by={key: theirs[key] - own[key]}``) or
-moved. The outcome is graded against the same counterfactual in the algorithm. The control, :meth:`Writer.placebo`, is a
-move as far in a direction that is orthogonal to every move of what is decoded. :func:`transition` asks whether decoding
-what a round leaves is the algorithm's update of what was decoded before it. How it is scored: docs/method/moves.md.
+A :class:`Writer` holds a decoder of variables. :func:`move` changes an activation so that one
+decoded variable changes by a chosen amount and the rest of what is decoded with it stays. The
+variable can be set to a value (``by={key: wanted[key] - current[key]}``) or moved. The outcome is
+graded against the same counterfactual in the algorithm. The control, :meth:`Writer.placebo`, is an
+equally long move in a direction that is orthogonal to every move of what is decoded.
+:func:`transition` tests whether what is decoded after a round is the algorithm's update of what was
+decoded before it. How it is scored: docs/method/moves.md.
 
     >>> import interp
     >>> from interp.interventions.moves import Writer, move
@@ -14,8 +17,8 @@ what a round leaves is the algorithm's update of what was decoded before it. How
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
     >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
     >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
-    >>> move(model, episodes, algorithm, writer, by={"log_weights": [1.0, 0, 0, 0]}).score().estimate > 0.999999
-    True
+    >>> move(model, episodes, algorithm, writer, by={"log_weights": [1.0, 0, 0,
+    0]}).score().estimate > 0.999999 True
 """
 
 from __future__ import annotations
@@ -57,14 +60,18 @@ _HELD = 0.5  # a carried variable is decodable when the latents explain this sha
 @dataclass(frozen=True)
 @checked
 class Writer:
-    """Reads some variables in the activation of one site, and moves each of them without the others.
+    """A decoder of some variables in the activation of one site, which can also move each of them
+    separately.
 
     Attributes:
         shapes: the shape of each variable that is decoded at the site, by key.
-        size: rows and width of the activation: those of what is carried, or (1, width) at one place.
+        size: rows and width of the activation: those of what is carried, or (1, width) at one
+            place.
         decoder: from the activation to all of their elements, one after the other.
-        apart: the direction ``[row, width]`` of a control, along which every move goes as far; else None.
-        held: which numbers of the activation mean something, ``[row, width]``, where the others pad narrow channels.
+        apart: the direction ``[row, width]`` of a control, for moves of equal length; None for a
+            normal writer.
+        held: True for numbers of the activation that have a meaning, ``[row, width]``; the rest
+            pads narrow channels.
     """
 
     site: Site
@@ -86,13 +93,15 @@ class Writer:
         round: Rounds = "all",
         ridge: float = 0.0,
     ) -> Writer:
-        """Fit a writer on a rollout, whose episodes should be others than those that are moved.
+        """Fit a writer on a rollout; move different episodes than these.
 
         Args:
+            model: the machine.
+            run: its rollout.
             values: variables of an algorithm on the same episodes, ``[episode, round, ...]``.
             keys: of those that are decoded together.
-            sites: "latent" for what a round reads, "latent@h+c" or ["latent@h", "latent@c"] for some channels of it, a
-                site of the residual stream, or a point of another machine.
+            sites: "latent" for what a round reads, "latent@h+c" or ["latent@h", "latent@c"] for
+                some channels of it, a site of the residual stream, or a point of another machine.
             round: an int, a slice, a list or "all": the rounds that are fitted on.
             ridge: the penalty of the decoder.
         """
@@ -133,8 +142,15 @@ class Writer:
     ) -> Writer:
         """Fit a writer of the carried variables that an algorithm's memory is made of.
 
-        These are the first, and those that are :func:`decodable` beside it, in what is carried or in some channels of
-        it (``sites="latent@h"``).
+        These are the first one, and those that are :func:`decodable` in addition to it.
+
+        Args:
+            model: the machine.
+            run: its rollout.
+            algorithm: has the variables.
+            episodes: of the rollout.
+            sites: what is carried, or some channels of it ("latent@h").
+            ridge: the penalty of the decoder.
         """
         require(
             bool(algorithm.state),
@@ -207,7 +223,9 @@ class Writer:
         return basis[:, is_move], n_free
 
     def placebo(self, seed: int = 0) -> Writer:
-        """Return the control: every move goes equally far, along one random direction orthogonal to all of its own."""
+        """Return the control: every move goes equally far, along one random direction orthogonal to
+        all moves of this writer.
+        """
         basis, n_free = self._moved()
         n_moves = basis.shape[1]
         require(
@@ -224,7 +242,14 @@ class Writer:
 
 
 def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> None:
-    """Raise unless every key is a variable with a number for each round of the run, and none comes twice."""
+    """Raise unless every key is a variable with a number for each round of the run, and none comes
+    twice.
+
+    Args:
+        run: gives the numbers of episodes and rounds.
+        values: variables by key.
+        keys: of those that are needed.
+    """
     shape = run.n_episodes, run.n_rounds
     for key in keys:
         require_known("variable", key, values, limit=40)
@@ -240,7 +265,15 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
 def _find_used(
     model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
 ) -> Tensor | None:
-    """Return which numbers of what is carried at a place mean something, ``[row, width]``; None where all do."""
+    """Return which numbers of what is carried at a place have a meaning, ``[row, width]``; None
+    where all have.
+
+    Args:
+        model: the machine.
+        place: the site.
+        layout: of the rounds.
+        size: of the activation.
+    """
     n_rows, width = size[-2:]
     rows = place.index(layout)[1]
     mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]
@@ -250,7 +283,14 @@ def _find_used(
 def _read_point(
     model: Machine, run: Rollout, place: Site, rounds: Sequence[int]
 ) -> Float[Tensor, "episode round row width"]:
-    """Return the activation at a hook point of some rounds."""
+    """Return the activation at a hook point of some rounds.
+
+    Args:
+        model: the machine.
+        run: its rollout, which is replayed.
+        place: the site.
+        rounds: indices.
+    """
     _, _, cache = replay(model, run, rounds=rounds, names_filter=[place.hook])
     rows = place.read(cache[place.hook].flatten(0, 1), run.layout)
     width = rows.shape[-1]
@@ -260,7 +300,13 @@ def _read_point(
 def _read_carried(
     latents: Tensor, place: Site, layout: RoundLayout
 ) -> Float[Tensor, "episode round row width"]:
-    """Return all or some rows of what is carried."""
+    """Return all or some rows of what is carried.
+
+    Args:
+        latents: ``[episode, round, row, width]``.
+        place: the site.
+        layout: of the rounds.
+    """
     n_episodes, n_rounds, *_, width = latents.shape
     rows = place.read(latents.flatten(0, 1), layout)
     return rows.reshape(n_episodes, n_rounds, -1, width)
@@ -313,7 +359,14 @@ def decodable(
 
 
 def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
-    """Return the squared error on the second half of the episodes of a decoder fitted on the first half."""
+    """Return the squared error on the second half of the episodes of a decoder fitted on the first
+    half.
+
+    Args:
+        x: activations ``[episode, round, row, width]``.
+        target: what is decoded ``[episode, round, element]``.
+        ridge: the penalty.
+    """
     half = len(target) // 2
     decoder = Decoder.fit(x[:half], target[:half], ridge=ridge)
     error = decoder(x[half:]).numpy(force=True) - target[half:]
@@ -335,9 +388,15 @@ def move(
     """Move a variable along its decoder's directions in single rounds, and grade the outcome.
 
     Args:
-        algorithm: whose counterfactual is asked for; where it has no variable of this name, nothing should happen.
-        by: the variable's key and what is added to it, of a shape that broadcasts to ``[episode, chosen round, ...]``.
-        wants: what is added to which variables of the algorithm, where it says the same with variables of its own
+        model: the machine.
+        episodes: that are moved, or a rollout of them.
+        algorithm: gives the counterfactual; without a variable of this name it wants no effect.
+        writer: decodes and moves the variable.
+        by: the variable's key and what is added to it, of a shape that broadcasts to ``[episode,
+            chosen round, ...]``.
+        outcome: what is compared, "prediction" or "state".
+        round: an int, a slice, a list or "all": the rounds that are moved, each separately.
+        wants: the same change in variables of the algorithm, where these differ from the writer's
             (log-weights that are gains times counts); by default ``by``.
     """
     outcome = Outcome.named(outcome)
@@ -403,9 +462,11 @@ class StepResult(Tabulated):
 
 @dataclass(frozen=True, eq=False)
 class Transition:
-    """What a model makes of its decoded state in some rounds; any algorithm can be asked whether it would do the same.
+    """How a model updates its decoded state in some rounds; the update can be compared with that of
+    any algorithm.
 
-    The variables of these ``shapes`` were decoded ``before`` and ``after``, ``{key: [episode, round, ...]}``.
+    The variables of these ``shapes`` were decoded ``before`` and ``after``, ``{key: [episode,
+    round, ...]}``.
     """
 
     episodes: Episodes
@@ -417,7 +478,9 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """Return what the algorithm makes of the state before, with its own values of what was not decoded."""
+        """Return what the algorithm computes from the state before, with its values for variables
+        that were not decoded.
+        """
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
         read = ", ".join(self.shapes)
         are_carried = set(self.shapes) <= set(algorithm.state)
@@ -452,7 +515,9 @@ class Transition:
         return missed, varied
 
     def under(self, algorithm: Algorithm) -> StepResult:
-        """Return how much of the algorithm's step the model makes, each variable in units of its own steps."""
+        """Return how much of the algorithm's step the model makes, each variable in units of its
+        steps.
+        """
         missed, varied = self._sum_squares(algorithm)
         players, keys = participants_of(self.episodes), " + ".join(self.shapes)
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=players).complement
@@ -479,9 +544,10 @@ class Transition:
         )
 
     def left(self, algorithm: Algorithm) -> float:
-        """Return the share of the model's own steps that the algorithm does not say; it can exceed 1.
+        """Return the share of the model's steps that the algorithm misses; it can exceed 1.
 
-        Every variable counts in units of the model's own steps, and those that move count in the mean.
+        Every variable counts in units of the model's steps of it. The mean is over variables that
+        move.
         """
         goal = self.goal(algorithm)
         missed, n_moving = 0.0, 0
@@ -505,14 +571,18 @@ def transition(
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """What the model makes of the variables that ``writer`` reads, from each of some rounds on.
+    """Measure how the model updates the variables that ``writer`` reads, from each of some rounds
+    on.
 
     Args:
-        writer: fitted on other episodes, at "latent" or at some channels of what is carried ("latent@h"); the others
-            stay as they are.
-        round: an int, a slice or a list: where the model starts, each round apart from the others.
+        model: the machine.
+        episodes: what it runs on, or a rollout of them.
+        writer: fitted on other episodes, at "latent" or at some channels of what is carried
+            ("latent@h"); the rest stays as it is.
+        round: an int, a slice or a list: where the model starts, each round separately.
         horizon: rounds to run on before decoding again.
-        by: what the decoded state is first moved by, ``{key: [episode, round, ...]}``; nothing when None.
+        by: what the decoded state is first moved by, ``{key: [episode, round, ...]}``; None moves
+            none.
     """
     site = writer.site
     require(

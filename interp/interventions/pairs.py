@@ -109,7 +109,7 @@ class Pair:
 
 @checked
 def corruption(model: Machine, key: str = "") -> Corruption:
-    """Return a corruption of the model's task; the task's default when no key is given."""
+    """Return a corruption of the model's task; the task's default when ``key`` is empty."""
     task = catalog.of(model)
     key = key or task.analysis.default_corruption
     require(
@@ -129,15 +129,18 @@ def prepare(
     read_round: int | None = None,
     commit: str = "own",
 ) -> Pair:
-    """Run both sides of a pair, up to the round that is read: what comes after it changes nothing before it.
+    """Run both sides of a pair, up to the round that is read: later rounds have no effect on it.
 
     Args:
+        model: the model.
+        clean, corrupted: episodes that pair up.
         round: where interventions act; negative numbers count from the end.
         read_round: where they are read; ``round`` when None.
         commit: as in :func:`interp.rollout`.
 
     Returns:
-        The pair, without episodes of which a round from the one to the other did not take place on either side.
+        The pair, without episodes of which a round from the one to the other did not take place on
+        either side.
     """
     model.eval()
     sides = clean, corrupted
@@ -186,7 +189,8 @@ Q-learning that were drawn apart, the largest distance in any of 20 rounds lies 
 
 
 def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
-    """Warn where paired rows are no more alike, in any round up to the one that is read, than rows of other episodes.
+    """Warn where paired rows are as different, in any round up to the one that is read, as rows of
+    different episodes.
 
     A patch then puts another episode's activations in, and is read by the truth of the clean one.
     """
@@ -222,10 +226,13 @@ def _list_fed(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
 
 
 def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
-    """Return the model's rollout of episodes, or the given one, which must be the model's and know its episodes.
+    """Return the model's rollout of episodes, or ``episodes`` if it is a rollout of this model that
+    has its episodes.
 
     Args:
-        analysis: what counts all rounds, in words: episodes with missing rounds are refused.
+        model: the model.
+        episodes: episodes, or a rollout.
+        analysis: the analysis in words, for errors; episodes with missing rounds are refused.
     """
     refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
@@ -294,7 +301,9 @@ def _logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
 
 
 def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Return per episode the outcomes whose log-probability rises most and falls most from corrupted to clean."""
+    """Return per episode the outcomes with the largest rise and the largest fall of log-probability
+    from corrupted to clean.
+    """
     change = _logs(pair.clean_readout, pair) - _logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
 
@@ -350,7 +359,7 @@ def _along_state(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    """Return 1 where the choice is the clean run's, else 0."""
+    """Return 1 where the choice is the clean run's and 0 elsewhere."""
     choice = _probabilities(readout, pair).argmax(-1)
     clean = _probabilities(pair.clean_readout, pair).argmax(-1)
     return (choice == clean).to(readout.predictions.dtype)

@@ -1,21 +1,24 @@
-"""Activation patching with a round axis: change one site at one round, read the same or a later round.
+"""Activation patching with a round axis: change one site at one round, read the same or a later
+round.
 
 Run the *base* with one activation taken from the *source*::
 
-    denoising:  base = corrupted, source = clean      (what suffices to restore the clean behaviour?)
+    denoising:  base = corrupted, source = clean      (what suffices to restore the clean
+        behaviour?)
     noising:    base = clean,     source = corrupted  (what is needed for it?)
 
-``effect = m(patched) - m(base)``; ``fraction = sum(effect) / sum(m(source) - m(base))`` over episodes: 0 where the
-patch does nothing and 1 where it carries the whole difference. The fraction is a ratio of sums, because an episode
-whose two runs agree has no fraction of its own; intervals are bootstraps over episodes.
+``effect = m(patched) - m(base)``; ``fraction = sum(effect) / sum(m(source) - m(base))`` over
+episodes: 0 where the patch has no effect and 1 where it carries the whole difference. The fraction
+is a ratio of sums, because an episode in which the two runs agree has no fraction; intervals are
+bootstraps over episodes.
 
-The effect runs on into later rounds through the latents; with ``propagate=False`` (:func:`of_pair`) later rounds read
-the base's own latents, so that nothing outlives the round. Each side keeps its own history: at the patched round, clean
-and corrupted latents differ by whatever the corruption did before.
+The effect runs on into later rounds through the latents. With ``propagate=False`` (:func:`of_pair`)
+later rounds read the base's latents, so that no effect outlives the round. Each side has a separate
+history: at the patched round, clean and corrupted latents differ by what the corruption did before.
 
-:func:`round_map` patches one site at many rounds and reads every later round, too: how long its row stays lit is how
-long the model remembers what was patched. A site that lights up is evidence that the difference between *these two*
-inputs passes there, not of what it means.
+:func:`round_map` patches one site at many rounds and reads every later round, too: how long its row
+stays lit is how long the model remembers what was patched. A site that lights up is evidence that
+the difference between *these two* inputs passes there, not of what it means.
 """
 
 from __future__ import annotations
@@ -75,13 +78,14 @@ _Sites = Site | str | Sequence[Site | str]
 @dataclass(frozen=True)
 @checked
 class PatchingResult(Result):
-    """Effects of patching each site on its own, in one round.
+    """Effects of patching each site separately, in one round.
 
     Attributes:
         values: the metric of the patched runs.
         base: the metric of the run that is patched.
         source: the metric of the run that activations are taken from.
-        participants: who played the episodes; where several are of one, the table counts their mean.
+        participants: who played the episodes; where several are of one, the table counts their
+            mean.
     """
 
     sites: tuple[Site, ...]
@@ -163,9 +167,14 @@ class PatchingResult(Result):
     def grid(
         self, component: str, value: Literal["effect", "fraction"] = "fraction"
     ) -> pd.DataFrame:
-        """Return a heat map's table for one component: rows are layers, columns are positions, in order.
+        """Return a heat map's table for one component: rows are layers, columns are positions, in
+        order.
 
         Rows of heads are called "L1H0", and those of a loop's cycles "block[2]".
+
+            Args:
+                component: its key.
+                value: "effect" or "fraction".
         """
         key = ALIASES.get(component, component)
         patched = [i for i, site in enumerate(self.sites) if site.component == key]
@@ -248,7 +257,7 @@ def _row_name(site: Site) -> str:
 @dataclass(frozen=True)
 @checked
 class RoundsResult(Result):
-    """Effects of patching each site in each of several rounds, each site and round apart from the others.
+    """Effects of patching each site in each of several rounds, each site and round separately.
 
     Attributes:
         by_round: one result a round, in the order of the rounds.
@@ -328,15 +337,20 @@ def sweep(
     read_round: int | None = None,
     direction: str = "denoising",
 ) -> PatchingResult | RoundsResult:
-    """Patch each site of a sweep on its own, at one round; the effect runs on to the round that is read.
+    """Patch each site of a sweep separately, at one round; the effect runs on to the round that is
+    read.
 
     Args:
-        round: where the patch acts, counted from 0; negative counts from the end. With a slice, a list or "all" each
-            round is patched apart from the others.
-        sites: what is patched: sites, their texts, or components ("resid_pre"), which stand for every layer, head and
-            position (:func:`interp.interventions.sites.select_sites`); by default residual stream, attention outputs
-            and heads, or every point of a machine that has none of them.
-        metric: a key of ``pairs.METRICS``; the logit difference, or the "prediction" of a real number, when None.
+        model: the model.
+        clean, corrupted: episodes that pair up.
+        round: where the patch acts, counted from 0; negative counts from the end. With a slice, a
+            list or "all" each round is patched separately.
+        sites: what is patched: sites, their texts, or components ("resid_pre"), which stand for
+            every layer, head and position (:func:`interp.interventions.sites.select_sites`); by
+            default residual stream, attention outputs and heads, or every point of a machine that
+            has none of them.
+        metric: a key of ``pairs.METRICS``; the logit difference, or the "prediction" of a real
+            number, when None.
         read_round: the round that is read; the patched one when None.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
@@ -432,7 +446,13 @@ def of_pair(
 
 
 def _find_measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
-    """Return the metric, and raise on a direction that there is not."""
+    """Return the metric, and raise on an unknown direction.
+
+    Args:
+        metric: a key, a metric, or None for the default.
+        direction: "denoising" or "noising".
+        model: gives the layout.
+    """
     require_known("direction", direction, ("denoising", "noising"))
     return find_metric(metric, model.layout)
 

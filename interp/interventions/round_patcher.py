@@ -1,9 +1,10 @@
 """Run many patched copies of one round: only what a patch can change is computed again.
 
-A *cell* is one intervention: a site whose activation is replaced by its source's. Where source and base have the same
-activation, or nothing later reads it, the base's results are the cell's. The others run together as a batch
-``[cell, episode]``, each from the layer of its site on; positions before the first that is patched, and those that read
-nothing of it, keep the base's. The result equals patching one cell at a time to float precision.
+A *cell* is one intervention: the activation of a site is replaced by its source's. Where source and
+base have the same activation, or no later part reads it, the base's results are the cell's. The
+remaining cells run together as a batch ``[cell, episode]``, each from the layer of its site on.
+Positions before the first that is patched, and those that do not read it, have the base's
+activations. The result equals patching one cell at a time to float precision.
 """
 
 from __future__ import annotations
@@ -39,7 +40,14 @@ _READ_LATER = ("resid_pre", "k", "v")
 def _activations(
     model: Machine, run: Rollout, round: int, names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return activations of one round: ``name -> [episode, ...]``."""
+    """Return activations of one round: ``name -> [episode, ...]``.
+
+    Args:
+        model: the model.
+        run: its rollout, which is replayed.
+        round: its index.
+        names: of the hook points.
+    """
     _, _, cache = replay(model, run, rounds=round, names_filter=list(names))
     return {name: value[:, 0] for name, value in cache.items()}
 
@@ -50,7 +58,8 @@ class _Patched:
 
     Attributes:
         predictions: rows ordered cell by cell, ``[cell * episode, ...]``.
-        latents: after the round, ``[cell * episode, latent, d_model]``; the base's where no update was asked for.
+        latents: after the round, ``[cell * episode, latent, d_model]``; the base's if the update is
+            not run.
         idle: whether both are the base's, because these cells can change neither.
     """
 
@@ -91,7 +100,9 @@ class RoundPatcher:
             self.known = _activations(model, run, round, names)
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
-        """Patch each cell on its own, in batches; the first batch are those that change nothing, if any."""
+        """Patch each cell separately, in batches; the first batch are those without an effect, if
+        any.
+        """
         layout = self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))
         source = _activations(self.model, self.source, self.round, hooks)
@@ -134,7 +145,7 @@ class RoundPatcher:
         return self.run.layout.position(str(cell.position))
 
     def _is_unread(self, cell: Site) -> bool:
-        """Return whether nothing that is read depends on a cell."""
+        """Return whether no output that is read depends on a cell."""
         if not self._is_placed(cell):
             return False
         layout, start = self.run.layout, self._find_start(cell)
@@ -154,7 +165,15 @@ class RoundPatcher:
         patches: _Patches,
         starts: list[int],
     ) -> _Patched:
-        """Run layer by layer, from the lowest of any cell on; every cell's rows join where it is patched."""
+        """Run layer by layer, from the lowest of any cell on; every cell's rows join where it is
+        patched.
+
+        Args:
+            model: a transformer.
+            indices: of the cells.
+            patches: their sources.
+            starts: first position that each cell changes.
+        """
         n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
         start = min(*starts, read)
         window = (start, self.end)
@@ -205,7 +224,15 @@ class RoundPatcher:
     def _after(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
     ) -> Float[Tensor, "row pos d_model"]:
-        """Return the residual stream after a layer with cells: the base's, but where they can change it."""
+        """Return the residual stream after a layer with cells; it is the base's where they cannot
+        change it.
+
+        Args:
+            model: a transformer.
+            layer: of the cells.
+            patches: their sources.
+            starts: first position that each cell changes.
+        """
         cells, start = patches.cells, min(starts)
         spreads = any(cell.position is None or cell.component in _READ_LATER for cell in cells)
         stop = self.end if spreads else max(starts) + 1
@@ -219,13 +246,24 @@ class RoundPatcher:
         return after
 
     def _resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
-        """Return copies of the base's residual stream before a layer, or after the last."""
+        """Return copies of the base's residual stream before a layer, or after the last.
+
+        Args:
+            layer: its index; the number of layers for after the last.
+            times: number of copies.
+        """
         if layer == self.n_layers:
             return tile(self.known[f"blocks.{layer - 1}.hook_resid_post"], times)
         return tile(self.known[f"blocks.{layer}.hook_resid_pre"], times)
 
     def _past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
-        """Return copies of a layer's keys and values at the positions before ``start``."""
+        """Return copies of a layer's keys and values at the positions before ``start``.
+
+        Args:
+            layer: its index.
+            start: a position.
+            times: number of copies.
+        """
         if start == 0:
             return None
         keys = self.known[f"blocks.{layer}.attn.hook_k"][:, :start]
@@ -233,7 +271,13 @@ class RoundPatcher:
         return [KeyValues(tile(keys, times), tile(values, times))]
 
     def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
-        """Run the patched round from its tokens on, its own choice committed."""
+        """Run the patched round from its tokens on, and commit the choice that it makes.
+
+        Args:
+            indices: of the cells.
+            rows: what the round is fed, for every cell.
+            patches: their sources.
+        """
         before = tile(self.latents, len(indices))
         commit = self.run.commit if self.update else "target"
         with torch.no_grad():
@@ -245,7 +289,8 @@ class RoundPatcher:
 
 
 def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
-    """Pack ``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are cut by themselves.
+    """Combine ``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are
+    cut by themselves.
 
     >>> list(_packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
@@ -280,7 +325,7 @@ class _Patches:
             self.masks[name] = torch.from_numpy(mask).to(source[name].device)
 
     def of(self, chosen: Sequence[int]) -> _Patches:
-        """Return those of some cells, in the order given."""
+        """Return those of some cells, in the order of ``chosen``."""
         return _Patches([self.cells[i] for i in chosen], self.source, self.layout)
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
@@ -292,7 +337,14 @@ class _Patches:
     def write(
         self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object = None
     ) -> Tensor:
-        """Return the activation at a hook point, in a window of positions, each cell's source in its rows."""
+        """Return the activation at a hook point, with each cell's source in its rows.
+
+        Args:
+            name: of the hook point.
+            window: (first, end) of the positions that are run; None for all.
+            activation: of all cells' rows.
+            hook: the hook point; not used.
+        """
         source, mask = self.source[name], self.masks[name]
         axis = next(cell.kind.position_axis for cell in self.cells if cell.hook == name)
         if window is not None and axis is not None:

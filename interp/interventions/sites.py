@@ -135,7 +135,12 @@ class Site:
 
     @classmethod
     def parse(cls, text: str, model: Machine | None = None) -> Site:
-        """Return the site that a text names, in a machine or in any transformer."""
+        """Return the site that a text names.
+
+        Args:
+            text: such as "resid_pre[1]@p?", "L1H0" or "latent".
+            model: has the site; any transformer when None.
+        """
         stripped = text.strip()
         address = _ADDRESS.fullmatch(stripped)
         is_point = model is not None and stripped.partition("@")[0] in model.points
@@ -162,7 +167,13 @@ class Site:
 
     @classmethod
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
-        """Return the site at a hook point's name."""
+        """Return the site at a hook point's name.
+
+        Args:
+            hook: such as "blocks.1.hook_resid_post".
+            head: its index, where the site is of one head.
+            position: its label, where the site is of one position.
+        """
         for kind in COMPONENTS.values():
             pattern = re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)")
             match = re.fullmatch(pattern, hook)
@@ -212,7 +223,12 @@ class Site:
         return sorted(rows)
 
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
-        """Return what it selects of an activation ``[batch, ...]``."""
+        """Return the part of an activation that the site selects.
+
+        Args:
+            activation: ``[batch, ...]``.
+            layout: of the rounds.
+        """
         try:
             return activation[self.index(layout)]
         except IndexError as error:
@@ -230,13 +246,15 @@ def sites(
     positions: str | Iterable[str] | None = "all",
     layers: Iterable[int] | Literal["all"] = "all",
 ) -> list[Site]:
-    """List every site of some components, in the order computed: by component, layer, head, position.
+    """List every site of some components, in the order computed: by component, layer, head,
+    position.
 
     Args:
-        layout: of the rounds; the model's own when None.
+        model: the model.
+        layout: of the rounds; the model's layout when None.
         components: their names; those that are :func:`swept` when None.
-        positions: labels of the layout, or of the rows of what is carried; "all" for each on its own, or None for whole
-            activations.
+        positions: labels of the layout, or of the rows of what is carried; "all" for each
+            separately, or None for whole activations.
         layers: counted from 0, or "all".
     """
     layout = model.layout if layout is None else layout
@@ -270,11 +288,17 @@ def sites(
 def select_sites(
     model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
-    """List sites from what users write: sites, their texts and names of components; those :func:`swept` when None.
+    """List sites from what users write: sites, their texts and names of components; those
+    :func:`swept` when None.
 
-    The name of a component that stands in layers ("resid_pre") means every layer, head and position of it, each on its
-    own, and "resid_pre@p?" every layer and head at one position. That of another ("latent") is one site, all of it at
-    once.
+    The name of a component with layers ("resid_pre") means every layer, head and position of it,
+    each separately, and "resid_pre@p?" every layer and head at one position. The name of a
+    component without layers ("latent") is one site, all of it at once.
+
+    Args:
+        model: the model.
+        layout: of the rounds.
+        given: what the user wrote.
     """
     if given is None:
         return sites(model, layout)
@@ -293,7 +317,13 @@ def select_sites(
 def resolve_one(
     given: Site | str | Sequence[Site | str], model: Machine | None, layout: RoundLayout
 ) -> Site:
-    """Return the one site that is meant, checked against ``model``; several rows of what is carried are joined.
+    """Return the one site that is meant, checked against ``model``; several rows of what is carried
+    are joined.
+
+    Args:
+        given: a site or its text, or several rows of what is carried.
+        model: has the site; None skips the check.
+        layout: of the rounds.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=2)
@@ -341,7 +371,14 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
 def _find_labels(
     site: Site, layout: RoundLayout, positions: str | Iterable[str] | None
 ) -> list[str | None]:
-    """List the labels to visit, of those that the component has places for; [None] for whole activations."""
+    """List the labels to visit, of those that the component has places for; [None] for whole
+    activations.
+
+    Args:
+        site: the component's site.
+        layout: of the rounds.
+        positions: labels, "all", or None for whole activations.
+    """
     if positions is None or not _has_places(site.kind):
         return [None]
     labels = site.labels(layout)
@@ -355,9 +392,14 @@ def _find_labels(
 
 
 def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
-    """Return ``site``, parsed if a text, where it exists in ``model`` for rounds of ``layout``.
+    """Return ``site``, parsed if a text; raise if it does not exist in ``model`` for rounds of
+    ``layout``.
 
-    A rollout with hooks, or from a file, has no model: its rounds are asked where it is read.
+    Args:
+        site: a site or its text.
+        model: None for a rollout with hooks or from a file, which has no model; the site is then
+            checked where it is read.
+        layout: of the rounds.
     """
     if isinstance(site, str):
         site = Site.parse(site, model)
@@ -377,7 +419,14 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
 
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
-    """Return a copy of ``activation`` with ``new`` at the site."""
+    """Return a copy of an activation with new values at the site.
+
+    Args:
+        activation: ``[batch, ...]``.
+        site: where.
+        layout: of the rounds.
+        new: the new values, of the shape that the site selects.
+    """
     changed = activation.clone()
     new = fit("what is written", new, Tensor)
     try:
@@ -484,8 +533,12 @@ class Place:
     def __call__(self, base: Tensor, source: Tensor) -> Tensor:
         """Return the base's activation after the interchange.
 
-        It and its control are TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo`` and ``random_basis`` (a
+        This and its control are TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo``
+        and ``random_basis`` (a
         test compares them), without that import: it loads half of ``transformers``.
+
+        Args:
+            base, source: activations at the site.
         """
         if self.is_whole:
             return source
@@ -517,7 +570,13 @@ Places = Place | Site | str | Sequence[Place | Site | str]
 
 
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
-    """List places from sites or their texts, each checked against the model."""
+    """List places from sites or their texts, each checked against the model.
+
+    Args:
+        places: places, sites or texts.
+        model: the model.
+        run: its rollout, for the layout.
+    """
     every = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
     resolved: list[Place] = []
     for place in every:
@@ -529,7 +588,7 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
 
 
 def tile(x: Tensor, times: int) -> Tensor:
-    """Repeat the rows of ``x`` so many ``times``."""
+    """Return ``x`` with its rows repeated so many ``times``."""
     ones = [1] * (x.ndim - 1)
     return x.repeat(times, *ones)
 

@@ -1,9 +1,11 @@
-"""Steering: write a state into the latents and compare the behaviour with what the algorithm would do from there.
+"""Steering: write a state into the latents and compare the behaviour with what the algorithm would
+do from there.
 
-In a handwired transformer a state change has one exact latent change (the smallest that the readout sees); in any other
-machine it is a direction that is given, a probe's or a decoder's (:func:`fitted_direction`). Random directions of equal
-norm are the control. A dose that moves the prediction as the algorithm would is evidence that the model *uses* the
-direction around these inputs; large doses leave the data's range, and agreement there is more than is needed.
+In a handwired transformer a state change has one exact latent change (the smallest that the readout
+sees); in any other machine it is a direction that the user passes, a probe's or a decoder's
+(:func:`fitted_direction`). Random directions of equal norm are the control. A dose that moves the
+prediction as the algorithm would is evidence that the model *uses* the direction around these
+inputs; large doses leave the data's range, and agreement there is more than is needed.
 """
 
 from __future__ import annotations
@@ -74,7 +76,13 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """Return a handwired transformer's latents, changed as little as possible to hold ``state``."""
+    """Return a handwired transformer's latents, changed as little as possible to hold ``state``.
+
+    Args:
+        model: a handwired transformer.
+        latents: ``[*batch, latent, d_model]``.
+        state: of the shape that the model's readout has.
+    """
     state_map = _find_state_map(model)
     now = model.read_state(latents)
     array_of("state", state, finite=True)
@@ -93,14 +101,16 @@ def fitted_direction(
     change: ArrayLike,
     sites: Site | str | Sequence[Site | str] = "latent",
 ) -> Float[Tensor, "row width"]:
-    """Return how what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
+    """Return how what a machine carries moves when the memory that a decoder reads in it moves by
+    ``change``.
 
-    A decoder's weights say how to *read* a state; this is how latents vary with what is read
+    A decoder's weights define how to *read* a state; this is how latents vary with what is read
     (:meth:`interp.stats.decoder.Decoder.move`).
 
     Args:
+        model: the machine.
         episodes: those that the decoder is fitted on.
-        algorithm: whose memory is decoded.
+        algorithm: has the memory that is decoded.
         change: of the memory's shape, in its units.
         sites: "latent", or some channels of it: ``sites="latent@h"`` is read and moved alone.
     """
@@ -138,10 +148,11 @@ def _find_memory(algorithm: Algorithm) -> str:
 class _SteeringResult(Tabulated):
     """Dose-response of a steered round.
 
-    The table has a row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.
-    ``difference`` is the model's minus the algorithm's, paired by episode. ``score`` says how much of the algorithm's
-    move from dose 0 the model makes: ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes, 1 the
-    whole move in every episode and 0 no better than none; NaN at dose 0, or where it is not given.
+    The table has a row per dose: means over episodes with 95 % intervals, of model, algorithm and
+    random directions. ``difference`` is the model's minus the algorithm's, paired by episode.
+    ``score`` is the share of the algorithm's move from dose 0 that the model makes: ``1 - sum
+    |model's move - algorithm's| / sum |algorithm's|`` over episodes, 1 the whole move in every
+    episode and 0 no better than none; NaN at dose 0, or where dose 0 is missing.
 
     Attributes:
         model, algorithm: probability of the outcome that is read.
@@ -225,7 +236,7 @@ class Doses:
         change: the state change of dose 1, in the units and the shape of the algorithm's memory.
         sizes: the doses, as multiples of it.
         direction: the change of dose 1 in what is carried, ``[row, width]`` (a probe's, or that of
-            :func:`fitted_direction`); a handwired transformer's own when None.
+            :func:`fitted_direction`); a handwired transformer's exact one when None.
     """
 
     change: ArrayLike
@@ -254,10 +265,16 @@ def steer(
     """Add doses of a state change to what one round reads, and read the prediction.
 
     Args:
+        model: the machine.
+        episodes: what it runs on, or a rollout of them.
+        algorithm: what the model is compared with.
+        doses: of the state change.
         round: counted from 0; negative counts from the end.
-        of: the outcome whose probability is read, counted from 0; one for all, or one per episode
-            (such as an expert's vote, so that raising its weight raises the probability in every episode).
+        of: the probability of this outcome is read, counted from 0; one for all, or one per episode
+            (such as an expert's vote, so that raising its weight raises the probability in every
+            episode).
         n_random: control directions, with the norm of the direction and on the same latents.
+        seed: seed of the control directions.
     """
     memory, change = _find_memory(algorithm), doses.change
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
@@ -336,7 +353,12 @@ def steer(
 
 
 def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[Any]) -> str:
-    """Return the sentence of a dose-response."""
+    """Return the sentence of a dose-response.
+
+    Args:
+        of_model, of_algorithm, of_random: probabilities of the outcome, with the model, the
+            algorithm, and random directions.
+    """
     error = np.abs(of_model - of_algorithm)
     at_random = np.abs(of_random - of_algorithm[:, None]).mean()
     how = "exactly as the algorithm"
@@ -362,7 +384,14 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
 def _draw_directions(
     model: Machine, direction: Float[Tensor, "row width"], n: int, seed: int
 ) -> Float[Tensor, "direction row width"]:
-    """Draw random directions as long as one, on the rows that it moves."""
+    """Draw random directions as long as one, on the rows that it moves.
+
+    Args:
+        model: the machine.
+        direction: ``[row, width]``.
+        n: how many.
+        seed: seed of the draw.
+    """
     generator = np.random.default_rng(seed)
     drawn = generator.standard_normal((n, *direction.shape))
     normal = torch.as_tensor(drawn).to(direction)

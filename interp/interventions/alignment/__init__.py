@@ -1,9 +1,11 @@
-"""Learn the subspace that carries a variable (distributed alignment search), always beside its controls.
+"""Learn the subspace that carries a variable (distributed alignment search), always with its
+controls.
 
-An orthonormal basis at one place is trained so that interchanging it makes the network output what the algorithm
-predicts. Such a method finds something in any network, so every result holds four controls: ``arbitrary labels``,
-``untrained model``, ``norm-matched random`` and ``nothing``. A learned basis that beats all four carries the variable
-for such pairs; it is not thereby the only one. How it is trained, and beside what: docs/method/alignment.md.
+An orthonormal basis at one place is trained so that interchanging it makes the network output what
+the algorithm predicts. Such a method finds something in any network, so every result holds four
+controls: ``arbitrary labels``, ``untrained model``, ``norm-matched random`` and ``nothing``. A
+learned basis that beats all four carries the variable for such pairs; it is not thereby the only
+one. Training and controls: docs/method/alignment.md.
 
     >>> import interp
     >>> from interp.interventions.alignment import Search, align
@@ -11,7 +13,8 @@ for such pairs; it is not thereby the only one. How it is trained, and beside wh
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-    >>> result = align(model, *pair, algorithm, "log_weights", "resid_post[1]@p?", search=Search(steps=100, restarts=1))
+    >>> result = align(model, *pair, algorithm, "log_weights", "resid_post[1]@p?",
+    search=Search(steps=100, restarts=1))
     >>> result.rank, result.accuracy() > 0.9 > result.accuracy("untrained model")
     (2, True)
 """
@@ -80,13 +83,15 @@ class AlignmentError(InputError):
 
 @dataclass(frozen=True)
 class AlignmentResult(Result):
-    """Interchange accuracy of a learned basis and of its controls, on episodes that did not train it.
+    """Interchange accuracy of a learned basis and of its controls, on episodes that did not train
+    it.
 
     Attributes:
         hits: condition -> was each scored pair's choice its target.
-        train_accuracy: condition -> accuracy on the informative pairs that trained it; NaN for those not trained.
+        train_accuracy: condition -> accuracy on the informative pairs that trained it; NaN for
+            those not trained.
         informative: does the counterfactual differ from the algorithm's choice on the base.
-        decided: pairs that hang on no tie; the others count nowhere.
+        decided: pairs without a tie; only these count.
         fits: condition -> the trained subspace.
     """
 
@@ -107,18 +112,30 @@ class AlignmentResult(Result):
         return self.fits["learned"].basis
 
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
-        """Return the accuracy over informative pairs, or over all, with its 95 % bootstrap interval over episodes."""
+        """Return the accuracy with its 95 % bootstrap interval over episodes.
+
+        Args:
+            condition: "learned" or a control.
+            informative: count only informative pairs; False counts all.
+        """
         counted = self.informative if informative else self.decided
         hits = (self.hits[condition] & counted).sum(1)
         return ratio_interval(hits, counted.sum(1), participants=self.participants)
 
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
-        """Return the accuracy over informative pairs, or over all."""
+        """Return the accuracy.
+
+        Args:
+            condition: "learned" or a control.
+            informative: count only informative pairs; False counts all.
+        """
         return self.interval(condition, informative).estimate
 
     @property
     def sentence(self) -> str:
-        """How often the learned basis gives the algorithm's choice, beside its strongest control."""
+        """State how often the learned basis gives the algorithm's choice, and its strongest control
+        does.
+        """
         others = {
             name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)
         }
@@ -165,13 +182,18 @@ def align(
     round: Rounds = "all",
     search: Search | None = None,
 ) -> AlignmentResult:
-    """Learn a basis at ``site`` for ``variable``, from predictions, with its controls.
+    """Train a basis at ``sites`` for ``variable``, from predictions, and its controls.
 
     Args:
+        model: a model that predicts one of several outcomes.
         base, source: episodes that pair up, or the model's rollouts of them.
-        sites: one site; of a transformer, a residual-stream site with a position up to the prediction
-            ("resid_post[1]@p?"); of any machine, what is carried ("latent", or some of it, "latent@h") or a point that
-            acts on the prediction.
+        sites: one site; of a transformer, a residual-stream site with a position up to the
+            prediction ("resid_post[1]@p?"); of any machine, what is carried ("latent", or some of
+            it, "latent@h") or a point that acts on the prediction.
+        algorithm: gives the counterfactual choices.
+        variable: its key.
+        round: the rounds of the pairs.
+        search: how the basis is trained; ``Search()`` when None.
     """
     if model.layout.kind != "classes":
         raise AlignmentError(
@@ -281,7 +303,13 @@ def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
 
 
 def _explain_no_gradient(model: Machine, practice: RoundsWithSite, place: Site) -> str:
-    """Say why no gradient reaches a site, and what to do."""
+    """Return why no gradient reaches a site, and what to do.
+
+    Args:
+        model: the model, for its name.
+        practice: the rounds that were trained on.
+        place: the site.
+    """
     if runs_from(practice.model):
         return (
             f"no gradient reaches {practice.hook!r} of {model.name!r} through its hard attention: give "
@@ -295,14 +323,27 @@ def _explain_no_gradient(model: Machine, practice: RoundsWithSite, place: Site) 
 
 
 def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
-    """Return the same pairs with a random outcome for each source."""
+    """Return the same pairs with a random outcome for each source.
+
+    Args:
+        pairs: the pairs.
+        n_outcomes: of the task.
+        seed: seed of the outcomes.
+    """
     sources = [f"{row}" for row in pairs.source.tolist()]
     labels = arbitrary_targets(sources, n_outcomes, seed)
     return replace(pairs, target=one_hot(labels, n_outcomes).double())
 
 
 def _find_site(model: Machine, base: Any, sites: Site | str | Sequence[Site | str]) -> Site:
-    """Return the site, checked: one vector; of a transformer's residual stream, one that can reach the prediction."""
+    """Return the site, validated: one vector; in a transformer's residual stream, one that can
+    reach the prediction.
+
+    Args:
+        model: the model.
+        base: episodes, for the layout.
+        sites: one site, or several rows of what is carried.
+    """
     layout = model.layout.fit(base)
     place = resolve_one(sites, model, layout)
     axes, position = place.kind.axes, place.position

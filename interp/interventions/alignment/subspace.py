@@ -1,9 +1,10 @@
 """Pairs of rounds, what the algorithm chooses in each, and a subspace trained on them at one site.
 
-A pair takes a round of a base episode and the same round of a source episode. Its *counterfactual* is the algorithm's
-choice in the base round with one variable set to its value in the source round. A pair is *informative* where that
-differs from the algorithm's own choice in the base round. The *rank* is how many directions of the variable the
-algorithm's choices depend on: a property of the algorithm on these pairs, never of a model.
+A pair takes a round of a base episode and the same round of a source episode. Its *counterfactual*
+is the algorithm's choice in the base round with one variable set to its value in the source round.
+A pair is *informative* where that differs from the algorithm's unchanged choice in the base round.
+The *rank* is how many directions of the variable the algorithm's choices depend on: a property of
+the algorithm on these pairs, never of a model.
 
 How pairs are drawn, when training stops, and how the rank is found: docs/method/alignment.md.
 """
@@ -80,7 +81,13 @@ class Pairs:
         return int(self.informative.sum())
 
     def drawn(self, n: int, seed: int) -> Int[Tensor, " n"]:
-        """``n`` pairs, with replacement: informative and others equally often, and of each kind every round."""
+        """Draw pairs, with replacement: half of them informative and half not, and within each half
+        every round equally often.
+
+        Args:
+            n: how many.
+            seed: seed of the draw.
+        """
         weights = torch.zeros(len(self), dtype=torch.float64)
         for kind in (self.informative, ~self.informative & ~self.tied):
             rounds = self.rounds[kind]
@@ -92,8 +99,8 @@ class Pairs:
 
 
 def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.ndarray, " chosen"]]:
-    """Episodes that train, that stop training, and that score (of the last ``held_out`` share), each of participants,
-    numbered from 0, of whom no other is.
+    """Split episodes into those that train, that stop training, and that score (the last
+    ``held_out`` share). No participant, numbered from 0, is in two parts.
 
     >>> [len(part) for part in split(np.arange(64), 0.5)]
     [21, 11, 32]
@@ -118,9 +125,15 @@ def make_pairs(
     variable: str,
     episodes: Int[np.ndarray, " chosen"],
 ) -> Pairs:
-    """Every base episode of a part with sources from the same part, as many as ``_LARGEST`` pairs allow.
+    """Make pairs of every base episode of a part with sources from the same part, as many as
+    ``_LARGEST`` allows.
 
-    The values are those of every variable at the rounds of base and source episodes, ``[episode, round, ...]``.
+    Args:
+        algorithm: gives the counterfactual choices.
+        base_values, source_values: all variables at the rounds of base and source episodes,
+            ``[episode, round, ...]``.
+        variable: the one that is set.
+        episodes: indices of the part.
     """
     first_values = next(iter(base_values.values()))
     n, n_rounds = len(episodes), len(first_values[0])
@@ -143,7 +156,7 @@ def make_pairs(
 
 
 def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Chosen rounds ``[row, 1, ...]`` of variables ``[episode, round, ...]``."""
+    """Return chosen rounds ``[row, 1, ...]`` of variables ``[episode, round, ...]``."""
     chosen = {}
     for key, value in values.items():
         by_row = value.reshape(-1, 1, *value.shape[2:])
@@ -154,7 +167,15 @@ def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
 def _outcome(
     algorithm: Algorithm, base: Values, value: np.ndarray, variable: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The algorithm's distribution in every base row with the variable at ``value``; whether its choice is a tie."""
+    """Compute the algorithm's distribution in every base row with the variable set, and whether its
+    choice is a tie.
+
+    Args:
+        algorithm: the algorithm.
+        base: its variables in base rows.
+        value: what the variable is set to.
+        variable: its key.
+    """
     distribution = _outcome_of(algorithm, base, value, variable)
     tied = np.zeros(len(distribution), dtype=bool)
     if algorithm.variable(variable).kind == "real":
@@ -167,7 +188,12 @@ def _outcome(
 
 
 def _outcome_of(algorithm: Algorithm, base: Values, value: np.ndarray, variable: str) -> np.ndarray:
-    """The algorithm's distribution over outcomes ``[row, outcome]`` in base rows, with one variable set."""
+    """Compute the algorithm's distribution over outcomes ``[row, outcome]`` in base rows, with one
+    variable set.
+
+    Args:
+        algorithm, base, value, variable: as in :func:`_outcome`.
+    """
     after = algorithm.interchange(base, {variable: value}, variable)
     return np.asarray(algorithm.distribution(after), np.float64)[:, 0]
 
@@ -175,9 +201,16 @@ def _outcome_of(algorithm: Algorithm, base: Values, value: np.ndarray, variable:
 def identified_rank(
     algorithm: Algorithm, base_values: Values, source_values: Values, variable: str, pairs: Pairs
 ) -> int:
-    """The number of directions of ``variable`` that the algorithm's choices identify, on informative pairs.
+    """Count the directions of ``variable`` that the algorithm's choices identify, on informative
+    pairs.
 
     For a class variable, an element of k classes has k - 1 directions.
+
+    Args:
+        algorithm: the algorithm.
+        base_values, source_values: all variables at base and source rounds.
+        variable: its key.
+        pairs: of these rounds.
     """
     shape = base_values[variable].shape[2:]
     n, record = int(np.prod(shape)), algorithm.variable(variable)
@@ -229,7 +262,17 @@ def _crossings(
     low: NDArray,
     high: NDArray,
 ) -> tuple[Float[NDArray, " row"], Bool[NDArray, " row"]]:
-    """The share of each ``path`` at which the choice leaves ``before``, and whether it does between two shares."""
+    """Find the share of each path at which the choice changes, by bisection.
+
+    Args:
+        choice: values to choices.
+        before: the choice at the start.
+        start, path: values, and how they change.
+        low, high: shares between which the choice may change.
+
+    Returns:
+        The share, and whether the choice changes between the two.
+    """
 
     def left(share: NDArray) -> NDArray:
         return choice(start + share[:, None] * path) != before
@@ -253,11 +296,12 @@ _SEEDS_APART = 1000  # between the seeds of two starts
 
 
 class RoundsWithSite:
-    """Rounds of two rollouts, base and source, of any machine, run whole with one vector at a site edited.
+    """Rounds of two rollouts, base and source, of any machine, run whole with one vector at a site
+    edited.
 
-    Row ``episode * len(rounds) + i`` is the i-th of the rounds. ``own`` and ``source`` hold the vectors of the base and
-    of the source, ``[row, width]``: of "latent" without a place, all that is carried, row after row. ``is_used`` says
-    which of these numbers are a channel's, and which only pad it.
+    Row ``episode * len(rounds) + i`` is the i-th of the rounds. ``own`` and ``source`` hold the
+    vectors of the base and of the source, ``[row, width]``: of "latent" without a place, all that
+    is carried, row after row. ``is_used`` is True for numbers of a channel and False for padding.
     """
 
     def __init__(
@@ -280,21 +324,34 @@ class RoundsWithSite:
             self.is_used = site.read(rows.unsqueeze(0), self.layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
-        """A random subspace of the numbers that are used, for the control."""
+        """Draw a random subspace of the numbers that are used, for the control.
+
+        Args:
+            rank: number of directions.
+            seed: seed of the draw.
+        """
         drawn = random_basis(int(self.is_used.sum()), rank, seed)
         basis = drawn.new_zeros(len(self.is_used), rank)
         basis[self.is_used] = drawn
         return basis
 
     def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
-        """An orthonormal basis of the directions in which the activations of base and source differ."""
+        """Return an orthonormal basis of the directions in which the activations of base and source
+        differ.
+        """
         moves = self.source[pairs.source] - self.own[pairs.base]
         values, vectors = torch.linalg.eigh(moves.T @ moves)
         differs = values > _DIFFERS**2 * values.max()
         return vectors[:, differs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-        """Outcomes ``[pair, outcome]`` under an intervention, with its gradient, for the pairs ``at``."""
+        """Compute outcomes ``[pair, outcome]`` under an intervention, with its gradient.
+
+        Args:
+            intervention: base and source activations to the new ones.
+            pairs: the pairs.
+            at: indices of the pairs that are run.
+        """
         source = self.source[pairs.source[at]]
 
         def change(own: Tensor) -> Tensor:
@@ -311,7 +368,12 @@ class RoundsWithSite:
         return outcomes.clamp_min(tiny).log()
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """:meth:`trained` for all pairs, without a gradient, on the CPU."""
+        """Compute :meth:`trained` for all pairs, without a gradient, on the CPU.
+
+        Args:
+            intervention: base and source activations to the new ones.
+            pairs: the pairs.
+        """
         chunks = torch.arange(len(pairs)).split(CHUNK)
         with torch.no_grad():
             parts = [self.trained(intervention, pairs, chunk).cpu() for chunk in chunks]
@@ -351,7 +413,9 @@ class _RoundsFromSite(RoundsWithSite):
         self.past = list(zip(keys, values, strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
-        """What the model gives for each outcome, in base rounds ``rows``: logits or probabilities."""
+        """Run base rounds ``rows`` on from the site, and return the model's logits or
+        probabilities.
+        """
         past = None
         if self.past is not None:
             past = (KeyValues(keys[rows], values[rows]) for keys, values in self.past)
@@ -361,7 +425,11 @@ class _RoundsFromSite(RoundsWithSite):
         return logits[:, : self.layout.n_outputs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-        """:meth:`__call__` under an intervention, with its gradient, for the pairs ``at``."""
+        """Compute outcomes under an intervention, with its gradient.
+
+        Args:
+            intervention, pairs, at: as in :meth:`RoundsWithSite.trained`.
+        """
         base, source = pairs.base[at], self.source[pairs.source[at]]
         first = torch.zeros_like(base)
         return run_with_intervention(
@@ -369,7 +437,13 @@ class _RoundsFromSite(RoundsWithSite):
         )
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """:meth:`__call__` under an intervention, for all pairs, without a gradient; those that are alike run once."""
+        """Compute outcomes under an intervention, for all pairs, without a gradient; equal rows run
+        once.
+
+        Args:
+            intervention: base and source activations to the new ones.
+            pairs: the pairs.
+        """
         base = pairs.base
         new = intervention(self.own[base], self.source[pairs.source])
         new = new.detach().double().cpu()
@@ -386,7 +460,15 @@ class _RoundsFromSite(RoundsWithSite):
 def rounds_with(
     model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
 ) -> RoundsWithSite:
-    """The rounds in their fast form, where the machine runs on from such a site, or else run whole."""
+    """Make the rounds in their fast form if the machine runs on from such a site; otherwise rounds
+    that run whole.
+
+    Args:
+        model: the machine.
+        runs: base and source.
+        rounds: the rounds of the pairs.
+        site: where vectors are interchanged.
+    """
     runs_on = runs_from(model) and site.kind.axes == "pos"
     return (_RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
 
@@ -397,10 +479,12 @@ class Search:
     """How a subspace is searched for: at most ``steps`` of Adam, from at most ``restarts`` starts.
 
     Attributes:
-        rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
-        held_out: the share of the episodes that scores, the last ones; the rest trains.
-        smooth: what is trained where the model's hard choices have no gradient, ``circuits.differentiable(model)``;
-            what it learns is scored in the model itself, and the untrained control has its shape.
+        rank: directions of the basis; as many as the algorithm's choices identify of the variable
+            when None.
+        held_out: share of the episodes that score, the last ones; the rest trains.
+        smooth: what is trained where the model's hard choices have no gradient,
+            ``circuits.differentiable(model)``; what it learns is scored in the model itself, and
+            the untrained control has its shape.
     """
 
     rank: int | None = None
@@ -425,7 +509,17 @@ class Fit:
 
 
 def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, search: Search) -> Fit:
-    """The best of several starts; none follows one whose loss all but vanishes beside that of doing nothing."""
+    """Fit a subspace from several starts, and return the best; stop early when a start nearly
+    solves the task.
+
+    Args:
+        rounds: run with the subspace interchanged.
+        training: pairs to train on.
+        stopping: pairs that select the step and the start.
+        rank: number of directions.
+        search: how it is trained. A start solves the task if its loss is a small share of that
+            without intervention.
+    """
     fits: list[Fit] = []
     with frozen(rounds.model):
         with torch.no_grad():
@@ -448,7 +542,15 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
 
 
 def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
-    """Whether the loss depends on the subspace in a way that training can follow, or there is nothing to choose."""
+    """Check whether the loss depends on the subspace in a way that training can follow, or the
+    subspace is fixed anyway.
+
+    Args:
+        rounds: run with the subspace interchanged.
+        training: pairs.
+        rank: number of directions.
+        seed: seed of the subspace.
+    """
     frame = rounds.differences(training)
     if not frame.shape[1]:
         return True
@@ -464,7 +566,13 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
 
 
 def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -> LearnedSubspace:
-    """A random subspace of the frame, in its coordinates."""
+    """Draw a random subspace of the frame, in its coordinates.
+
+    Args:
+        frame: orthonormal directions.
+        rank: number of directions, at most those of the frame.
+        seed: seed of the draw.
+    """
     n = frame.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -481,7 +589,17 @@ def _start(
     seed: int,
     solved: float,
 ) -> Fit:
-    """Train from one start, at a falling rate; the basis of the smallest stopping loss."""
+    """Train from one start, at a falling rate; return the basis of the smallest stopping loss.
+
+    Args:
+        rounds: run with the subspace interchanged.
+        frame: orthonormal directions that the subspace lies in.
+        rank: number of directions.
+        training, stopping: pairs to train on, and to stop by.
+        search: how it is trained.
+        seed: seed of the start.
+        solved: a stopping loss that is low enough to stop.
+    """
     subspace = _subspace(frame, rank, seed)
     optimizer = torch.optim.Adam(subspace.parameters(), lr=_RATE)
     falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
@@ -507,9 +625,16 @@ def _start(
 
 
 def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-    """Cross-entropy from the counterfactual's distribution; the squared distance where a model gives probabilities.
+    """Compute cross-entropy from the counterfactual's distribution; squared distance where a model
+    gives probabilities.
 
-    Labels would be met better by a subspace that moves the outcome further than the variable does.
+    With labels as targets, the best subspace would move the outcome further than the variable does.
+
+    Args:
+        rounds: run with the subspace interchanged.
+        step: the intervention.
+        pairs: the pairs.
+        at: indices of the pairs that count.
     """
     outcomes = rounds.trained(step, pairs, at)
     target = pairs.target[at].to(outcomes)
