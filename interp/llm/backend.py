@@ -1,9 +1,11 @@
-"""What plays an episode's model: a server, a scripted agent or a model in this process, all asked in the same way.
+"""What answers as the model of an episode: a server, a scripted agent or a model in this process,
+all by one interface.
 
-The runner knows nothing but :class:`Backend`. Whatever goes wrong is one of four errors, which say what it means for
-the run: the episode is over (:class:`ContextOverflowError`), the episode is set aside (:class:`RefusedError`), the
-answer may come later (:class:`UnavailableError`), or nothing will work until the user changes something
-(``InputError``). A scripted agent is known behaviour that speaks the protocol and sees what a model would see.
+The runner uses only :class:`Backend`. Every failure is one of four errors, by its meaning for
+the run: the episode is over (:class:`ContextOverflowError`), the episode is skipped
+(:class:`RefusedError`), the answer may come later (:class:`UnavailableError`), or the run cannot go
+on until the user changes something (``InputError``). A scripted agent is known behaviour that
+speaks the protocol and sees what a model would see.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from interp.support.errors import InputError, require, require_known, theirs
 
 
 class UnavailableError(RuntimeError):
-    """No answer came, however often it was asked for; the run can be resumed."""
+    """No answer came in any attempt; the run can be resumed."""
 
 
 class ContextOverflowError(RuntimeError):
@@ -49,7 +51,9 @@ class RefusedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model said; ``usage`` is the server's own record, ``more`` all else that it sent (reasoning, ids)."""
+    """The model's reply; ``usage`` is the server's record, ``more`` holds all further fields
+    (reasoning, ids).
+    """
 
     text: str
     finish_reason: str = "stop"
@@ -80,12 +84,12 @@ class Backend(Protocol):
         Args:
             messages: the conversation so far.
             condition: how outcomes are written.
-            turn: what is asked for.
+            turn: which answer the last message requests.
             seed: of the draws, where the player draws.
 
         Raises:
             UnavailableError, ContextOverflowError, RefusedError: see there.
-            InputError: nothing will work until the user changes something.
+            InputError: the user must change something.
         """
 
     def holds_key(self, text: str) -> bool:
@@ -93,7 +97,7 @@ class Backend(Protocol):
         return False
 
     async def close(self) -> None:
-        """End what is open; called once after the last request."""
+        """Close what is open; called once after the last request."""
         return
 
 
@@ -109,7 +113,11 @@ class AgentBackend(Backend):
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> Reply:
-        """Return the scripted agent's answer; the arguments are those of :meth:`Backend.ask`."""
+        """Return the scripted agent's answer.
+
+        Args:
+            messages, condition, turn, seed: as in :meth:`Backend.ask`; only the messages are used.
+        """
         await asyncio.sleep(0)  # so that an interrupt is noticed between two calls
         return Reply(self.agent(messages), model=self.name)
 
@@ -130,11 +138,14 @@ class Settings:
         temperature: sampling temperature; None leaves it out of the request.
         top_p: nucleus sampling; None leaves it out.
         max_tokens: the longest answer; None leaves it out.
-        response_format: one of none (as the paper), json_object, json_schema or grammar (llama.cpp).
-        thinking_off: how this server turns thinking off: deepseek, or chat-template (Qwen-3 on vLLM, llama.cpp).
+        response_format: one of none (as the paper), json_object, json_schema or grammar
+            (llama.cpp).
+        thinking_off: how this server turns thinking off: deepseek, or chat-template (Qwen-3 on
+            vLLM, llama.cpp).
         extra_body: more request fields, such as ``{"top_k": 20}``.
         send_seed: send a seed made of instance, round, turn and attempt.
-        max_reasks: how often a malformed answer is asked again before it counts as missing.
+        max_reasks: how often a request is repeated after a malformed answer before the answer
+            counts as missing.
     """
 
     model: str
@@ -149,7 +160,7 @@ class Settings:
 
     @property
     def longest_answer(self) -> int | None:
-        """Tokens of the longest answer that is asked for, under either name; None where none is given."""
+        """Largest number of tokens of an answer, under either name; None where no limit is set."""
         longest = self.max_tokens or self.extra_body.get("max_completion_tokens")
         return longest if isinstance(longest, int) else None
 
@@ -351,41 +362,58 @@ def _label(body: dict[str, Any]) -> int:
 
 
 def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
-    """Choose the advice of the expert with most right predictions; ties go to the first."""
+    """Return the advice of the expert with most right predictions; ties go to the first."""
     return int(votes[seen.correct.argmax()])
 
 
 def _weighted_majority(seen: Evidence, votes: _Counts) -> int:
-    """Vote with weights ``exp(-.3 * losses)``; a tied vote says 1 (tolerance 1e-12)."""
+    """Return the vote with weights ``exp(-.3 * losses)``; a tie is 1 (tolerance 1e-12)."""
     weights = np.exp(0.3 * (seen.correct - seen.correct.max(initial=0)))
     return int(np.average(votes, weights=weights) >= 0.5 - 1e-12)
 
 
 def _majority(seen: Evidence, votes: _Counts) -> int:
-    """Vote without weights; a tie says 1."""
+    """Return the vote without weights; a tie is 1."""
     return int(2 * votes.sum() >= len(votes))
 
 
 def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
-    """Choose as most of those who were right last; without winners, or in a tie, as most of all."""
+    """Return the majority of those who were right in the last round; without winners, or in a tie,
+    that of all experts.
+    """
     winners = votes[seen.last]
     is_tied = 2 * winners.sum() == len(winners)
     return _majority(seen, votes if is_tied else winners)
 
 
 def _random_choice(seen: Evidence, votes: _Counts) -> int:
-    """Toss a coin that falls the same way whenever the same is seen, so that runs can be repeated."""
+    """Draw a coin that falls the same way whenever the same is seen, so that runs can be
+    repeated.
+    """
     text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
 def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Write how often each expert was right, and of how many rounds, in the prompt's own form."""
+    """Write how often each expert was right, and in how many rounds, in the form of the prompt.
+
+    Args:
+        note: the last note; not used.
+        seen: counts so far.
+        votes, label: of the round; not used.
+    """
     return write_counts(seen.correct.tolist(), seen.rounds)
 
 
 def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Write who was right and who was wrong in the last round, and nothing of earlier ones."""
+    """Write who was right and who was wrong in the last round only.
+
+    Args:
+        note: the last note; not used.
+        seen: counts so far; not used.
+        votes: of the round, Int[expert].
+        label: of the round.
+    """
     letters = np.array(expert_letters(len(votes)))
     right = ",".join(letters[votes == label])
     wrong = ",".join(letters[votes != label])
@@ -394,7 +422,14 @@ def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> st
 
 
 def _full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Write one more round into the list."""
+    """Add one more round to the list in the note.
+
+    Args:
+        note: the last note.
+        seen: counts so far; not used.
+        votes: of the round, Int[expert].
+        label: of the round.
+    """
     letters = np.array(expert_letters(len(votes)))
     listed = ",".join(f"{letter}={vote}" for letter, vote in zip(letters, votes, strict=True))
     wrong = ",".join(letters[votes != label]) or "none"

@@ -43,7 +43,9 @@ _OVERFLOW = re.compile(
 
 
 class _TransientError(Exception):
-    """One attempt failed in a way that may pass; ``pause`` is what the server asked for, in seconds."""
+    """One attempt failed in a way that may pass; ``pause`` is the delay that the server requests,
+    in seconds.
+    """
 
     def __init__(self, text: str, pause: float | None = None):
         super().__init__(text)
@@ -89,14 +91,26 @@ class Client(backend.Backend):
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> backend.Reply:
-        """Return the server's reply; see :meth:`interp.llm.backend.Backend.ask`."""
+        """Return the server's reply; see :meth:`interp.llm.backend.Backend.ask`.
+
+        Args:
+            messages: the conversation so far.
+            condition: how outcomes are written.
+            turn: which answer is requested.
+            seed: sent to the server, if the settings say so.
+        """
         fields = self._fields(condition, turn)
         if self.settings.send_seed:
             fields["seed"] = seed
         return await self.request(messages, fields)
 
     async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> backend.Reply:
-        """Make one completion with the given request fields, in as many attempts as it takes."""
+        """Make one completion, in as many attempts as it takes.
+
+        Args:
+            messages: the conversation so far.
+            fields: further fields of the request.
+        """
         body = {"model": self.settings.model, "messages": list(messages), **fields}
         problem = ""
         n_attempts = self.connection.max_retries + 1
@@ -130,7 +144,9 @@ class Client(backend.Backend):
         return self._read(completion, time.monotonic() - start)
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Post once; return the body of a completion, which may be no longer than :data:`_LARGEST`, packed or not."""
+        """Send one request; return the body of a completion, at most :data:`_LARGEST` bytes long,
+        packed or not.
+        """
         async with self._http.stream("POST", self._url, json=body) as response:
             if response.has_redirect_location:
                 raise InputError(
@@ -162,7 +178,12 @@ class Client(backend.Backend):
         raise self._sort(status, words, response.headers)
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
-        """Return the request's fields but for model, messages and seed."""
+        """Return the request's fields, without model, messages and seed.
+
+        Args:
+            condition: how outcomes are written.
+            turn: which answer is requested.
+        """
         settings = self.settings
         fields: dict[str, Any] = {}
         for name in ("temperature", "top_p", "max_tokens"):
@@ -173,7 +194,13 @@ class Client(backend.Backend):
         return fields | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
 
     def _read(self, completion: dict[str, Any], seconds: float) -> backend.Reply:
-        """Read a completion; what has no field of its own goes into ``more``, so that nothing is lost."""
+        """Read a completion; fields that :class:`~interp.llm.backend.Reply` lacks go into ``more``,
+        so that all are recorded.
+
+        Args:
+            completion: the body.
+            seconds: how long the call took.
+        """
         sent = {name: value for name, value in completion.items() if value is not None}
         more = json_values(self.scrub(sent))
         try:
@@ -208,8 +235,8 @@ class Client(backend.Backend):
 
         Args:
             status: of HTTP.
-            words: what the server said.
-            headers: of the answer, which may say when to ask again.
+            words: the server's message.
+            headers: of the answer, which may have a delay before the next attempt.
         """
         words = self.scrub(words)
         is_overflow = _OVERFLOW.search(words) is not None
@@ -267,7 +294,8 @@ class Client(backend.Backend):
 
 
 def _words_about_error(content: Any, text: str) -> tuple[str, Any]:
-    """Return what a server says about an error, and its code: the message where there is one, else the whole body.
+    """Return a server's message about an error, and its code; the whole body where it has no
+    message.
 
     Args:
         content: the body as JSON, None where it is none.
@@ -287,7 +315,7 @@ def _words_about_error(content: Any, text: str) -> tuple[str, Any]:
 
 
 def _pause_in(headers: Any) -> float | None:
-    """Return the seconds after which a server wants to be asked again."""
+    """Return the seconds that a server wants to pass before the next attempt."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()
         if re.fullmatch(r"\d+(?:\.\d*)?", text):

@@ -1,8 +1,10 @@
-"""From files to runs: our traces, and other people's results, with a table of what was read and what was not.
+"""Read runs from files: our traces, and other people's results, with a table of what was read and
+what was not.
 
-Two plays of one instance (the same advice and labels) by one model under one condition are *duplicates*: pooled, they
-would count one instance twice. They are refused unless ``duplicates="first"`` is asked for, which keeps the first
-complete play in the order of the paths, and of the others what they predicted (:attr:`LLMRun.again`).
+Two plays of one instance (the same advice and labels) by one model under one condition are
+*duplicates*: pooled, they would count one instance twice. They are refused unless
+``duplicates="first"``, which selects the first complete play in the order of the paths, with the
+predictions of the rest (:attr:`LLMRun.again`).
 """
 
 from __future__ import annotations
@@ -66,7 +68,11 @@ def _is_result(file: Path) -> bool:
 
 @checked
 def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
-    """Return every run below ``path`` (or the one in that file), sorted: the runs of :func:`read`."""
+    """Return every run below ``path``, sorted: the runs of :func:`read`.
+
+    Args:
+        path, regime, duplicates: as in :func:`read`.
+    """
     return read(path, regime, duplicates).runs
 
 
@@ -74,15 +80,16 @@ def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> Reading:
     """Read every run below ``path`` (or the one in that file).
 
-    Every other file is set aside, and so is a foreign result that cannot be read; a damaged trace of ours is an error.
+    Every other file is set aside, and so is a foreign result that cannot be read; a damaged trace
+    of ours is an error.
 
     Args:
         path: a folder, or a file.
-        regime: regime of foreign results that do not name theirs.
-        duplicates: "refuse", or "first" to keep one play of each instance.
+        regime: regime of foreign results that do not name one.
+        duplicates: "refuse", or "first" to select one play of each instance.
 
     Raises:
-        InputError: nothing there, nothing that can be read, or duplicates.
+        InputError: no such path, no file that can be read, or duplicates.
     """
     require_known("way with duplicates", duplicates, ("refuse", "first"))
     path = Path(path)
@@ -108,7 +115,13 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 
 
 def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> list[LLMRun]:
-    """Read the run in a file, if there is one, and add to the ``rows`` of the table what became of it."""
+    """Read the run in a file, if there is one.
+
+    Args:
+        file: the file.
+        regime: of a result that does not name one.
+        rows: of the table; a row on this file is added.
+    """
     if _is_result(file):
         try:
             run, source, set_aside = import_result(file, regime)
@@ -131,7 +144,14 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
 
 
 def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
-    """Return a row of :attr:`Reading.table`; what has a reason was set aside."""
+    """Return a row of :attr:`Reading.table`.
+
+    Args:
+        path: the file.
+        part: of the file.
+        rounds: that were read.
+        why: the reason why it was set aside; "" if it was read.
+    """
     status = "set aside" if why else "read"
     return {"path": str(path), "part": part, "status": status, "rounds": rounds, "why": why}
 
@@ -139,7 +159,13 @@ def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any
 def _without_duplicates(
     runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]
 ) -> list[LLMRun]:
-    """Return one play of each instance, see the head of this file; ``rows`` say what was set aside."""
+    """Return one play of each instance (see the head of this file).
+
+    Args:
+        runs: all plays.
+        duplicates: "refuse" or "first".
+        rows: of the table; those of plays that are set aside change.
+    """
     plays: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
         key = (*run.group, run.advice.tobytes(), run.labels.tobytes())
@@ -166,7 +192,9 @@ def _refusal_of_duplicates(twice: Sequence[Sequence[LLMRun]]) -> InputError:
 
 
 def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
-    """Return the first complete play of an instance, or the first; it holds the predictions of the others."""
+    """Return the first complete play of an instance, or the first; it also gets the predictions of
+    the remaining plays.
+    """
     complete = [run for run in group if run.ended == "complete"]
     chosen = complete[0] if complete else group[0]
     again = []

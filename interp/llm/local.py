@@ -1,9 +1,9 @@
 """A model in this process: Hugging Face weights, no server, the episodes in one batch.
 
-Answers are the same in every run of the same command: at temperature 0 the likeliest token is taken (the lower id of
-two that tie), above 0 each request draws from a generator of its own seed. With ``response_format="grammar"`` every
-answer is usable, which is then a property of the format and not of the model. What a batch changes:
-docs/method/traces.md.
+Answers are the same in every run of the same command: at temperature 0 the likeliest token is taken
+(the lower id of two that tie), above 0 each request draws from a generator with the request's seed.
+With ``response_format="grammar"`` every answer is usable, which is then a property of the format
+and not of the model. What a batch changes: docs/method/traces.md.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _SHORTEST_ANSWER = 16  # tokens that the context must leave for an answer
 
 @checked
 def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """Return the model and the tokenizer of a folder, a ``.gguf`` file or a name in Hugging Face's cache.
+    """Return the model and the tokenizer of a folder, a ``.gguf`` file or a name in Hugging Face's
+    cache.
 
-    Nothing is downloaded.
+    It downloads no files.
 
     Raises:
-        InputError: nothing of that name, weights that do not fit the configuration, or no chat template.
+        InputError: an unknown name, weights that do not fit the configuration, or no chat template.
     """
     if find_spec("transformers") is None:
         raise InputError(
@@ -90,7 +91,13 @@ def token_ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> str:
-    """Return a conversation as the model's own chat template writes it, ready for the answer."""
+    """Return a conversation as the model's chat template writes it, ready for the answer.
+
+    Args:
+        tokenizer: has the template.
+        messages: the conversation.
+        thinking_off: how thinking is turned off; a key of ``THINKING_OFF``.
+    """
     options = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
     try:
         text: str = tokenizer.apply_chat_template(
@@ -105,7 +112,11 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str =
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
-    """Return the tokens of :func:`prompt_text`."""
+    """Return the tokens of :func:`prompt_text`.
+
+    Args:
+        tokenizer, messages, thinking_off: as in :func:`prompt_text`.
+    """
     return token_ids(tokenizer, prompt_text(tokenizer, messages, thinking_off))
 
 
@@ -178,7 +189,7 @@ class LocalBackend(Backend):
         Args:
             messages: the conversation so far.
             condition: how outcomes are written.
-            turn: what is asked for.
+            turn: which answer is requested.
             seed: of the draws, at a temperature above 0.
 
         Raises:
@@ -196,7 +207,7 @@ class LocalBackend(Backend):
         return await future
 
     async def _answer_all(self) -> None:
-        """Answer what waits, once no more requests come in; requests of one kind share a batch."""
+        """Run all waiting requests, once no more come in; requests of one kind share a batch."""
         n_before = -1
         while n_before != len(self._waiting):
             n_before = len(self._waiting)
@@ -219,7 +230,7 @@ class LocalBackend(Backend):
                     request.answer.set_result(reply)
 
     def _answer(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Answer requests of one condition and turn."""
+        """Run requests of one condition and turn, and return the replies."""
         started = time.monotonic()
         is_choice = self._is_forced and batch[0].turn == "prediction"
         replies = self._choose(batch) if is_choice else self._write(batch)
@@ -227,12 +238,19 @@ class LocalBackend(Backend):
         return [replace(reply, seconds=seconds) for reply in replies]
 
     def _reply(self, request: _Waiting, text: str, end: str, n_tokens: int) -> Reply:
-        """Make a reply from what was written, why it ended there, and in how many tokens."""
+        """Make a reply.
+
+        Args:
+            request: what it answers.
+            text: what was written.
+            end: why it ended there.
+            n_tokens: its number of tokens.
+        """
         usage = {"prompt_tokens": len(request.ids), "completion_tokens": n_tokens}
         return Reply(text, end, model=self.settings.model, usage=usage)
 
     def _choose(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Answer with the likelier of the two valid predictions."""
+        """Return the likelier of the two valid predictions."""
         begin, choices, texts = answers(self.tokenizer, batch[0].condition)
         rows = [request.ids + begin for request in batch]
         out = self._generate(
@@ -246,7 +264,7 @@ class LocalBackend(Backend):
         return replies
 
     def _write(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Write token by token, notes under "grammar" between given quotation marks."""
+        """Write token by token, under "grammar" notes end at a quotation mark."""
         import torch
 
         def is_end(token: int) -> bool:
@@ -284,7 +302,7 @@ class LocalBackend(Backend):
         return replies
 
     def _generate(self, rows: Sequence[list[int]], **options: Any) -> Any:
-        """Let the model go on from rows of tokens, padded on the left."""
+        """Generate from rows of tokens, padded on the left."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
@@ -296,7 +314,7 @@ class LocalBackend(Backend):
         return self.model.generate(ids.to(device), attention_mask=mask.to(device), **options)
 
     def _draws(self, batch: Sequence[_Waiting]) -> list[Any]:
-        """Return what makes the likeliest token a draw; nothing at temperature 0.
+        """Return processors that make the likeliest token a draw; none at temperature 0.
 
         The largest of the scores plus Gumbel noise is a draw from their softmax.
         """
