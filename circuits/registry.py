@@ -245,8 +245,8 @@ def register(record: CircuitRecord) -> CircuitRecord:
     Its task must be registered (``interp.tasks.register``). Its key must be new, and be the name of
     its circuit.
 
-    >>> register(handwired("wma-handwired"))                              #
-    docs/tutorials/circuit.md has one to add Traceback (most recent call last):
+    >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
+    Traceback (most recent call last):
     interp.support.errors.InputError: a model 'wma-handwired' is known already; choose another key
     """
     taken = {known.name for known in library.models()}

@@ -1,9 +1,8 @@
 """Is the learned machine the handwired one? Compare models with algorithms and with each other.
 
     from circuits import compare
-    found = compare.machines(interp.load("wma-learned"), "wma-handwired")  # or
-    budget=compare.Budget.quick() print(found)
-    # the algorithm and the four measures
+    found = compare.machines(interp.load("wma-learned"), "wma-handwired")
+    print(found)        # the algorithm and the four measures; budget=compare.Budget.quick() is faster
 
 :func:`machines` gives a :class:`Comparison`, a :class:`~interp.results.measure.Measure` of each
 claim. Each question has one file: what is measured, the claim that it decides, and every threshold

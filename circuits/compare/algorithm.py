@@ -247,10 +247,8 @@ def explain(
     >>> from interp.tasks import experts
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> pair = tuple(experts.sample(16, 20, 4, seed=seed) for seed in (0, 1))
-    >>> some = [f for f in experts.TASK.rivals().values() if f.key in ("weighted_majority",
-    "follow_the_leader")]
-    >>> found = explain(weighted_majority(0.5), experts.TASK, {"uniform": pair}, seed=0,
-    families=some)
+    >>> some = [f for f in experts.TASK.rivals().values() if f.key in ("weighted_majority", "follow_the_leader")]
+    >>> found = explain(weighted_majority(0.5), experts.TASK, {"uniform": pair}, seed=0, families=some)
     >>> found.family, found.parameters
     ('weighted_majority', {'gain': 0.5})
     """

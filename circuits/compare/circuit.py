@@ -2,10 +2,9 @@
 depends on them.
 
 One table a model has a row for every head, measured by ablation on the same episodes. The number is
-how much two
-tables have in common under the best matching of heads; its control is the best matching of
-untrained copies. The table, the
-matching and what they do not prove: ``docs/method/roles-of-heads.md``.
+how much two tables have in common under the best matching of heads; its control is the best
+matching of untrained copies. The table, the matching and what they do not prove:
+``docs/method/roles-of-heads.md``.
 """
 
 from __future__ import annotations

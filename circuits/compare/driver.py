@@ -51,10 +51,9 @@ class Comparison(Measured):
     """The comparison of a model with a reference, or with algorithms alone.
 
     Every part is also an attribute, by the key of its question: ``algorithm``, ``behaviour``,
-    ``state``, ``response``,
-    ``update``, ``circuit`` and ``where``. It is None where the question needs a reference and there
-    is none, and where a model
-    lacks what the question is about, such as attention heads.
+    ``state``, ``response``, ``update``, ``circuit`` and ``where``. It is None where the question
+    needs a reference and there is none, and where a model lacks what the question is about, such as
+    attention heads.
 
     Attributes:
         reference: name of the reference; "" where there is none.
@@ -272,8 +271,7 @@ def _load_reference(
     model serves them.
 
     Arguments that its builder and the model's layout both have are taken from the layout, so that
-    rounds have the same
-    positions.
+    rounds have the same positions.
 
     Args:
         model: the model that is judged.

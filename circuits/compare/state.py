@@ -2,10 +2,8 @@
 which then runs on.
 
 A score of 1 means that the first model's latents hold as much as the second one's memory does. A
-score of 0 means that
-they are as good as no memory. The worse of the two directions decides. The score, its bands and its
-controls:
-``docs/method/comparing.md``.
+score of 0 means that they are as good as no memory. The worse of the two directions decides. The
+score, its bands and its controls: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """Can the algorithm's memory be read from the state, and how few directions carry the effect?
 
 A direction is one of the principal ones of the states that a round reads. The part of a state that
-lies
-in the first k of them is replaced by that of another episode's state. The effect is reported as a
-share of that of replacing the whole state;
-the control is k directions drawn at random.
+lies in the first k of them is replaced by that of another episode's state. The effect is reported
+as a share of that of replacing the whole state; the control is k directions drawn at random.
 
 What can be read need not be used. :func:`decoded` fits a ridge map from the whole state to the
-algorithm's memory on
-some episodes and scores it on the rest. Its controls are the memory of other episodes and untrained
-copies, read from as
-many episodes as these need (:data:`interp.stats.refit.PLATEAU`). Few episodes fit a poor map: a
-memory is called unread
-only where the gain from half to all episodes, added once more, would not suffice to read it.
+algorithm's memory on some episodes and scores it on the rest. Its controls are the memory of other
+episodes and untrained copies, read from as many episodes as these need
+(:data:`interp.stats.refit.PLATEAU`). Few episodes fit a poor map: a memory is called unread only
+where the gain from half to all episodes, added once more, would not suffice to read it.
 
 NOT evidence that these directions mean anything: they are those in which states vary most.
 """

@@ -1,19 +1,15 @@
 r"""Which states are fixed points, with the inputs of one round repeated?
 
 The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F is a round with fixed inputs, in
-units of the distance between
-states of episodes. From many visited states, Levenberg-Marquardt steps make it smaller (Sussillo
-and Barak, 2013,
-Neural Computation 25). A point is *fixed* where it moves only by rounding, and *slow* where the
-speed has a least
-value that is not 0. Eigenvalues of the Jacobian describe what happens near a point: along a
-direction of modulus below 1
-states come back, above 1 they leave, at 1 they stay where they are put, as on a line or a ring of
-fixed points.
+units of the distance between states of episodes. From many visited states, Levenberg-Marquardt
+steps make it smaller (Sussillo and Barak, 2013, Neural Computation 25). A point is *fixed* where it
+moves only by rounding, and *slow* where the speed has a least value that is not 0. Eigenvalues of
+the Jacobian describe what happens near a point: along a direction of modulus below 1 states come
+back, above 1 they leave, at 1 they stay where they are put, as on a line or a ring of fixed points.
 
 What fixed points are NOT evidence of: that episodes come there. ``nearest`` is the distance of the
-next visited state; a
-machine may have fixed points where it never is, and work between those where it is.
+next visited state; a machine may have fixed points where it never is, and work between those where
+it is.
 """
 
 from __future__ import annotations
@@ -52,10 +48,8 @@ class FixedPoints(Tabulated):
     starts reach first.
 
     The table has a row for each: kind, speed, share of the starts, eigenvalues, and the distance of
-    the next visited
-    state. ``leaving`` counts eigenvalues of modulus above 1, ``marginal`` those at 1; ``turn`` is
-    the angle by which the
-    leading one turns in a round, in radians.
+    the next visited state. ``leaving`` counts eigenvalues of modulus above 1, ``marginal`` those at
+    1; ``turn`` is the angle by which the leading one turns in a round, in radians.
 
     Attributes:
         points: states, the numbers that are carried in a row.

@@ -1,29 +1,22 @@
 """Does the state lower the loss, by its content, and how many rounds on?
 
 A state is replaced by another one (:class:`Change`) and the machine runs on by itself. The checks
-are decided by
-the *worth* of a state,
+are decided by the *worth* of a state,
 
     (loss with the changed state - loss with the state) / loss with the changed state,
 
 the share of the task's loss that the state removes. It counts all rounds that read a state, each of
-which reads
-a changed one: a single round has too few answers to judge by. The control is the worth of untrained
-copies' states.
-The content of a state is its information on the episode: another episode's state, or the mean of
-all, lacks it and is
-otherwise a normal state. A state may also lower the loss on the truth of further episodes. That
-part is no such content, and is subtracted.
-It is not subtracted in comparisons with the initial state: the mere presence of a state may help,
-too.
+which reads a changed one: a single round has too few answers to judge by. The control is the worth
+of untrained copies' states. The content of a state is its information on the episode: another
+episode's state, or the mean of all, lacks it and is otherwise a normal state. A state may also
+lower the loss on the truth of further episodes. That part is no such content, and is subtracted. It
+is not subtracted in comparisons with the initial state: the mere presence of a state may help, too.
 
 A worth of 0 does not mean that no prediction depends on the state: predictions may move and be no
-better. So every check
-also has the *effect*, the mean distance of predictions with the changed state from the unchanged
-ones. "does not use"
-is reported only where the effect is small, too. The *cost* in the tables is the rise of the loss.
-NOT evidence of what is used
-of a state: another episode's state differs in everything.
+better. So every check also has the *effect*, the mean distance of predictions with the changed
+state from the unchanged ones. "does not use" is reported only where the effect is small, too. The
+*cost* in the tables is the rise of the loss. NOT evidence of what is used of a state: another
+episode's state differs in everything.
 """
 
 from __future__ import annotations
@@ -477,8 +470,7 @@ def presence(trial: Trial) -> pd.DataFrame:
     """Return the loss of the last round by content and presence of the state that it reads.
 
     The content is that of the state or the mean of all; absent is the initial state. Content
-    without presence is the difference
-    of the state to the mean, added to the initial state.
+    without presence is the difference of the state to the mean, added to the initial state.
     """
     last = [trial.shape[1] - 1]
     state = trial.read(last)

@@ -96,8 +96,8 @@ def register(task: Task) -> Task:
     refused (:func:`interp.check_task`).
 
     Example:
-        >>> register(get("experts"))                                   # examples/own_task.py
-        registers one of its own Traceback (most recent call last):
+        >>> register(get("experts"))                                   # examples/own_task.py registers one of its own
+        Traceback (most recent call last):
         interp.support.errors.InputError: a task 'experts' is registered already; choose another key
     """
     taken = {known.key for known in every()}

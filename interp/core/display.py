@@ -5,8 +5,7 @@
     >>> episodes = experts.sample(20, 30, 4, seed=0)
     >>> result = calibration(episodes.advice.mean(-1), episodes)
     >>> result
-    The calibration error is 0.0775; a perfectly calibrated predictor has 0.0211 [0.006667,
-    0.04419].
+    The calibration error is 0.0775; a perfectly calibrated predictor has 0.0211 [0.006667, 0.04419].
     >>> result._repr_html_().count("<tr")
     11
 

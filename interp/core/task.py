@@ -1,18 +1,14 @@
 """What a task is: one record that says everything the rest of the toolkit needs to know of it.
 
 A task is a kind of online learning: its episodes, the round that a model reads, the algorithms that
-solve it, what a
-model is trained on and measured by. Rooms look the record up (``interp.tasks.get``,
-``interp.tasks.of``) and do not
-depend on which task it is.
+solve it, what a model is trained on and measured by. Rooms look the record up
+(``interp.tasks.get``, ``interp.tasks.of``) and do not depend on which task it is.
 
 Only a key and its :class:`Data` are required. Each further part enables a feature: ``algorithms``
-interchange,
-steering and probe targets, ``analysis`` patching by name and the defaults of probes and
-interventions, ``training``
-``interp train``, ``evaluation`` ``interp evaluate``, ``report`` further sections. What needs heavy
-imports, or rooms
-above this one, is named (:func:`interp.support.lazy.lazy`) instead of imported.
+interchange, steering and probe targets, ``analysis`` patching by name and the defaults of probes
+and interventions, ``training`` ``interp train``, ``evaluation`` ``interp evaluate``, ``report``
+further sections. What needs heavy imports, or rooms above this one, is named
+(:func:`interp.support.lazy.lazy`) instead of imported.
 """
 
 from __future__ import annotations
@@ -342,8 +338,8 @@ class BaseEpisodes:
         state.
 
         >>> from interp.tasks.experts import ExpertEpisodes
-        >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1],
-        [1]]).first(2).labels.tolist() [[0, 1], [1, 1]]
+        >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
+        [[0, 1], [1, 1]]
         """
         n_rounds = integer("n_rounds", n_rounds, 1)
         missing = ~self.counted
@@ -689,9 +685,8 @@ class Task:
 
     ``training`` gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``,
     ``evaluation`` the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
-    ``recorded`` names the
-    episodes that replace the sampler, and the algorithm that models are compared with, where these
-    were changed (:func:`interp.tasks.using`).
+    ``recorded`` names the episodes that replace the sampler, and the algorithm that models are
+    compared with, where these were changed (:func:`interp.tasks.using`).
     """
 
     key: str
@@ -786,11 +781,10 @@ class Task:
         cut to the number of rounds that nine of ten have; shorter ones are left out.
 
         >>> from interp.tasks import experts
-        >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob",
-        "bob", "cem", "dia"])
+        >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
         >>> known, test = experts.TASK.of_recorded(played).sets_for(3, 5, seed=0)["default"]
-        >>> len(known) + len(test), sorted({*known.participants.tolist()} &
-        {*test.participants.tolist()}) (6, [])
+        >>> len(known) + len(test), sorted({*known.participants.tolist()} & {*test.participants.tolist()})
+        (6, [])
         """
         from interp.core.recorded import RecordedSource  # which needs pandas
 

@@ -2,11 +2,9 @@
 
     >>> import interp
     >>> from interp.tasks import experts
-    >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 10, 2,
-    seed=0)
+    >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 10, 2, seed=0)
     >>> forgetful = interp.rollout(model, episodes, fwd_hooks=[cut(model)]).predictions
-    >>> split = episodes.advice[..., 0] != episodes.advice[..., 1]             # without memory: a
-    tie
+    >>> split = episodes.advice[..., 0] != episodes.advice[..., 1]             # without memory: a tie
     >>> bool((forgetful[split] == 0.5).all())
     True
 

@@ -11,15 +11,15 @@ not search by it.
     >>> runs = controlled(model, reachability.sample(8, 4, 10, 14, seed=0))
     >>> sorted(runs)
     ['cut', 'discrete', 'frozen', 'reset', 'swapped']
-    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both
-    candidates alike True
+    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
+    True
 
 Second, *is the set used?* :func:`moved` changes the set that the latent holds, one node at a time,
 and compares the answer with that of parallel breadth-first search with the same change.
 
     >>> table = moved(model, reachability.sample(16, 4, 10, 14, seed=0, depths=(2,)))
-    >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is
-    added", 1)] 0.5
+    >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is added", 1)]
+    0.5
 
 What each control and move is, and how accuracy is counted: docs/method/reachability.md.
 """
@@ -69,9 +69,8 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     it.
 
     A handwired transformer's maps are exact. For other machines both are least squares over a
-    rollout of ``episodes``: what varies
-    with a node's membership is what is written. Fit them on other episodes than those that are
-    studied.
+    rollout of ``episodes``: what varies with a node's membership is what is written. Fit them on
+    other episodes than those that are studied.
     """
     if has_state_direction(model):
         return model.read_state, partial(write_state, model)

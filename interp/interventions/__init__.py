@@ -16,8 +16,8 @@ variable alone),
     >>> clean, corrupted = pairs.corruption(model).build(episodes, round=5)
     >>> patching.sweep(model, clean, corrupted, round=5, sites="latent@<z>").fractions().tolist()
     [1.0]
-    >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights",
-    "latent@<z>").iia 1.0
+    >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights", "latent@<z>").iia
+    1.0
 
 Import from the modules: several functions have the name of their module. Further:
 docs/method/experiments.md.

@@ -4,11 +4,11 @@ A circuit C is a set of edges; every other edge carries the ablated value
 (:mod:`interp.interventions.edge_graph`). With m the metric's mean over episodes, M the whole model
 and 0 the empty circuit::
 
-    faithfulness f(C) = (m(C) - m(0)) / (m(M) - m(0))                                       (Marks
-    et al.; MIB) CPR = integral of f(C_k) dk        CMD = integral of |1 - f(C_k)| dk
-    (MIB, Mueller et al., 2025) completeness: |m(C \\ K) - m(M \\ K)| / |m(M) - m(0)| for sets K of
-    edges of C               (Wang et al., 2023) minimality of e in C: the largest |m(C \\ K) - m(C
-    \\ (K + e))| / |m(M) - m(0)| found over sets K
+    faithfulness f(C) = (m(C) - m(0)) / (m(M) - m(0))                           (Marks et al.; MIB)
+    CPR = integral of f(C_k) dk,  CMD = integral of |1 - f(C_k)| dk     (MIB, Mueller et al., 2025)
+    completeness: |m(C \\ K) - m(M \\ K)| / |m(M) - m(0)| for sets K of edges of C
+                                                                                (Wang et al., 2023)
+    minimality of e in C: the largest |m(C \\ K) - m(C \\ (K + e))| / |m(M) - m(0)| over sets K
 
 C_k holds the share k of the edges with the largest scores; CPR (higher is better) and CMD (lower is
 better) are trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave

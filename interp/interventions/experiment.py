@@ -10,8 +10,7 @@ evidence about normal use where an edit puts in what never occurs there.
 
     >>> import interp
     >>> model, task = interp.load("wma-handwired", n_experts=2), interp.tasks.get("experts")
-    >>> base, source = (interp.rollout(model, task.sample_for(model, 8, 6, seed=seed)) for seed in
-    (0, 1))
+    >>> base, source = (interp.rollout(model, task.sample_for(model, 8, 6, seed=seed)) for seed in (0, 1))
     >>> edits = {"history": [Edit.of("latent", source, model)]}
     >>> found = run(Experiment(model, base, edits, rounds=[2, 3], horizon=2, reads="each"))
     >>> found.values.shape, found.rounds

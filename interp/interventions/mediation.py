@@ -13,11 +13,10 @@ residual stream after each layer, at each position. The formulas: docs/method/me
     >>> from interp.tasks import experts
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> base, source = (experts.sample(8, 6, 3, seed=seed) for seed in (0, 1))
-    >>> through = mediation.paths(model, "pattern", "p?")                 # every head's attention
-    from p?
+    >>> through = mediation.paths(model, "pattern", "p?")                 # every head's attention from p?
     >>> result = mediation.mediate(model, base, source, "latent@<z>", through, round=[4, 5])
-    >>> round(result.blocked().estimate, 9), round(result.carried().estimate, 9)       # all heads
-    jointly (1.0, 1.0)
+    >>> round(result.blocked().estimate, 9), round(result.carried().estimate, 9)       # all heads jointly
+    (1.0, 1.0)
 """
 
 from __future__ import annotations
@@ -154,8 +153,7 @@ class _Routes:
         there are no more.
 
         A machine that is no transformer may have one site of a component, a plain vector. Where no
-        further site of its
-        component lies between, one of any other point that does replaces it.
+        further site of its component lies between, one of any other point that does replaces it.
 
         Args:
             case: the sites.
@@ -233,8 +231,8 @@ def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
     >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
     >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
     True
-    >>> _leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1:
-    too late False
+    >>> _leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
+    False
     >>> _leads((0, z), (3, 3), (1, mlp_out), (5, 5))
     True
     """

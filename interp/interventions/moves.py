@@ -17,8 +17,8 @@ decoded before it. How it is scored: docs/method/moves.md.
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
     >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
     >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
-    >>> move(model, episodes, algorithm, writer, by={"log_weights": [1.0, 0, 0,
-    0]}).score().estimate > 0.999999 True
+    >>> move(model, episodes, algorithm, writer, by={"log_weights": [1.0, 0, 0, 0]}).score().estimate > 0.999999
+    True
 """
 
 from __future__ import annotations

@@ -534,8 +534,8 @@ class Place:
         """Return the base's activation after the interchange.
 
         This and its control are TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo``
-        and ``random_basis`` (a
-        test compares them), without that import: it loads half of ``transformers``.
+        and ``random_basis`` (a test compares them), without that import: it loads half of
+        ``transformers``.
 
         Args:
             base, source: activations at the site.

@@ -51,10 +51,10 @@ class Request:
 class Session:
     """One episode in progress.
 
-    ``advice`` is Int[round, expert], ``labels`` Int[round]; a malformed answer is asked again ``max_retries`` times.
-    ``note`` and ``history`` are what earlier rounds carry into the next one.
-    After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and ``notes`` the note
-    after each round (None under ``no-note``).
+    ``advice`` is Int[round, expert], ``labels`` Int[round]; a malformed answer is asked again
+    ``max_retries`` times. ``note`` and ``history`` are what earlier rounds carry into the next one.
+    After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and
+    ``notes`` the note after each round (None under ``no-note``).
     """
 
     condition: Condition

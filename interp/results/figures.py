@@ -2,8 +2,8 @@
 ``matplotlib.figure.Figure``.
 
 No pyplot and no state outside the call. Each algorithm has one colour everywhere
-(``interp.results.palette``); references are drawn in
-the page's ink. A figure computes no numbers of a model.
+(``interp.results.palette``); references are drawn in the page's ink. A figure computes no numbers
+of a model.
 """
 
 from __future__ import annotations
@@ -285,8 +285,8 @@ def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
         what: the quantity, in words.
         x: the column of the horizontal axis.
 
-    >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}),
-    "regret") 'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
+    >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
+    'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
     """
     first, *others = _last_of(frame, x).dropna(subset="mean").to_dict("records")
     others.sort(key=lambda row: float(row["mean"]))

@@ -9,8 +9,7 @@ lies on the wrong side, **not applicable** where the machine lacks what the clai
 **undecided**, with the reason, elsewhere. The rule: docs/method/measures.md.
 
     >>> untrained = {"an untrained copy": Control(0.4)}
-    >>> measure = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5,
-    controls=untrained)
+    >>> measure = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)
     >>> measure.verdict, replace(measure, controls={"an untrained copy": Control(0.97)}).verdict
     ('yes', 'undecided')
     >>> replace(measure, controls={"an untrained copy": Control(0.97)}).reason
@@ -106,8 +105,8 @@ def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool
 
     >>> _is_clear(0.998, 0.996), _is_clear(1.0, 0.996), _is_clear(0.6, 0.3), _is_clear(0.5, 0.3)
     (False, True, True, False)
-    >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0,
-    is_share=False) (True, False, False)
+    >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0, is_share=False)
+    (True, False, False)
     """
     model_size = _odds(bound) if is_share else max(bound, 0.0)
     control_size = _odds(control) if is_share else max(control, 0.0)
@@ -454,8 +453,8 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
     >>> far = replace(near, claim="Far", number=Interval(0, 0, 0))
-    >>> decisive([near, far], key="both", claim="Near and far").verdict, decisive([near,
-    near]).reason ('no', 'the interval spans the threshold')
+    >>> decisive([near, far], key="both", claim="Near and far").verdict, decisive([near, near]).reason
+    ('no', 'the interval spans the threshold')
     """
     order: tuple[Verdict, ...] = ("no", "undecided", "not applicable", "yes")
     chosen = min(parts, key=lambda part: order.index(part.verdict))

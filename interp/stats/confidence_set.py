@@ -10,8 +10,7 @@ each resample, since there may be few units.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> losses = rng.normal(size=(40, 1)) + np.array([0.0, 0.0, 0.5]) + rng.normal(0, 0.1, size=(40,
-    3))
+    >>> losses = rng.normal(size=(40, 1)) + np.array([0.0, 0.0, 0.5]) + rng.normal(0, 0.1, size=(40, 3))
     >>> model_confidence_set(losses).included
     array([ True,  True, False])
 """

@@ -3,20 +3,17 @@ not show where a state is.
 
     >>> import numpy as np, torch
     >>> from interp.stats.decoder import Decoder
-    >>> latents = torch.randn(8, 5, 1, 16, dtype=torch.float64)                       # episode,
-    step, latent, d_model
-    >>> states = (latents[..., 0, :3] + 1).numpy()                                    # three
-    numbers that they hold
+    >>> latents = torch.randn(8, 5, 1, 16, dtype=torch.float64)                       # episode, step, latent, d_model
+    >>> states = (latents[..., 0, :3] + 1).numpy()                                    # three numbers that they hold
     >>> decoder = Decoder.fit(latents[:4], states[:4])
     >>> bool(np.allclose(decoder(latents[4:]).numpy(), states[4:]))
     True
 
 The map is least squares, or ridge regression; a penalty shrinks what is read, so leave it out where
-sizes matter. One
-map reads all latents together; with ``per_latent`` each latent holds a part of the state and has a
-separate map. :meth:`Decoder.move` writes: it changes latents so that the decoded state changes by a
-given amount and the rest of what is decoded with it stays. A state that can be decoded may still be
-idle: interventions show what a model uses.
+sizes matter. One map reads all latents together; with ``per_latent`` each latent holds a part of
+the state and has a separate map. :meth:`Decoder.move` writes: it changes latents so that the
+decoded state changes by a given amount and the rest of what is decoded with it stays. A state that
+can be decoded may still be idle: interventions show what a model uses.
 
 How latents are moved, and when a penalty is needed: docs/method/decoders.md.
 """

@@ -111,8 +111,8 @@ def leans_low(
         mask: entries that count; all when None.
 
     >>> per_episode = np.random.default_rng(0).normal(size=(16, 1, 1)) * np.ones((1, 10, 1))
-    >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode,
-    axis=1), 16) (True, False, False)
+    >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode, axis=1), 16)
+    (True, False, False)
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
     n_steps = used.sum(1)
@@ -162,8 +162,8 @@ def totals(
         mask: entries that count; all when None.
         groups: the number of the group of each episode; every episode is one when None.
 
-    >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two
-    means 1 and -1 [4.0, 4.0]
+    >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
+    [4.0, 4.0]
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
     groups = np.arange(len(values)) if groups is None else groups

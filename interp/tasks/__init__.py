@@ -3,16 +3,16 @@
 ``experts`` (prediction with expert advice), ``qlearning`` (tabular Q-learning), ``reachability``
 (search in a graph) and ``bandit`` (choices among arms) come with the package; ``mdp`` is the data
 side of Q-learning. :func:`get` looks a task up by key, :func:`of` by its episodes, layout or model,
-:func:`register` adds one,
-:func:`every` lists them. :func:`using` replaces a task's sampler by recorded episodes.
+:func:`register` adds one, :func:`every` lists them. :func:`using` replaces a task's sampler by
+recorded episodes.
 
     >>> import interp.tasks
     >>> [task.key for task in interp.tasks.every()]
     ['bandit', 'experts', 'qlearning', 'reachability']
     >>> [size.name for size in interp.tasks.get("qlearning").sizes]
     ['n_states', 'n_actions']
-    >>> interp.tasks.of(interp.tasks.get("experts").sample(n_episodes=1, n_rounds=2,
-    n_experts=3)).key 'experts'
+    >>> interp.tasks.of(interp.tasks.get("experts").sample(n_episodes=1, n_rounds=2, n_experts=3)).key
+    'experts'
 
 A package in this folder that defines ``TASK`` is found automatically: a new task needs no edit
 here.

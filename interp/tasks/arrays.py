@@ -1,8 +1,7 @@
 """A new task in few lines: each round has an input, then an outcome is predicted and revealed.
 
     <w> <z> x p? | y w?                  one of several inputs
-    <w> <z> x_1 ... x_n p? | y pay w?    a vector, its numbers as payloads; what the outcome paid,
-    where it pays
+    <w> <z> x_1 ... x_n p? | y pay w?    a vector; `pay` is what the outcome paid, where it pays
 
 The prediction is one of several outcomes, or a number. A sampler of plain arrays provides all data:
 

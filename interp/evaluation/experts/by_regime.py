@@ -2,13 +2,10 @@ r"""How well a model of prediction with expert advice performs: a table of regim
 its curves.
 
 The table also has predictors that need no training and the Bayes predictors, which are the limits.
-Excess log-loss
-is the loss above that of the Bayes predictor with the regime's prior, in nats a round. Where this
-predictor is exact, the
-expectation of the excess is the KL divergence from it (paper, appendix B), which has far less noise
-and is computed for
-the model. Which predictors these are, and why long episodes are scored in windows
-(:func:`over_lengths`): docs/method/regret.md.
+Excess log-loss is the loss above that of the Bayes predictor with the regime's prior, in nats a
+round. Where this predictor is exact, the expectation of the excess is the KL divergence from it
+(paper, appendix B), which has far less noise and is computed for the model. Which predictors these
+are, and why long episodes are scored in windows (:func:`over_lengths`): docs/method/regret.md.
 
 NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
 """

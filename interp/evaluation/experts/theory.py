@@ -192,9 +192,8 @@ def _corollary(seed: int = 0) -> _TheoryCheck:
     multiplicative weights.
 
     They update at four wrong rates, and with the experts exchanged. ``error`` is the largest amount
-    by which a learner's summed
-    KL exceeds its excess risk. ``left`` and ``right`` are the two of the learner with the largest
-    KL.
+    by which a learner's summed KL exceeds its excess risk. ``left`` and ``right`` are the two of
+    the learner with the largest KL.
     """
     episodes, probabilities = _every_history(seed=seed)
     right = np.log(_posterior(episodes)[:, :-1])
@@ -248,8 +247,7 @@ def excess_is_divergence(model: Machine, n_episodes: int, seed: int = 0) -> list
     the summed KL.
 
     They are equal in expectation: the means may differ by four standard errors. The second check is
-    the corollary: the
-    KL is at most the excess, with the same allowance.
+    the corollary: the KL is at most the excess, with the same allowance.
 
     Args:
         model: the model.

@@ -1,13 +1,11 @@
 """Does a policy agree with tabular Q-learning, and is that evidence that it bootstraps?
 
 The target of a round is a greedy action by the table after the update; a policy that selects before
-it updates is
-scored with ``table="before"``. Agreement is measured on untied steps, and over all steps under
-random ties. The baseline
-is a table which never bootstraps (gamma = 0). On the *disputed* steps, and only there, agreement
-shows bootstrapping. :func:`followed_discount` finds the discount that the choices follow, from
-behaviour alone. NOT
-evidence of how the policy computes its choice.
+it updates is scored with ``table="before"``. Agreement is measured on untied steps, and over all
+steps under random ties. The baseline is a table which never bootstraps (gamma = 0). On the
+*disputed* steps, and only there, agreement shows bootstrapping. :func:`followed_discount` finds the
+discount that the choices follow, from behaviour alone. NOT evidence of how the policy computes its
+choice.
 
 The traps, how large they are, and how a discount is estimated: docs/method/playing.md.
 """

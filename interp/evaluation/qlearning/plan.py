@@ -2,13 +2,11 @@ r"""How well models of Q-learning perform: agreement with the table, effective r
 they act.
 
 Agreement with ``argmax_a Q(s_{t+1}, a)`` (:mod:`interp.evaluation.qlearning.agreement`) is measured
-over all sizes that
-the model serves, with lengths spread evenly over 10 to 50 rounds. Controls are *repeat last* (the
-action just taken),
-*chance* (a uniform draw), and the model with its latents *cut*. Where a round holds a choice that
-the model committed to, ``commit``
-says which one was fed: "own", the model's, or "target", the table's, which leaks the answer into
-the state. NOT evidence of how the choice is made.
+over all sizes that the model serves, with lengths spread evenly over 10 to 50 rounds. Controls are
+*repeat last* (the action just taken), *chance* (a uniform draw), and the model with its latents
+*cut*. Where a round holds a choice that the model committed to, ``commit`` says which one was fed:
+"own", the model's, or "target", the table's, which leaks the answer into the state. NOT evidence of
+how the choice is made.
 """
 
 from __future__ import annotations

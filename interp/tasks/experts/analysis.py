@@ -2,8 +2,7 @@
 corrupted episodes.
 
 A handwired model is compared with Weighted Majority at its gain, a learned one with the Bayes
-predictor of the uniform
-regime.
+predictor of the uniform regime.
 """
 
 from __future__ import annotations

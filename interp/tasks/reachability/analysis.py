@@ -2,8 +2,7 @@
 corrupted episodes.
 
 All models are compared with parallel breadth-first search. For a learned one its prediction is the
-distribution that was
-trained on, which puts a part on all nodes reached.
+distribution that was trained on, which puts a part on all nodes reached.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ class ReachabilityEpisodes(BaseEpisodes):
         """Return ``edges``, ``roots`` or ``candidates`` with a round axis after the first one.
 
         >>> edges, roots = np.array([[[0, 1], [1, 2]]]), np.array([0])
-        >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3,
-        n_rounds=5).by_round("edges").shape (1, 5, 2, 2)
+        >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
+        (1, 5, 2, 2)
         """
         require_known("array", name, _AXES)
         array: NDArray[np.int64] = getattr(self, name)
