@@ -109,7 +109,9 @@ def _has_bare_tallies(note: str, n_experts: int) -> bool:
 
 
 def _shares(text: str) -> list[re.Match[str]]:
-    """Return the fractions in a text that are shares (3/5), and not bit strings (0110/1), dates or nothing (0/0)."""
+    """Return the fractions in a text that are shares (3/5), and not bit strings (0110/1), dates or
+    0/0.
+    """
     shares = []
     for match in _FRACTION.finditer(text):
         is_number = match[1] == "0" or not match[1].startswith("0")
@@ -120,7 +122,8 @@ def _shares(text: str) -> list[re.Match[str]]:
 
 @checked
 def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
-    """Return ``{letter: (times right, out of)}`` for every expert whose tally can be read (docs/method/notes.md).
+    """Return ``{letter: (times right, out of)}`` for every expert with a readable tally
+    (docs/method/notes.md).
 
     >>> read_counts("B,C,D correct 2/2; A wrong 2/2")
     {'B': (2, 2), 'C': (2, 2), 'D': (2, 2), 'A': (0, 2)}
@@ -165,7 +168,9 @@ def _is_of_errors(text: str, share: re.Match[str]) -> bool:
 
 
 def _read_pairs(text: str) -> tuple[int, int] | None:
-    """Return the sums of counts of right and wrong beside each other, right and out of; None where there are none."""
+    """Return the sums of neighbouring counts of right and wrong, right and out of; None where there
+    are none.
+    """
     for form in _PAIRS:
         pairs = np.array([match.groups() for match in form.finditer(text)], dtype=object)
         if len(pairs):
@@ -192,7 +197,14 @@ def _bare_counts(note: str, n_experts: int) -> dict[str, tuple[int, int]]:
 
 
 def _read_bare(note: str, text: str, out_of: int) -> int | None:
-    """Return how often an expert was right by the bare number in the text after its name; None where there is none."""
+    """Return how often an expert was right by the bare number in the text after its name; None
+    where there is none.
+
+    Args:
+        note: the whole note, which may say that numbers are errors.
+        text: after the expert's name.
+        out_of: number of rounds.
+    """
     bare = _BARE.match(text)
     match = bare or _VERDICT_COUNT.search(text)
     if match is None:
@@ -210,13 +222,14 @@ def check_counts(
     n_rounds: int,
     reliability: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
-    """Hold the tallies in a note against what happened (docs/method/notes.md).
+    """Compare the tallies in a note with what happened (docs/method/notes.md).
 
     Args:
         note: the note after some round.
         correct_so_far: Int[expert], how often each expert was right.
         n_rounds: in how many rounds.
-        reliability: Float[expert]; given, the note's best and worst expert are held against it, too.
+        reliability: Float[expert]; the note's best and worst expert are compared with it, if not
+            None.
     """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))

@@ -69,7 +69,12 @@ class _OpenedRollout:
     settings: dict[str, Any] = field(repr=False)
 
     def at(self, name: str, position: str = ANSWER) -> Tensor:
-        """Return one hook point at one position, Float[episode, round, ...], for ``probes.fit``."""
+        """Return one hook point at one position, Float[episode, round, ...], for ``probes.fit``.
+
+        Args:
+            name: of the hook point.
+            position: its label.
+        """
         require_known("cached hook point", name, self.cache)
         require_known("position", position, self.positions)
         return self.cache[name][:, :, self.positions.index(position)]
@@ -111,7 +116,9 @@ class _Patch(Result):
         return table.assign(full=size, full_moves=self._share_moved(self.full))
 
     def _share_moved(self, effects: np.ndarray) -> Any:
-        """Return the share of episodes whose choice an effect moves, Float[...] of effects [..., episode]."""
+        """Return the share of episodes in which an effect changes the choice, Float[...] of effects
+        [..., episode].
+        """
         is_moved = (self.before > 0) != (self.before + effects > 0)
         return is_moved.mean(axis=-1)
 
@@ -135,7 +142,13 @@ class Opened:
 
     @staticmethod
     def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
-        """Sample episodes of expert advice to play, of as many experts as the prompts name."""
+        """Sample episodes of expert advice to play, of as many experts as the prompts name.
+
+        Args:
+            n_episodes, n_rounds: sizes.
+            regime: of the episodes.
+            seed: seed of the draws.
+        """
         return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
     @classmethod
@@ -232,7 +245,13 @@ class Opened:
     def play(
         self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8
     ) -> _OpenedRollout:
-        """Play ``episodes`` and keep the hook points ``names`` at every position."""
+        """Play episodes and record hook points at every position.
+
+        Args:
+            episodes: what is played.
+            names: of the hook points.
+            batch: episodes at a time.
+        """
         import torch
 
         self._require_hooks(names)
@@ -267,7 +286,7 @@ class Opened:
         Args:
             of: "vote", or "count" in the note that the round begins with.
             episodes: what is played.
-            expert: whose, from 0.
+            expert: its index, from 0.
             round: in which round, from 0.
             names: hook points, by default :meth:`residuals`.
             batch: episodes at a time.
@@ -387,7 +406,7 @@ class _Conversations:
 
         Args:
             of: "vote" or "count".
-            expert: whose.
+            expert: its index.
             names: hook points.
         """
         conversations = self._read()
@@ -439,7 +458,13 @@ class _Conversations:
         return conversations
 
     def _places(self, read: _Read, of: str) -> list[int]:
-        """Return the last token of each vote of the last message, or of each count of its note, from the end."""
+        """Return the last token of each vote of the last message, or of each count of its note,
+        counted from the end.
+
+        Args:
+            read: a conversation.
+            of: "vote" or "count".
+        """
         if of == "vote":
             words = "|".join(str(word) for word in self.condition.words)
             return [read.place(f'"{key}": ?"?({words})') for key in expert_keys(self.n_experts)]
@@ -447,7 +472,14 @@ class _Conversations:
         return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
-        """Return a message with the opposite vote of one expert, or another count of it in the note."""
+        """Return a message with the opposite vote of one expert, or another count of it in the
+        note.
+
+        Args:
+            message: the message.
+            of: "vote" or "count".
+            expert: its index.
+        """
         body = read_message(message)
         if of == "vote":
             key = expert_keys(self.n_experts)[expert]
@@ -512,7 +544,15 @@ def _with_another_count(note: str, letter: str) -> str:
 def _keep(
     kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
 ) -> None:
-    """As a hook: keep the activations at ``places``, counted from the end, a list for each episode."""
+    """Store activations, as a hook.
+
+    Args:
+        kept: where they are stored, by name.
+        name: of the hook point.
+        places: a list for each episode, counted from the end.
+        value: the activation.
+        hook: the hook point; not used.
+    """
     import torch
 
     rows = [activations[row] for activations, row in zip(value, places, strict=True)]
@@ -520,7 +560,14 @@ def _keep(
 
 
 def _add(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
-    """As a hook: add ``difference`` [episode, place, ...] at ``places``."""
+    """Add a difference to activations, as a hook.
+
+    Args:
+        difference: [episode, place, ...].
+        places: a list for each episode, counted from the end.
+        value: the activation.
+        hook: the hook point; not used.
+    """
     value = value.clone()
     for episode, row in enumerate(places):
         value[episode, row] += difference[episode].to(value)

@@ -100,7 +100,12 @@ def folder_of(model: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to be played and where its trace goes."""
+    """One episode to be played and where its trace goes: in a folder ``variant``, where it is begun
+    in several ways.
+
+    ``begins`` holds the ``note`` and ``history`` that it goes on from, and ``last_note``; it is
+    empty for a whole episode.
+    """
 
     condition: Condition
     instance: Instance
@@ -151,7 +156,8 @@ def plan(
     episodes: Sequence[Instance],
     conditions: Sequence[Condition] = CONDITIONS,
 ) -> list[Job]:
-    """Plan every condition on every instance, instance by instance, so that a run cut short is balanced.
+    """List a job for every condition on every instance, instance by instance, so that a run cut
+    short is balanced.
 
     Args:
         settings: of the player.

@@ -1,7 +1,9 @@
-"""One episode between a language model and the task: a pure state machine, and the trace that its replies are kept in.
+"""One episode between a language model and the task: a pure state machine, and the trace that
+stores its replies.
 
-:meth:`Session.next` gives the next request (or None when the episode is over) and :meth:`Session.feed` takes the reply
-to it: the same replies give the same requests, so resuming is replaying. What a round asks, what its history keeps, and
+:meth:`Session.next` gives the next request (or None when the episode is over) and
+:meth:`Session.feed` takes the reply to it: the same replies give the same requests, so resuming is
+replaying. The requests of a round, its history, and
 every line of the file: docs/method/traces.md.
 """
 
@@ -83,7 +85,12 @@ class Session:
 
     @checked
     def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
-        """Go on over a longer instance, of which the present one is the beginning."""
+        """Update the session to a longer instance that begins with the present one.
+
+        Args:
+            advice: Int[round, expert].
+            labels: Int[round].
+        """
         n_rounds = len(self.labels)
         is_same = np.array_equal(advice[:n_rounds], self.advice)
         is_same = is_same and np.array_equal(labels[:n_rounds], self.labels)
@@ -206,7 +213,9 @@ class TraceFile:
             undo.pop_all()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line and fsync it; on a full disk nothing of it is left and an InputError says so."""
+        """Write one line and fsync it; on a full disk the line is removed and an InputError is
+        raised.
+        """
         data = line_of(record)
         length = os.fstat(self._file).st_size
         with self._writing(), ExitStack() as undo:
@@ -218,7 +227,7 @@ class TraceFile:
             undo.pop_all()
 
     def close(self) -> None:
-        """Let another process write the trace."""
+        """Close the file, so that another process can write the trace."""
         os.close(self._file)
 
     @contextmanager
@@ -260,7 +269,7 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 def is_longer(
     path: Path, lines: Sequence[Mapping[str, Any]], wanted_header: Mapping[str, Any]
 ) -> bool:
-    """Return whether a header wants more rounds of the instance of a trace, and nothing else.
+    """Return whether a header differs from a trace only by more rounds of its instance.
 
     Args:
         path: of the trace, for the refusal.
@@ -348,7 +357,7 @@ def _rounds_of(instance: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[
 def replay(
     session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None
 ) -> str | None:
-    """Feed recorded replies to a session.
+    """Call a session with recorded replies.
 
     Args:
         session: at its start.
@@ -357,8 +366,8 @@ def replay(
         rounds: how many rounds are replayed; all when None.
 
     Returns:
-        How the episode ended, as in the trace. "refused" is where a server refused the next request, None where the
-        episode was cut off.
+        How the episode ended, as in the trace. "refused" is where a server refused the next
+        request, None where the episode was cut off.
     """
     end: str | None = None
     for number, record in enumerate(records, 2):

@@ -45,8 +45,9 @@ class _OverBudgetError(Exception):
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run did (so far, where the ``progress`` function is given it): calls made now, calls found on disk, tokens
-    of the calls made now; cost and seconds once it has ended."""
+    """What a run did (so far, in calls of ``progress``): calls made now, calls found on disk,
+    tokens of the calls made now; cost and seconds once it has ended.
+    """
 
     episodes: int
     finished: int = 0
@@ -102,15 +103,17 @@ def run(
     Args:
         jobs: what is played, in this order.
         folder: where the traces go.
-        where: a server, or anything else that answers.
+        where: a server, or another backend.
         prices: of tokens.
         progress: called after every call and finished episode.
         malformed_limit: stop when the first so many answers are all malformed; 0 never stops.
-        budget: stop before all calls of the run, those on disk among them, cost more: in the currency of ``prices``, or
-            in tokens where there are none. Of calls on disk counts what the server said that they took.
+        budget: stop before all calls of the run, those on disk among them, cost more: in the
+            currency of ``prices``, or in tokens where there are none. Calls on disk count by the
+            server's record of their tokens.
 
     Raises:
-        InputError: what docs/method/traces.md says; what was recorded is safe, and the same call resumes.
+        InputError: as in docs/method/traces.md; what was recorded is safe, and the same call
+            resumes.
     """
     require(bool(jobs), "nothing to run: the plan is empty")
     settings = jobs[0].settings
@@ -176,7 +179,12 @@ class _Budget:
                 self.settle(0.0, _usage_tokens(record.get("usage")))
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
-        """Set aside the most that a call can cost; None where less than that is left."""
+        """Set aside the most that a call can cost; None where less than that is left.
+
+        Args:
+            messages: of the request.
+            longest: tokens of the longest answer.
+        """
         n_bytes = sum(len(message["content"].encode()) + 16 for message in messages)
         bound = self.prices.cost(n_bytes, 0, longest)
         if self.spent + self._in_flight + bound > self.most:
@@ -189,8 +197,8 @@ class _Budget:
 
         Args:
             bound: what was set aside for it.
-            tokens: prompt, cached and completion tokens: (0, 0, 0) where the server says nothing, None where there
-                was no answer.
+            tokens: prompt, cached and completion tokens: (0, 0, 0) where the server does not report
+                them, None where there was no answer.
         """
         self._in_flight -= bound
         if tokens is not None:
@@ -215,7 +223,13 @@ class _Playing:
         self.state = replace(self.state, **counts)
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
-        """Play by workers that share the jobs; the first exception of any cancels the others and is raised."""
+        """Play by workers that share the jobs; the first exception of any worker cancels the rest
+        and is raised.
+
+        Args:
+            jobs: what is played.
+            prices: of tokens.
+        """
         start = time.monotonic()
         waiting = iter(jobs)
         workers: list[asyncio.Task[None]] = []
@@ -295,11 +309,11 @@ class _Playing:
         Args:
             job: the episode.
             session: its state machine.
-            request: what is asked.
+            request: what is sent.
             trace: where the answer goes.
 
         Returns:
-            "overflow" where the request no longer fits into the context, else None.
+            "overflow" where the request no longer fits into the context; None otherwise.
         """
         seed = request.seed(job.instance.name)
         place = {"round": request.round, "turn": request.turn}
@@ -341,7 +355,16 @@ class _Playing:
         return None
 
     async def _ask(self, job: Job, request: Request, seed: int) -> players.Reply:
-        """Ask within the budget."""
+        """Return the backend's reply, within the budget.
+
+        Args:
+            job: the episode.
+            request: what is sent.
+            seed: of the draws.
+
+        Raises:
+            _OverBudgetError: the call might cost more than is left.
+        """
         if self.budget is None:
             return await self.backend.ask(request.messages, job.condition, request.turn, seed)
         bound = self.budget.reserve(request.messages, job.settings.longest_answer or 0)
@@ -359,10 +382,10 @@ class _Playing:
 def trace_record(
     request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply
 ) -> dict[str, Any]:
-    """Return a line of the trace; what the server said about its reply is kept as it came.
+    """Return a line of the trace; the server's record of its reply is stored unchanged.
 
     Args:
-        request: what was asked.
+        request: what was sent.
         seed: that was sent.
         reply: what was answered.
         answer: what was read from it.
@@ -414,9 +437,11 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int) -> To
 
 
 def _usage_tokens(usage: Any) -> tuple[int, int, int]:
-    """Return ``(prompt, cached among them, completion)`` tokens of a server's usage record; zero where it says nothing.
+    """Return ``(prompt, cached among them, completion)`` tokens of a server's usage record; zero
+    where it lacks them.
 
-    OpenAI and vLLM report cached tokens in ``prompt_tokens_details``, DeepSeek as ``prompt_cache_hit_tokens``.
+    OpenAI and vLLM report cached tokens in ``prompt_tokens_details``, DeepSeek as
+    ``prompt_cache_hit_tokens``.
     """
     if not isinstance(usage, dict):
         return 0, 0, 0
@@ -428,7 +453,7 @@ def _usage_tokens(usage: Any) -> tuple[int, int, int]:
 
 
 def counted(value: Any) -> int:
-    """Return a count that somebody else wrote; 0 for what is no count.
+    """Return a count from another program; 0 for what is no count.
 
     >>> [counted(value) for value in (12, "12", 3.0, None, float("nan"), 10**400, -1, [1])]
     [12, 12, 3, 0, 0, 0, 0, 0]

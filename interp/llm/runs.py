@@ -20,17 +20,20 @@ class LLMRun:
     """One episode that a language model played.
 
     Attributes:
-        model, served: its name as asked for; the names that the server gave.
+        model, served: the requested name; the names that the server reported.
         regime, index: which instance.
         advice, labels: Int[round, expert], Int[round]: the whole instance.
-        accuracies, eta: Float[expert] and the instance's learning rate of weighted majority; None where not known.
-        predictions: Float[round played]: 0, 1, or NaN where missing; fewer than the instance's rounds when the
-            episode ended early.
+        accuracies, eta: Float[expert] and the instance's learning rate of weighted majority; None
+            where not known.
+        predictions: Float[round played]: 0, 1, or NaN where missing; fewer than the instance's
+            rounds when the episode ended early.
         notes: the note after each round played; None where there are none.
-        ended: "complete", "overflow" (context full), "refused" (a server refused its next request) or "unfinished".
-        calls, malformed, embedded: calls made, and how many answers were malformed, or stood among other words.
-        prompt_tokens: Float[round played], prompt tokens of the last call of each round (the context it filled);
-            NaN where not known.
+        ended: "complete", "overflow" (context full), "refused" (a server refused its next request)
+            or "unfinished".
+        calls, malformed, embedded: calls made, and how many answers were malformed, or stood among
+            other words.
+        prompt_tokens: Float[round played], prompt tokens of the last call of each round (the
+            context it filled); NaN where not known.
         seconds: seconds per call, mean; NaN where not known.
         wording, prompt: which prompts, and the system prompt; "" where it is not known.
         again: predictions of further plays of the instance, where one of several was chosen.
@@ -81,8 +84,12 @@ class LLMRun:
 
     @property
     def reliability(self) -> NDArray[np.float64]:
-        """How reliable each expert is: its accuracy where that is known, else its share of right advice over the whole
-        instance (100 rounds tell the adversary of the anti-signal regime from the others, not two equal experts)."""
+        """How reliable each expert is: its accuracy where that is known, otherwise its share of
+        right advice over the whole instance.
+
+        100 rounds distinguish the adversary of the anti-signal regime from the remaining experts,
+        but not two equal experts.
+        """
         if self.accuracies is not None and self.accuracies.ndim == 1:
             return self.accuracies
         return np.asarray((self.advice == self.labels[:, None]).mean(axis=0))

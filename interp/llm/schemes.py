@@ -1,8 +1,10 @@
-"""What is said in a round: two framings, three protocols, and the JSON of every turn (paper, appendix F.3).
+"""The messages of a round: two framings, three protocols, and the JSON of every turn (paper,
+appendix F.3).
 
-A *framing* is surface language only: "online" says 0 and 1, "weather" says rainy (0) and sunny (1). A *protocol* says
-what the model carries from round to round: a growing conversation (``no-note``), that and a note (``note``), or the
-note alone (``note-only``). The JSON keys are an interface, identical to the paper's.
+A *framing* is surface language only: "online" writes 0 and 1, "weather" writes rainy (0) and sunny
+(1). A *protocol* defines what the model carries from round to round: a growing conversation
+(``no-note``), that and a note (``note``), or the note alone (``note-only``). The JSON keys are an
+interface, identical to the paper's.
 """
 
 from __future__ import annotations
@@ -66,12 +68,13 @@ class Condition:
     def question(self, turn: Turn, advice: Sequence[int], note: str, label: int) -> Message:
         """Return the user message that asks for a prediction, or reveals the outcome.
 
-        It holds the note where there is one; the outcome then comes with the note and the advice (paper, F.3).
+        It holds the note where there is one; the outcome then comes with the note and the advice
+        (paper, F.3).
 
         Args:
-            turn: what is asked for.
-            advice: Int[expert].
-            note: the player's own, of the last round.
+            turn: which answer is requested.
+                advice: Int[expert].
+                note: the player's note of the last round.
             label: the outcome.
         """
         words = _WORDS[self.framing]
@@ -88,7 +91,12 @@ class Condition:
 
     @checked
     def retry_message(self, turn: Turn, problem: str) -> Message:
-        """Return the user message after a malformed answer (ours: the paper has none)."""
+        """Return the user message after a malformed answer (ours: the paper has none).
+
+        Args:
+            turn: which answer is requested.
+            problem: what was wrong with the answer.
+        """
         value = '"<short text>"' if turn == "note" else _WORDS[self.framing]["choice"]
         expected = f'{{"{turn}": {value}}}'
         return user_message({"turn_type": "retry", "problem": problem, "expected_output": expected})
@@ -136,10 +144,12 @@ def user_message(body: Mapping[str, object]) -> Message:
 
 @dataclass(frozen=True)
 class ParsedReply:
-    """What a reply said: ``value`` (0 or 1, or the note), or ``problem`` where it could not be read.
+    """The content of a reply: ``value`` (0 or 1, or the note), or ``problem`` where it could not be
+    read.
 
-    ``strict`` is True where the reply was the JSON object alone with the one key asked for, ``embedded`` where other
-    words stood around the object ("Sure! {...}"). What else is read: docs/method/traces.md.
+    ``strict`` is True where the reply was a JSON object with only the right key, ``embedded`` where
+    further words stood around the object ("Sure! {...}"). What is also accepted:
+    docs/method/traces.md.
     """
 
     value: int | str | None
@@ -183,7 +193,7 @@ def read_answer(
 
     Args:
         condition: how outcomes are written.
-        turn: what was asked for.
+        turn: which answer was requested.
         text: the reply.
         finish_reason: why it ended; "length" is the token limit.
     """
@@ -211,10 +221,11 @@ def read_answer(
 
 
 def find_object(text: str) -> tuple[Any, bool, bool]:
-    """Find the JSON value in a reply, beside thoughts and other words.
+    """Find the JSON value in a reply, among thoughts and other words.
 
     Returns:
-        The value (None where there is none), whether it stands alone, and whether it stands among other words.
+        The value (None where there is none), whether it stands alone, and whether it stands among
+        other words.
     """
     body = _object_in(text)
     if body is not None:
@@ -262,7 +273,7 @@ def _read_note(value: Any) -> tuple[str | None, bool, str]:
 
 
 def _read_prediction(condition: Condition, value: Any) -> tuple[int | None, bool, str]:
-    """Return an outcome, whether it is written as asked, and what is wrong with it."""
+    """Return an outcome, whether it is written as requested, and what is wrong with it."""
     words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
     is_word = isinstance(value, int | str) and not isinstance(value, bool)
@@ -289,9 +300,14 @@ RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
 def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, Any]:
-    """Return the request fields that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`.
+    """Return the request fields that make the server enforce the answer's form.
 
     A grammar (GBNF, of llama.cpp) bounds the note's length so that a small model ends it.
+
+    Args:
+        kind: one of :data:`RESPONSE_FORMATS`.
+        condition: how outcomes are written.
+        turn: which answer is requested.
     """
     value: dict[str, Any] = {"type": "string"}
     if turn == "prediction":
@@ -355,7 +371,9 @@ _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8:
 
 @checked
 def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
-    """Return all four of our prompts, by scheme: the texts in ``prompts`` beside this file, filled in."""
+    """Return all four of our prompts, by scheme: the texts in the folder ``prompts`` of this
+    package, filled in.
+    """
     *first_names, last_name = [f"Expert {letter}" for letter in expert_letters(n_experts)]
     names = f"{', '.join(first_names)} and {last_name}"
     values = {

@@ -137,8 +137,10 @@ def references(
     Args:
         episodes: what they predict.
         others: predictors by name.
-        know_accuracies: whether the accuracies of experts are known; else the oracle is left out.
-        etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
+        know_accuracies: whether the accuracies of experts are known; if not, the oracle is left
+            out.
+        etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when
+            None.
 
     Returns:
         Kind ("baseline" or "model"), name, regret Float[episode, round] and accuracy of each.
@@ -178,7 +180,13 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
 def _final(
     members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int
 ) -> dict[str, Any]:
-    """Return the final row of one group, by its runs and their regrets."""
+    """Return the final row of one group.
+
+    Args:
+        members: its runs.
+        regrets: of the runs, Float[round] each.
+        seed: seed of the bootstrap.
+    """
     ends = []
     rows = []
     for run, regret in zip(members, regrets, strict=True):
@@ -220,7 +228,13 @@ def _final(
 def _curve(
     regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int
 ) -> pd.DataFrame:
-    """Return mean, std and interval of each round over the runs that got there."""
+    """Return mean, std and interval of each round over the runs that got there.
+
+    Args:
+        regrets: of the runs, Float[round] each.
+        names: columns with one value.
+        seed: seed of the bootstrap.
+    """
     parts = []
     start = 0
     for end in sorted({len(regret) for regret in regrets} - {0}):
@@ -272,7 +286,9 @@ def write_tables(
 
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
-    """Return the final table for a terminal: one row per group, both treatments of missing predictions beside it."""
+    """Return the final table for a terminal: one row per group, with both treatments of missing
+    predictions.
+    """
     require_columns(
         "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
     )
@@ -300,7 +316,7 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number(value: float, digits: int) -> str:
-    """Write a number, or nothing where there is none."""
+    """Format a number; "" where there is none."""
     return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
@@ -323,10 +339,10 @@ class NoteTable:
         }
 
     def final(self) -> pd.DataFrame:
-        """Summarise the last notes of each group.
+        """Compute a summary of the last notes of each group.
 
-        Columns are the words, the notes over the limit, and of readable notes how many count right and name the right
-        expert.
+        Columns are the words, the notes over the limit, and how many of the readable notes count
+        right and name the right expert.
         """
         measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
@@ -359,7 +375,7 @@ class NoteTable:
 
 @checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
-    """Analyse every note in ``runs``."""
+    """Score every note in ``runs``."""
     require(bool(runs), "no runs to analyse")
     rows: list[dict[str, object]] = []
     for run in runs:

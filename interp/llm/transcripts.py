@@ -1,7 +1,9 @@
-"""Turn rounds that anybody recorded into results that `interp llm score`, `notes` and `report` read.
+"""Turn rounds that anybody recorded into results that `interp llm score`, `notes` and `report`
+read.
 
-A file holds a table with a row a round, or chats as JSON lines (``{"messages": [{"role": ..., "content": ...}]}``)
-whose messages hold JSON objects. The user names the columns, or the keys of these objects: docs/method/traces.md.
+A file holds a table with a row a round, or chats as JSON lines (``{"messages": [{"role": ...,
+"content": ...}]}``) with JSON objects in the messages. The user names the columns, or the keys of
+these objects: docs/method/traces.md.
 """
 
 from __future__ import annotations
@@ -151,7 +153,13 @@ def _prompt_name(condition: Condition) -> str:
 
 
 def _open_chats(table: TextTable, outcome: str, note: str | None) -> TextTable:
-    """Return chats as a table with a row a round, a column for each key of their JSON objects."""
+    """Return chats as a table with a row a round, and a column for each key of their JSON objects.
+
+    Args:
+        table: a chat per row.
+        outcome: key of the truth.
+        note: key of the note; None where there is none.
+    """
     import pandas as pd
 
     rows = []
