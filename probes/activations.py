@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.core.algorithm import Episodes
@@ -185,6 +185,19 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
     if probed.site is None:
         return activation
     return activation[(slice(None), *probed.site.index(run.layout))]
+
+
+def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode round"] | None:
+    """Return where a run of a loop that halts did not take place: NaN at a point, in a round that took place.
+
+    What is carried is finite there; where an untrained copy overflows it is not.
+    """
+    if probed.hook is None:
+        return None
+    is_nan = _read_hook(run, probed, probed.hook).flatten(2).isnan().any(2)
+    is_finite = run.latents[:, 1:].flatten(2).isfinite().all(2)
+    absent = (is_nan & is_finite).numpy(force=True)
+    return absent if absent.any() else None
 
 
 def _select_written(

@@ -30,7 +30,14 @@ from interp.support.provenance import provenance
 from interp.support.session import session
 from interp.support.workers import one_thread
 from probes import estimators
-from probes.activations import ProbedSite, place, places, read, without_rounding
+from probes.activations import (
+    ProbedSite,
+    find_absent,
+    place,
+    places,
+    read,
+    without_rounding,
+)
 from probes.controls import ControlScore, Fitted, GroupedTargets, Kind, Problem
 from probes.estimators import LOGISTIC
 from probes.linear import RIDGE
@@ -240,6 +247,8 @@ def probe(
         return results
 
 
+_MOST_ABSENT = 0.5
+"""The share of rounds in which a run of an untrained copy's loop may not take place: one with more is no control."""
 _Copies = Sequence[tuple[Any, Sequence[TargetValues] | None]]
 
 
@@ -263,6 +272,12 @@ def _fit_run(
         seed: of the folds, the shuffles and the untrained copies.
         options: passed on to :func:`fit_targets`.
     """
+    absent = find_absent(run, where)
+    require(
+        absent is None or not absent.all(),
+        f"the run of the loop at {where.name!r} takes place in no round of these episodes; probe an earlier one",
+    )
+    targets = _leave_out(targets, absent)
     moments = sorted({target.when for target in targets})
     activations = {when: read(run, where, when) for when in moments}
     for array in activations.values():
@@ -274,14 +289,29 @@ def _fit_run(
     results: dict[int, ProbeResult] = {}
     for when, array in activations.items():
         indices = [i for i, target in enumerate(targets) if target.when == when]
+        its_targets = [targets[i] for i in indices]
         its_elsewhere = None if elsewhere is None else [elsewhere[i] for i in indices]
         its_copies = list(copies)
         for run_of_copy in untrained_copies:
-            its_copies.append((partial(_read_copy_at, run_of_copy, where, when), its_elsewhere))
-        its_targets = [targets[i] for i in indices]
+            of_copy = its_elsewhere
+            absent = None if where.hook is None else find_absent(run_of_copy(), where)
+            if absent is not None and absent.mean() <= _MOST_ABSENT:
+                of_copy = _leave_out(its_elsewhere or its_targets, absent)
+            its_copies.append((partial(_read_copy_at, run_of_copy, where, when), of_copy))
         fits = fit_targets(array, its_targets, copies=its_copies, site=where, seed=seed, **options)
         results.update(zip(indices, fits, strict=True))
     return [results[i] for i in range(len(targets))]
+
+
+def _leave_out(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetValues]:
+    """Return targets that count no (episode, round) of a mask; the same where there is none."""
+    if absent is None:
+        return targets
+    parts = []
+    for target in targets:
+        missing = absent if target.missing is None else target.missing | absent
+        parts.append(replace(target, missing=missing))
+    return parts
 
 
 def _read_copy_at(run_of_copy: Callable[[], Rollout], where: ProbedSite, when: When) -> Any:

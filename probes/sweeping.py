@@ -443,7 +443,8 @@ def _of_cell(
     x = filled(arrays[0], problem.sample.targets[0].missing)
     require(
         bool(np.isfinite(x).all()),
-        f"activations at {site} hold NaN or infinite values; a probe needs finite ones",
+        f"activations at {site} hold NaN or infinite values; a probe needs finite ones (runs of a loop that halts are "
+        "probed by probes.probe(model, episodes, sites=[...]), which leaves out those that did not take place)",
     )
     copies = []
     for array in arrays[1:]:

@@ -48,7 +48,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
 from interp.support.checks import checked, checked_fields, fit
-from interp.support.errors import require, require_known, theirs
+from interp.support.errors import InputError, require, require_known, theirs
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Effects(Result):
         outcomes: names of the last axis.
         seen: what each edit left at the sites that were watched, ``[episode, round edited, ...]``.
         counted: which episodes have both rounds; None where all do. Values of the remaining
-            episodes are NaN, and count in no mean.
+            episodes are NaN, and count in no mean, as those of an edit of a loop's run that did not
+            take place.
         participants: who played the episodes; intervals are over them.
     """
 
@@ -80,10 +81,27 @@ class Effects(Result):
         """Edited minus unpatched."""
         return self.values - self.unpatched
 
+    def require_taken(self, analysis: str) -> Effects:
+        """Return the effects, unless an edit was of a loop's run that did not take place in an episode and round.
+
+        Args:
+            analysis: what counts all of them, in words.
+        """
+        is_void = self.values.isnan().any(-1) & ~self.unpatched.isnan().any(-1)
+        n_void = is_void.flatten(1).sum(1)
+        if n_void.any():
+            worst = int(n_void.argmax())
+            raise InputError(
+                f"{self.edits[worst]!r} edits runs that did not take place in {int(n_void[worst])} of "
+                f"{is_void[0].numel()} pairs of episode and round, and {analysis} counts all; take an earlier run of "
+                "the loop, or patching.sweep, which leaves those episodes out"
+            )
+        return self
+
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """Return one row per edit, round and outcome, the largest mean effect first, with its 95 % interval."""
-        mean, low, high = self._summarize(seed)
+        mean, low, high, n_episodes = self._summarize(seed)
         names = [
             (edit, *rounds, outcome)
             for edit in self.edits
@@ -91,28 +109,32 @@ class Effects(Result):
             for outcome in self.outcomes
         ]
         frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
-        if self.counted is not None:
-            n_episodes = self.counted.sum(0).tolist()
-            n_by_rounds = dict(zip(self.rounds, n_episodes, strict=True))
-            pairs = zip(frame["edited"], frame["read"], strict=True)
-            frame["n_episodes"] = [n_by_rounds[pair] for pair in pairs]
+        if n_episodes.min() < self.values.shape[1]:
+            frame["n_episodes"] = n_episodes.repeat(len(self.outcomes))
         frame["effect"] = mean.reshape(-1)
         frame["effect_low"] = low.reshape(-1)
         frame["effect_high"] = high.reshape(-1)
         return by_size(frame)
 
-    def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return means and ends of intervals, ``[edit, round, outcome]`` each, over the episodes that count."""
+    def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return means and ends of intervals, ``[edit, round, outcome]`` each, and of how many episodes each is."""
         effects = self.effects.double().movedim(1, 0).numpy(force=True)
-        if self.counted is None:
-            return bootstrap_mean(effects, seed=seed, participants=self.participants)
-        by_round = []
-        for i, episodes in enumerate(self.counted.numpy(force=True).T):
-            players = None if self.participants is None else self.participants[episodes]
-            summary = bootstrap_mean(effects[episodes, :, i], seed=seed, participants=players)
-            by_round.append(summary)
-        means, lows, highs = zip(*by_round, strict=True)
-        return np.stack(means, 1), np.stack(lows, 1), np.stack(highs, 1)
+        is_counted = ~np.isnan(effects).any(-1)
+        n_episodes = is_counted.sum(0)
+        if is_counted.all():
+            summary = bootstrap_mean(effects, seed=seed, participants=self.participants)
+            return (*summary, n_episodes)
+        bounds = np.full((3, *effects.shape[1:]), np.nan)
+        for i in range(len(self.rounds)):
+            patterns, edits = np.unique(is_counted[:, :, i], axis=1, return_inverse=True)
+            for which, episodes in enumerate(patterns.T):
+                if not episodes.any():
+                    continue
+                players = None if self.participants is None else self.participants[episodes]
+                of_pattern = effects[episodes, :, i][:, edits.ravel() == which]
+                summary = bootstrap_mean(of_pattern, seed=seed, participants=players)
+                bounds[:, edits.ravel() == which, i] = summary
+        return (*bounds, n_episodes)
 
     def _draw(self, figures: Any) -> Any:
         """Draw a heat map of the mean size of effects, by edit and round; by rounds after the edit where several."""

@@ -331,7 +331,7 @@ def graded(
     of_state = outcome.key == "state"
     effects = run(
         Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
-    )
+    ).require_taken("an interchange")
     patched, plain = effects.values[0].numpy(force=True), effects.unpatched.numpy(force=True)
     values_before, values_goal = counterfactual
     if of_state:

@@ -555,13 +555,13 @@ def effect_map(
     )
     points = every_site(model, layout, components, None)
     plain, effect, (before, after) = swap.whole(points)
-    total = float((effect**2).sum())
+    total_by_row = (effect**2).sum(1)
     places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
     positions = tuple(dict.fromkeys(place for of_point in places for place in of_point))
     shares = np.full((len(points), len(positions)), np.nan)
     cells: list[tuple[int, int]] = []
     edits: dict[str, list[Edit]] = {}
-    for row, point in enumerate(points if total > 0 else ()):
+    for row, point in enumerate(points if total_by_row.any() else ()):
         for place in places[row]:
             site = replace(point, position=place or None)
             if swap.routes.is_between(site):
@@ -574,10 +574,12 @@ def effect_map(
         if runs_from(model):
             # The rounds of an edit are those of the base up to its layer.
             known = {Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points}
-        moves = swap.run(edits, known=known)[0] - plain
-        along = (moves * effect).sum((1, 2)).numpy(force=True)
-        for cell, size in zip(cells, along, strict=True):
-            shares[cell] = size / total
+        moves = swap.run(edits, known=known, counts_all=False)[0] - plain
+        along = (moves * effect).sum(2)
+        totals = total_by_row.masked_fill(along.isnan(), 0).sum(1)
+        sizes = (along.nansum(1) / totals).tolist()
+        for cell, size in zip(cells, sizes, strict=True):
+            shares[cell] = size
     cause = tuple(map(str, swap.causes))
     settings = {**swap.settings, "n_pairs": len(effect)}
     return EffectMap(
@@ -653,8 +655,9 @@ class _Swap:
         edits: dict[str, list[Edit]],
         watched: Sequence[Site] = (),
         known: Mapping[Site, Tensor] | None = None,
+        counts_all: bool = True,
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Run edits of the base's rounds.
+        """Run edits of the base's rounds, all of which must take place where ``counts_all``.
 
         Returns:
             Outcomes ``[edit, row, value]``, and what is then at the watched sites.
@@ -670,6 +673,8 @@ class _Swap:
             known=known or {},
         )
         effects = run(experiment)
+        if counts_all:
+            effects.require_taken("mediation")
         return effects.values.flatten(1, 2), effects.seen
 
     def whole(

@@ -71,6 +71,16 @@ from interp.support.provenance import provenance
 
 _NO_GAP = 1e-12  # two runs that differ by less do not differ
 _RESTORES = 0.01  # a site that restores less of the difference restores none
+_ADDRESS = ("site", "component", "layer", "head", "position")
+_NUMBERS = (
+    "effect",
+    "effect_low",
+    "effect_high",
+    "p_value",
+    "fraction",
+    "fraction_low",
+    "fraction_high",
+)
 _MOST_DRAWN = 24  # sites of a sweep over several rounds that a picture shows
 _Sites = Site | str | Sequence[Site | str]
 
@@ -81,7 +91,8 @@ class PatchingResult(Result):
     """Effects of patching each site separately, in one round.
 
     Attributes:
-        values: the metric of the patched runs.
+        values: the metric of the patched runs; NaN in an episode in which a site's run of a loop did not take place,
+            which then counts in no mean of that site.
         base: the metric of the run that is patched.
         source: the metric of the run that activations are taken from.
         participants: who played the episodes; where several are of one, the table counts their
@@ -118,13 +129,49 @@ class PatchingResult(Result):
                 f"clean and corrupted runs do not differ in {self.metric} at round {self.read_round}, so there is no "
                 "gap to take a fraction of; use effects, another metric, or a later read_round"
             )
-        return self.effects.mean(-1) / self.gap
+        gaps = (self.source - self.base).expand_as(self.effects)
+        of_counted = gaps.masked_fill(self.effects.isnan(), torch.nan).nanmean(-1)
+        return self.effects.nanmean(-1) / of_counted
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """Return one row per site, the largest effect first: effect and fraction with 95 % intervals, p-value."""
+        is_counted = ~self.values.isnan()
+        frames: list[pd.DataFrame] = []
+        for episodes in is_counted.unique(dim=0):
+            sites = (is_counted == episodes).all(1)
+            frame = self._select(sites, episodes)._list_rows(seed)
+            frames.append(frame.set_index(np.flatnonzero(sites.numpy(force=True))))
+        return by_size(pd.concat(frames).sort_index())
+
+    def _select(self, sites: Tensor, episodes: Tensor) -> PatchingResult:
+        """Return the result of some sites in some episodes, by masks."""
+        players = self.participants
+        if players is not None:
+            players = players[episodes.numpy(force=True)]
+        return replace(
+            self,
+            sites=tuple(self.sites[i] for i in sites.nonzero()[:, 0].tolist()),
+            values=self.values[sites][:, episodes],
+            base=self.base[episodes],
+            source=self.source[episodes],
+            participants=players,
+        )
+
+    def _list_rows(self, seed: int) -> pd.DataFrame:
+        """Return one row per site, of sites that all count the same episodes."""
         index = pd.DataFrame({"site": [str(site) for site in self.sites]})
-        for part in ("component", "layer", "head", "position"):
+        for part in _ADDRESS[1:]:
             index[part] = [getattr(site, part) for site in self.sites]
+        index = index.assign(
+            metric=self.metric,
+            direction=self.direction,
+            round=self.round,
+            read=self.read_round,
+            propagate=self.propagate,
+            n_episodes=self.values.shape[1],
+        )
+        if not self.values.shape[1]:
+            return index.assign(**dict.fromkeys(_NUMBERS, np.nan))
         values, base, source = self._of_players()
         statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
@@ -144,15 +191,7 @@ class PatchingResult(Result):
             samples = (weights @ effects.T) / of_gap[:, None]
             frame["fraction"] = effects.mean(1) / gaps.mean()
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
-        frame = frame.assign(
-            metric=self.metric,
-            direction=self.direction,
-            round=self.round,
-            read=self.read_round,
-            propagate=self.propagate,
-            n_episodes=self.values.shape[1],
-        )
-        return by_size(frame)
+        return frame[[*_ADDRESS, *_NUMBERS, *index.columns[len(_ADDRESS) :]]]
 
     def _of_players(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return values, base and source, with the mean of every participant's episodes where one has several."""
@@ -181,7 +220,7 @@ class PatchingResult(Result):
         if not patched:
             known = {site.component for site in self.sites}
             raise unknown_name("patched component", component, known)
-        numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)
+        numbers = self.fractions() if value == "fraction" else self.effects.nanmean(-1)
         rows = [_row_name(self.sites[i]) for i in patched]
         columns = [self.sites[i].position or "all" for i in patched]
         series = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns])
@@ -221,8 +260,8 @@ class PatchingResult(Result):
     @property
     def best(self) -> tuple[Site, float]:
         """The site that carries most of the difference, and its share of it."""
-        means = self.effects.mean(-1)
-        first = int((means * self.gap).argmax())
+        means = self.effects.nanmean(-1)
+        first = int((means * self.gap).nan_to_num(-torch.inf).argmax())
         return self.sites[first], float(means[first]) / self.gap
 
     @property
@@ -285,7 +324,7 @@ class RoundsResult(Result):
     def _draw(self, figures: Any) -> Any:
         """Draw the effects of the sites that matter most, by the round that is patched."""
         first = self.by_round[0]
-        means = {result.round: result.effects.mean(-1) for result in self.by_round}
+        means = {result.round: result.effects.nanmean(-1) for result in self.by_round}
         columns = {round: of_sites.numpy(force=True) for round, of_sites in means.items()}
         table = pd.DataFrame(columns, index=[str(site) for site in first.sites])
         largest = table.abs().max(axis=1).rank(method="first", ascending=False)

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from interp.core.machine import Machine, runs_from
-from interp.interventions.sites import Site, tile
+from interp.interventions.sites import Site, mark_absent, tile
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import replay, run_round
@@ -354,4 +354,5 @@ class _Patches:
         # Attention over a window has fewer keys, too.
         source = source[..., : activation.shape[-1]]
         parts = activation.unflatten(0, (len(self.cells), len(source)))
-        return torch.where(mask, source.to(parts.dtype), parts).flatten(0, 1)
+        put = mark_absent(source.to(parts.dtype), parts)
+        return torch.where(mask, put, parts).flatten(0, 1)

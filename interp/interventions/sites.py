@@ -418,8 +418,16 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
     return replace(site, kind=kind)
 
 
+def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
+    """Return what is put in the place of an activation, infinite where both are of runs that did not take place."""
+    return new.masked_fill(new.isnan() & activation.isnan(), torch.inf)
+
+
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """Return a copy of an activation with new values at the site.
+
+    Where a run of a loop did not take place, which is NaN, infinity says that something was to
+    be put.
 
     Args:
         activation: ``[batch, ...]``.
@@ -429,8 +437,10 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
     """
     changed = activation.clone()
     new = fit("what is written", new, Tensor)
+    place = site.index(layout)
     try:
-        changed[site.index(layout)] = new.to(changed.dtype)
+        changed[place] = new.to(changed.dtype)
+        changed[place] = mark_absent(changed[place], activation[place])
     except (IndexError, RuntimeError):
         raise InputError(
             f"what is written at {str(site)!r} has shape {tuple(new.shape)}: no fit to activations "

@@ -2,6 +2,7 @@
 
     cell        ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` and their cells: what is carried by layer, the gates as points
     loop        a block that is applied several times in a round
+    depth       a block whose every run is a round, of a question that is heard once
     hrm         HRM-Text of ``transformers``: two stacks that run in nested cycles
     thoughts    GPT-2 whose last hidden state is the next input (Coconut), with its cache
     state_space Mamba of ``transformers``: its states and the last inputs of its convolutions

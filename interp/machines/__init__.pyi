@@ -1,8 +1,11 @@
 """What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
+from interp.machines.drawn_starts import over_starts as over_starts
+from interp.machines.drawn_starts import starts as starts
 from interp.machines.recurrent import Said as Said
 from interp.machines.recurrent import agent as agent
 from interp.machines.recurrent import cell as cell
+from interp.machines.recurrent import depth as depth
 from interp.machines.recurrent import loop as loop
 from interp.machines.recurrent import read_agent as read_agent
 from interp.machines.sequences import hrm as hrm

@@ -1,9 +1,9 @@
 """Recurrent machines of others: cells and layers, a block that loops, the LSTM of an agent.
 
 :func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells, :func:`loop` a block that is applied
-several times in a round, :func:`agent` what ``sb3-contrib`` trained. Each takes two functions of the user's, what the
-model hears of a round and how its prediction is read; :class:`Said` says a round as numbers where a model has no input
-format of its own.
+several times in a round, :func:`depth` one whose every run is a round, :func:`agent` what ``sb3-contrib`` trained. Each
+takes two functions of the user's, what the model hears of a round and how its prediction is read; :class:`Said` says a
+round as numbers where a model has no input format of its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from interp.core import catalog
 from interp.core.machine import Channel
 from interp.core.task import Task
 from interp.model.adapted import AdaptedMachine, adapt
-from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.checks import CLOSE
+from interp.model.layout import EncodedRounds, RoundLayout, add_axes
 from interp.model.opened import gates
+from interp.model.rollout import rollout
 from interp.model.taps import Point
 from interp.support.checks import (
     MOST_GB,
@@ -254,9 +257,7 @@ def loop(
         inject: ``(module, z, heard)`` to what the block is given; their sum when None.
     """
     integer("cycles", cycles, 1)
-    require(len(shape) in (1, 2), f"shape is (width,) or (pos, width), got {shape}")
-    names = [name for name, _ in module.named_modules() if name]
-    require(block in names, f"block {block!r} must name a submodule; there are {', '.join(names)}")
+    axes, labels = _find_places(module, block, shape)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         z, heard = carried["z"], hear(module, fed)
@@ -267,15 +268,113 @@ def loop(
             z = refine(entered)
         return scores, {"z": z}
 
-    has_positions = len(shape) == 2
-    axes = "pos" if has_positions else ""
-    labels = tuple(f"z_{i + 1}" for i in range(shape[0])) if has_positions else ()
     points = {
         "entered": Point(block, of="input", times=cycles, axes=axes, labels=labels),
         "cycle": Point(block, times=cycles, axes=axes, labels=labels),
     }
     options = with_points(options, points)
     return adapt(module, task, step=step, channels=[Channel("z", shape)], **options)
+
+
+def _find_places(
+    module: nn.Module, block: str, shape: tuple[int, ...]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the axes and labels of what a block gives, in a state of that shape; refuse a block that is none."""
+    require(len(shape) in (1, 2), f"shape is (width,) or (pos, width), got {shape}")
+    names = [name for name, _ in module.named_modules() if name]
+    require(block in names, f"block {block!r} must name a submodule; there are {', '.join(names)}")
+    if len(shape) == 1:
+        return "", ()
+    return "pos", Channel("z", shape).labels
+
+
+@checked
+def depth(
+    module: nn.Module,
+    task: str | Task | RoundLayout,
+    *,
+    shape: tuple[int, ...],
+    hear: _Hear,
+    read: _Read,
+    core: str = "core",
+    heard: tuple[int, ...] | None = None,
+    begin: Callable[[Any, Tensor], Tensor] | None = None,
+    inject: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
+    gate: Callable[[Any, Tensor], Tensor] | None = None,
+    cycles: int = 1,
+    whole: Callable[[Any, Any], Tensor] | None = None,
+    **options: Any,
+) -> AdaptedMachine:
+    """Make a machine of a module that thinks about one question: every recurrence is a round.
+
+    The question is heard in the first round and carried; what later rounds say is not heard. Each round runs the block
+    once, from the state that the one before left, and predicts from what it gives. Rounds beyond those that the module
+    was trained with are only more rounds. One is made in docs/method/kinds-of-machine.md.
+
+    Args:
+        module: with a submodule ``core``.
+        task, options: as ``interp.adapt`` takes them.
+        shape: of the state, without the batch axis: ``(width,)``, or ``(pos, width)``.
+        hear: ``(module, fed)`` to what the question gives the block in every round, ``[batch, *heard]``.
+        read: ``(module, z, fed)`` to scores, from the state after this round's recurrence, ``[batch, *shape]``.
+        core: name of the submodule; it takes a tensor, and returns one of the state's shape.
+        heard: the shape of what ``hear`` gives; that of the state when None.
+        begin: ``(module, heard)`` to the state before the first recurrence; ``initial=``, or zeros, when None.
+        inject: ``(module, z, heard)`` to what the block is given; their sum when None.
+        gate: ``(module, z)`` to what the module says of whether it is done, ``[batch]``: a channel, "gate", beside the
+            prediction, which no later round reads.
+        cycles: how many recurrences ``whole`` runs.
+        whole: ``(module, fed)`` to the scores of the module's own pass over the question; the machine is refused where
+            its round ``cycles`` gives others.
+    """
+    integer("cycles", cycles, 1)
+    axes, labels = _find_places(module, core, shape)
+
+    def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        z, n_before = carried["z"], carried["cycle"]
+        is_first = n_before[:, 0] < 0.5
+        question = hear(module, fed)
+        question = torch.where(add_axes(is_first, question.ndim), question, carried["heard"])
+        if begin is not None:
+            z = torch.where(add_axes(is_first, z.ndim), begin(module, question), z)
+        entered = z + question if inject is None else inject(module, z, question)
+        z = module.get_submodule(core)(entered)
+        after = {"z": z, "heard": question, "cycle": n_before + 1}
+        if gate is not None:
+            after["gate"] = gate(module, z).reshape(-1, 1)
+        return read(module, z, fed), after
+
+    channels = [Channel("z", shape), Channel("heard", heard or shape), Channel("cycle", (1,))]
+    if gate is not None:
+        channels.append(Channel("gate", (1,)))
+    points = {
+        "entered": Point(core, of="input", axes=axes, labels=labels),
+        "recurrence": Point(core, axes=axes, labels=labels),
+    }
+    options = with_points(options, points)
+    machine = adapt(module, task, step=step, channels=channels, **options)
+    if whole is not None:
+        _require_own_pass(machine, cycles, whole)
+    return machine
+
+
+def _require_own_pass(
+    machine: AdaptedMachine, cycles: int, whole: Callable[[Any, Any], Tensor]
+) -> None:
+    """Refuse a machine whose last round of ``cycles`` predicts something else than the module's own pass."""
+    episodes = catalog.get(machine.layout.task).sample_for(machine, 4, cycles, 0)
+    run = rollout(machine, episodes)
+    with torch.no_grad():
+        scores = whole(machine.module, run.fed.at(0))
+    if machine.output == "logits":
+        scores = scores.softmax(-1)
+    expected = machine.layout.prediction(scores)
+    gap = float((run.predictions[:, -1] - expected).abs().max())
+    require(
+        gap <= CLOSE.get(machine.dtype, 1e-2),
+        f"round {cycles} of {machine.name!r} predicts other numbers than whole=, by up to {gap:.2g}: what is heard, "
+        "injected or read is not what the module's own pass takes, or cycles is another number",
+    )
 
 
 class Actor(nn.Module):

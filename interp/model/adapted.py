@@ -23,6 +23,8 @@ to the next one (``channels``) and which of its submodules to look into (``point
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -42,13 +44,13 @@ from interp.model.carried import append_rows, pack, unpack
 from interp.model.checks import CLOSE, TRUSTED, check_machine
 from interp.model.drawing import draw_anew, reset_parameters
 from interp.model.hooked import HookedMachine
-from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.layout import EncodedRounds, RoundLayout, add_axes
 from interp.model.locks import DefaultDtype, exclusive, lock_of
 from interp.model.opened import OpenedCell, gates
 from interp.model.outside import OutsideReads
 from interp.model.run import room
 from interp.model.taps import Point, Tap
-from interp.support.checks import checked, fit, plainly, refuse_beyond_machine, shown
+from interp.support.checks import checked, fit, integer, plainly, refuse_beyond_machine, shown
 from interp.support.errors import InputError, require, require_known, theirs, unknown_name
 
 _Tree = Mapping[str, Tensor]
@@ -63,7 +65,9 @@ _N_DIGEST_ROUNDS = 6
 class AdaptedMachine(HookedMachine):
     """A module as a machine; :func:`adapt` makes one."""
 
-    start: Callable[[Any], _Tree] | None
+    start: Callable[..., _Tree] | None
+    start_seed: int | None = None
+    """Of the draw that the first round reads; None where nothing is drawn."""
     reader: Callable[[dict[str, Tensor]], Tensor] | None
     reset: Callable[[Any], None] | None
     algorithm: Algorithm | None
@@ -105,6 +109,7 @@ class AdaptedMachine(HookedMachine):
             )
         self.taps = {key: Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
+        self.may_halt = any(point.alive is not None for point in points.values())
         self.opened = _open_cells(module, points.values())
         self._largest = layout.max_layout
         self._of_length = {fitted.n_positions: fitted for fitted in (*layout.family, layout)}
@@ -159,8 +164,7 @@ class AdaptedMachine(HookedMachine):
         """Return what the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` got ``initial=``."""
         start: Any = {}
         if self.start is not None:
-            with self._in_mode(self.dtype):
-                start = self._call("initial=", self.start, self.module)
+            start = self._call_start()
         require(
             isinstance(start, Mapping),
             f"initial= of {self.name!r} gives a mapping of channels, got {shown(start)}",
@@ -173,6 +177,29 @@ class AdaptedMachine(HookedMachine):
                 raise InputError(f"initial= of {self.name!r}: {expected}, got {shown(value)}")
             tree[channel.name] = value.to(self.device, self.dtype).unsqueeze(0)
         return pack(self.channels, tree).expand(n_episodes, -1, -1)
+
+    def _call_start(self) -> Any:
+        """Return what ``initial=`` gives; numbers are drawn in single precision, so that a copy in another has them."""
+        assert self.start is not None
+        if self.start_seed is None:
+            with self._in_mode(self.dtype):
+                return self._call("initial=", self.start, self.module)
+        generator = torch.Generator().manual_seed(self.start_seed)
+        with self._in_mode(torch.float32):
+            return self._call("initial=", self.start, self.module, generator)
+
+    def started(self, seed: int) -> Self:
+        """Return the same machine with another draw of what its first round reads; it shares the weights.
+
+        All episodes begin with the same draw, so that starts and episodes can be told apart.
+        """
+        require(
+            self.start_seed is not None,
+            f"{self.name!r} draws no start: give adapt(..., initial=) a function of the module and a generator",
+        )
+        other = copy.copy(self)
+        other.start_seed = integer("seed of a start", seed, 0)
+        return other
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """Return :meth:`step` for rounds whose states occur."""
@@ -190,10 +217,15 @@ class AdaptedMachine(HookedMachine):
         Returns:
             The prediction, and what the next round reads.
         """
-        tree = unpack(self.channels, self.hook_latents(carried))
+        carried = self.hook_latents(carried)
+        void = None
+        if self.may_halt:
+            void = carried.isnan().flatten(1).any(1)
+            carried = carried.nan_to_num(0.0)
+        tree = unpack(self.channels, carried)
         for name in self.lengths:
             tree[name] = tree[name].squeeze(-1).round().long()
-        with self._in_mode(carried.dtype), self._looked_into():
+        with self._in_mode(carried.dtype), self._looked_into(len(carried)):
             result = self._call("a round", self.one_step, self.module, dict(tree), fed)
         scores, after = self._split_result(result)
         for name, channel in self.lengths.items():
@@ -207,7 +239,19 @@ class AdaptedMachine(HookedMachine):
             scores = scores.softmax(-1)
         elif self.output == "probability" and occurs and not self._has_hooks():
             self._require_probabilities(scores)
-        return Stepped(layout.prediction(scores), pack(self.channels, after))
+        stepped = Stepped(layout.prediction(scores), pack(self.channels, after))
+        return stepped if void is None else self._mark_void(stepped, void)
+
+    def _mark_void(self, stepped: Stepped, void: Tensor) -> Stepped:
+        """Return the result of a round, NaN in the rows in which a run was changed that did not take place."""
+        for tap in self.taps.values():
+            if tap.halting is not None:
+                void = void | tap.halting.void.to(void.device)
+                tap.halting = None
+        if not void.any():
+            return stepped
+        parts = [part.masked_fill(add_axes(void, part.ndim), torch.nan) for part in stepped]
+        return Stepped(*parts)
 
     forward = step  # for tools that call a module
 
@@ -278,7 +322,7 @@ class AdaptedMachine(HookedMachine):
                 part.__dict__["training"] = True
 
     @contextmanager
-    def _looked_into(self) -> Iterator[None]:
+    def _looked_into(self, n_rows: int) -> Iterator[None]:
         """Open the fused cells, and attach the taps that a hook is on."""
         with ExitStack() as stack:
             for cell in self.opened.values():
@@ -286,7 +330,8 @@ class AdaptedMachine(HookedMachine):
             for tap in self.taps.values():
                 if tap.is_watched:
                     submodule = self._find_submodule(tap.point.module)
-                    stack.enter_context(tap.attached_to(submodule))
+                    gate = self._find_submodule(tap.point.gate or tap.point.module)
+                    stack.enter_context(tap.attached_to(submodule, gate, n_rows))
             yield
 
     def _find_submodule(self, name: str) -> nn.Module:
@@ -343,8 +388,13 @@ class AdaptedMachine(HookedMachine):
         name = getattr(step, "__qualname__", type(step).__qualname__)
         code = f"{getattr(step, '__module__', '')}.{name}"
         layout = self.layout.to_dict()
-        points = {key: vars(tap.point) for key, tap in self.taps.items()}
+        points = {}
+        for key, tap in self.taps.items():
+            alive = getattr(tap.point.alive, "__qualname__", None)
+            points[key] = {**vars(tap.point), "alive": alive}
         parts = [self.name, repr(self.module), code, layout, self.channels, points, self.output]
+        if self.start_seed is not None:
+            parts.append(self.start_seed)
         parts.append(self._describe_behaviour())
         return json.dumps(parts, sort_keys=True, default=str)
 
@@ -409,7 +459,7 @@ def adapt(
     channels: Sequence[Channel],
     points: Any = None,
     sizes: Mapping[str, Any] | None = None,
-    initial: Callable[[Any], _Tree] | None = None,
+    initial: Callable[..., _Tree] | None = None,
     read: Callable[[dict[str, Tensor]], Tensor] | None = None,
     algorithm: Algorithm | None = None,
     reset: Callable[[Any], None] | None = None,
@@ -433,7 +483,8 @@ def adapt(
             after the prediction.
         channels: all that passes from round to round.
         points: where to look: key -> submodule (its output), or a :class:`Point`.
-        initial: module to what the first round reads, per channel ``[*shape]``; zeros where it says nothing.
+        initial: module to what the first round reads, per channel ``[*shape]``; zeros where it says nothing. A function
+            of the module and a ``torch.Generator`` draws it, by the seed of :meth:`AdaptedMachine.started`.
         read: channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine whose state is known exactly.
         algorithm: what such a machine was made to compute, for all that holds it against an algorithm; the one that its
             task names when None.
@@ -462,6 +513,8 @@ def adapt(
     _require_submodules(module, named_points)
     machine = AdaptedMachine(module, layout, step, channels, named_points, scores_are)
     machine.start = initial
+    if initial is not None and len(inspect.signature(initial).parameters) > 1:
+        machine.start_seed = 0
     machine.reader = read
     machine.reset = reset
     machine.algorithm = algorithm
@@ -515,8 +568,9 @@ def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
     for key, point in points.items():
         is_name = isinstance(key, str) and key.isidentifier() and key != _LATENT
         require(is_name, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}")
-        if point.module not in known:
-            raise unknown_name("submodule", point.module, filter(None, known), limit=40)
+        for name in (point.module, point.gate):
+            if name not in known:
+                raise unknown_name("submodule", name, filter(None, known), limit=40)
         is_scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
         require(
             not is_scripted,

@@ -309,6 +309,26 @@ def _check_points(case: _Case) -> Iterator[str]:
         for layer in range(component.n_layers or 1):
             name = component.hook.format(layer=layer)
             yield from _check_point(case, component, name, plain)
+    for key, tap in getattr(case.machine, "taps", {}).items():
+        if tap.point.alive is not None:
+            yield from _check_halted(case, key, tap, plain)
+
+
+def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
+    """Yield a sentence where runs that ``alive=`` says do not take place move the result."""
+    name = case.machine.points[key].hook.format(layer=0)
+    tap.disturbs = True
+    try:
+        with case.machine.hooks(fwd_hooks=[(name, lambda activation, hook: None)]):
+            disturbed = case.machine.step(case.start, case.fed(0))
+    finally:
+        tap.disturbs = False
+    gap = _gap_of_results(plain, disturbed)
+    if gap > _ROUNDING_OF_ZERO:
+        yield (
+            f"runs at {key!r} that alive= says do not take place move the result by {gap:.1g}: alive= says that rows "
+            "have halted which go on, or hears another gate"
+        )
 
 
 def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -> Iterator[str]:

@@ -100,8 +100,8 @@ class EncodedRounds:
         """
         if self.missing is None:
             return prediction, after
-        predicts_nothing = _unsqueeze_to(self.missing, prediction.ndim)
-        leaves_state = _unsqueeze_to(self.missing, after.ndim)
+        predicts_nothing = add_axes(self.missing, prediction.ndim)
+        leaves_state = add_axes(self.missing, after.ndim)
         prediction = prediction.masked_fill(predicts_nothing, torch.nan)
         return prediction, torch.where(leaves_state, before, after)
 
@@ -113,8 +113,8 @@ class EncodedRounds:
         return max(1, min(most, _MOST_WEIGHTS // n_weights))
 
 
-def _unsqueeze_to(mask: Tensor, n_axes: int) -> Tensor:
-    """Add trailing axes of size 1 to a mask."""
+def add_axes(mask: Tensor, n_axes: int) -> Tensor:
+    """Add trailing axes of size 1 to a mask, until it has so many."""
     return mask[(..., *[None] * (n_axes - mask.ndim))]
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from interp.model.hooked import has_hooks
+from interp.model.hooked import has_hooks, written
+from interp.model.layout import add_axes
 from interp.support.checks import checked_fields, integer, shown
 from interp.support.errors import InputError, require, require_known
 
@@ -28,7 +30,13 @@ class Point:
         of: its "output", or its "input": the first argument, or one that ``item`` names.
         item: where the tensor is, if not alone: an index (an ``LSTMCell`` gives ``h`` and ``c``), a key, an attribute,
             or several of these, one within the other: ``("past", 0, "h")``.
-        times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its third run.
+        times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its third run. With
+            ``alive`` it is how often at most.
+        alive: for a loop that halts: from what ``gate`` has given in the runs of this round, ``[row, ...]`` each, to
+            whether the next run takes place, Bool[row] or Bool[row, pos]. What has halted stays so. A run that did not
+            take place is NaN for hooks and caches; where a hook changes it, the round predicts and leaves NaN.
+        gate: name of the submodule that decides; the one looked into when empty. A loop that runs on with the rows that
+            have not halted alone calls both with these rows.
         axes, labels: what lies between the batch axis and the vector, as in :class:`~interp.core.machine.Component`.
         name: in tables; the key with spaces when empty.
     """
@@ -37,6 +45,8 @@ class Point:
     of: Literal["output", "input"] = "output"
     item: int | str | tuple[int | str, ...] = 0
     times: int = 1
+    alive: Callable[[list[Tensor]], Tensor] | None = None
+    gate: str = ""
     axes: str = ""
     labels: tuple[str, ...] = ()
     name: str = ""
@@ -53,6 +63,11 @@ class Point:
         require(
             has_places or not self.labels,
             f"labels of Point({self.module!r}) name the places along an axis, and it has none; give axes='pos', too",
+        )
+        require(
+            self.alive is not None or not self.gate,
+            f"gate={self.gate!r} of Point({self.module!r}) decides nothing without alive=; give alive=, a function "
+            "from the gate's outputs to whether the next run takes place",
         )
 
     @property
@@ -92,6 +107,86 @@ def _replace_part(value: Any, key: Any, part: Any) -> Any:
     return changed
 
 
+class Halting:
+    """Which rows of a batch still take part in a loop, as its gate says in one round.
+
+    Attributes:
+        disturbs: whether to change what is computed of a row after it has halted: it must not matter.
+        void: rows in which a hook changed a run that did not take place, Bool[row].
+    """
+
+    def __init__(self, point: Point, n_rows: int, disturbs: bool = False) -> None:
+        self.point = point
+        self.disturbs = disturbs
+        self.n_rows = n_rows
+        self.alive = torch.ones(n_rows, dtype=torch.bool)
+        self.void = torch.zeros(n_rows, dtype=torch.bool)
+        self.outputs: list[Tensor] = []
+
+    def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
+        """Ask who goes on, once the gate has run."""
+        value = output if isinstance(output, Tensor) else _list_parts(output)[0]
+        self.outputs.append(self._spread(value))
+        assert self.point.alive is not None
+        goes_on = self.point.alive(list(self.outputs))
+        is_mask = isinstance(goes_on, Tensor) and goes_on.dtype == torch.bool
+        require(
+            is_mask and goes_on.shape[:1] == (self.n_rows,),
+            f"alive= of Point({self.point.module!r}) gives Bool[row] or Bool[row, pos] of {self.n_rows} rows, got "
+            f"{shown(goes_on)}",
+        )
+        alive = self.alive.to(goes_on.device)
+        n_axes = max(alive.ndim, goes_on.ndim)
+        self.alive = add_axes(alive, n_axes) & add_axes(goes_on, n_axes)
+
+    @property
+    def _rows(self) -> Tensor:
+        """The rows of which anything goes on."""
+        return self.alive.flatten(1).any(1) if self.alive.ndim > 1 else self.alive
+
+    def _spread(self, value: Tensor) -> Tensor:
+        """Return a tensor of all rows, NaN in those that have left the batch."""
+        if len(value) == self.n_rows:
+            return value
+        rows = self._rows
+        require(
+            len(value) == int(rows.sum()),
+            f"a run of {self.point.module!r} is of {len(value)} rows where alive= says that {int(rows.sum())} of "
+            f"{self.n_rows} go on",
+        )
+        spread = value.new_full((self.n_rows, *value.shape[1:]), torch.nan)
+        return spread.index_put((rows,), value)
+
+    def look(self, hook_point: nn.Module, value: Tensor) -> Tensor:
+        """Return the tensor of a run after its hooks; they see NaN where the run does not take place."""
+        whole = self._spread(value)
+        alive = add_axes(self.alive.to(whole.device), whole.ndim)
+        visible = whole.masked_fill(~alive, torch.nan)
+        n_writes = written(visible)
+        result = hook_point(visible)
+        if result is visible and written(visible) == n_writes:
+            if self.disturbs and len(value) == self.n_rows:
+                return torch.where(alive, value, 1 - value)
+            return value
+        self.void = self.void.to(whole.device) | self._find_void(alive, whole, result)
+        edited = torch.where(alive & result.isfinite(), result, whole)
+        return edited if len(value) == self.n_rows else edited[self._rows]
+
+    def _find_void(self, alive: Tensor, whole: Tensor, result: Tensor) -> Tensor:
+        """Return the rows in which a hook changed what did not take place, or put in such: Bool[row].
+
+        A hook may add to NaN, which shows in no number: one that changes every row that goes on changes the others.
+        """
+        is_put = ~alive & ~result.isnan()
+        is_void = is_put | (alive & ~result.isfinite())
+        void = is_void.flatten(1).any(1)
+        alive = alive.expand_as(whole).flatten(1)
+        changed = alive & (result != whole).flatten(1)
+        rows = alive.any(1)
+        is_whole = bool(changed.any(1)[rows].all()) if rows.any() else not void.any()
+        return void | ~alive.all(1) if is_whole else void
+
+
 class Tap(nn.Module):
     """Hook points at one :class:`Point`: one for every time that the submodule runs in a round."""
 
@@ -99,6 +194,10 @@ class Tap(nn.Module):
         super().__init__()
         self.point = point
         self.n_runs = 0
+        self.halting: Halting | None = None
+        self.disturbs = False
+        self.last: Tensor | None = None
+        """What the last run of the round was, of a point that may halt."""
         self.runs = nn.ModuleList(HookPoint() for _ in range(point.times))
 
     @property
@@ -107,24 +206,49 @@ class Tap(nn.Module):
         return any(map(has_hooks, self.runs))
 
     @contextmanager
-    def attached_to(self, module: nn.Module) -> Iterator[None]:
-        """Pass what the submodule is given, or gives, through the hook points."""
+    def attached_to(self, module: nn.Module, gate: nn.Module, n_rows: int) -> Iterator[None]:
+        """Pass what the submodule is given, or gives, through the hook points.
+
+        Args:
+            module: the submodule.
+            gate: what decides which rows go on, where the point may halt.
+            n_rows: rows of the batch.
+        """
         self.n_runs = 0
         if self.point.of == "output":
-            handle = module.register_forward_hook(self._pass_output)
+            # Before any gate is heard, whose output may be looked into as well.
+            handles = [module.register_forward_hook(self._pass_output, prepend=True)]
         else:
-            handle = module.register_forward_pre_hook(self._pass_input, with_kwargs=True)
+            handles = [module.register_forward_pre_hook(self._pass_input, with_kwargs=True)]
+        if self.point.alive is not None:
+            self.halting = Halting(self.point, n_rows, self.disturbs)
+            handles.append(gate.register_forward_hook(self.halting.hear_gate))
         try:
             yield
+            self._require_runs()
         finally:
-            handle.remove()
-        name, times = self.point.module, self.point.times
-        n_runs = self.n_runs
+            for handle in handles:
+                handle.remove()
+
+    def _require_runs(self) -> None:
+        """Refuse more runs than were said, and show the hooks the runs that a halted loop left out."""
+        name, times, n_runs = self.point.module, self.point.times, self.n_runs
         require(
             n_runs <= times,
             f"submodule {name!r} runs {n_runs} times in a round, more than {times}; say how often: "
             f"Point({name!r}, times={n_runs})",
         )
+        if self.halting is None:
+            return
+        if self.last is None:
+            raise InputError(
+                f"submodule {name!r} has not run in any round yet, so what it gives is unknown; look at episodes in "
+                "which it does"
+            )
+        self.halting.alive = torch.zeros_like(self.halting.alive)
+        shape = (self.halting.n_rows, *self.last.shape[1:])
+        for hook_point in list(self.runs)[n_runs:]:
+            self.halting.look(hook_point, self.last.new_zeros(shape))
 
     def _pass_output(self, module: nn.Module, args: Any, output: Any) -> Any:
         return self._pass(output)
@@ -147,7 +271,11 @@ class Tap(nn.Module):
     def _pass_tensor(self, value: Any, path: Sequence[int | str]) -> Any:
         if not path:
             self._require_tensor(value)
-            return self.runs[self.n_runs - 1](value)
+            hook_point = self.runs[self.n_runs - 1]
+            if self.halting is None:
+                return hook_point(value)
+            self.last = value.detach()
+            return self.halting.look(hook_point, value)
         key, *rest = path
         parts = _list_parts(value)
         if key not in parts:

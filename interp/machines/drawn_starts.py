@@ -1,0 +1,164 @@
+"""How much depends on where a machine begins: one whose ``initial=`` draws its start, as recurrent depth does.
+
+Starts and episodes are crossed: every episode is run from every start.
+
+    share of the start, in round t = mean over episodes of the variance over starts / variance over both
+
+It is 0 where a start is forgotten, and 1 where nothing else counts. It is NOT evidence that a state was forgotten
+which returns in a later round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from interp.core.algorithm import Episodes
+from interp.model.adapted import AdaptedMachine
+from interp.model.carried import unpack
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
+from interp.results.measure import Result
+from interp.support.checks import checked, integer
+from interp.support.errors import require_known
+from interp.support.provenance import provenance
+
+_SAME = 0.01
+"""Final states are one attractor within this share of the typical distance between the states of two episodes."""
+
+
+@dataclass(frozen=True)
+class Starts(Result):
+    """What several starts lead to.
+
+    Attributes:
+        table: a row a round: the share of the start in the variance of the state and of the prediction, and how often
+            two starts lead to the same choice.
+        attractors: the number of the attractor that each start leads to in each episode, in the order in which starts
+            reach one.
+    """
+
+    name: str
+    table: pd.DataFrame
+    attractors: Int[np.ndarray, "start episode"]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per round."""
+        return self.table
+
+    @property
+    def sentence(self) -> str:
+        """Whether the answer depends on the start."""
+        last = self.table.iloc[-1]
+        n_attractors = self.attractors.max(0) + 1
+        return (
+            f"In the last round {last['state']:.0%} of the variance of the state of {self.name} and "
+            f"{last['prediction']:.0%} of that of its prediction is the start's; two starts choose alike in "
+            f"{last['same_choice']:.0%}, and lead to {n_attractors.mean():.1f} final states an episode."
+        )
+
+    def _draw(self, figures: Any) -> Any:
+        """Draw the share of the start by round."""
+        lines = self.table.melt("round", ["state", "prediction"], "algorithm", "mean")
+        return figures.curves(lines, ylabel="share of the start in the variance")
+
+
+@checked
+def starts(
+    machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8, channel: str = ""
+) -> Starts:
+    """Run episodes from several starts of a machine that draws its start.
+
+    Args:
+        machine: the machine.
+        episodes: of its task.
+        n_starts: how many starts are drawn, of the seeds from 0 on.
+        channel: the state whose variance counts; the first channel if empty.
+    """
+    names = [known.name for known in machine.channels]
+    channel = channel or names[0]
+    require_known("channel", channel, names)
+    runs = [
+        rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
+    ]
+    layout = runs[0].layout
+    predictions = np.stack([layout.distribution(run.predictions).numpy(force=True) for run in runs])
+    states = np.stack([_read_channel(machine, run, channel) for run in runs])
+    choices = np.stack([run.choices.numpy(force=True) for run in runs])
+    same_choice = [choices == np.roll(choices, shift, axis=0) for shift in range(1, n_starts)]
+    table = pd.DataFrame(
+        {
+            "round": np.arange(states.shape[2]),
+            "state": _share_of_start(states),
+            "prediction": _share_of_start(predictions),
+            "same_choice": np.mean(same_choice, axis=(0, 1, 2)),
+        }
+    )
+    return Starts(
+        name=machine.name,
+        table=table,
+        attractors=_number_attractors(states[:, :, -1]),
+        settings=provenance(machine, n_starts=n_starts),
+    )
+
+
+def _read_channel(machine: AdaptedMachine, run: Rollout, channel: str) -> NDArray[Any]:
+    """Return what a channel holds after each round, ``[episode, round, number]``."""
+    state = unpack(machine.channels, run.latents[:, 1:])[channel]
+    return np.asarray(state.flatten(2).numpy(force=True))
+
+
+@checked
+def over_starts(
+    machine: AdaptedMachine,
+    analysis: Callable[[Any], pd.DataFrame],
+    *,
+    n_starts: int = 8,
+    by: Sequence[str] = ("site",),
+) -> pd.DataFrame:
+    """Run any analysis from several starts, and say how much its numbers depend on the start.
+
+    Args:
+        machine: that draws its start.
+        analysis: a machine to a table, such as ``lambda m: patching.sweep(m, ...).to_frame()``.
+        n_starts: how many starts are drawn, of the seeds from 0 on.
+        by: the columns that name a row.
+
+    Returns:
+        A row for each name: the mean, the least and the largest of every column of numbers over starts.
+    """
+    frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
+    rows = pd.concat(frames).groupby(list(by), sort=False)
+    mean = rows.mean(numeric_only=True)
+    least = rows.min(numeric_only=True).add_suffix("_least")
+    most = rows.max(numeric_only=True).add_suffix("_most")
+    return mean.join(least).join(most).reset_index()
+
+
+def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -> NDArray[Any]:
+    """Return the share of the variance over starts and episodes that is within episodes, by round."""
+    of_start = values.var(0).mean(0).sum(-1)
+    of_both = values.var((0, 1)).sum(-1)
+    return of_start / np.where(of_both > 0, of_both, 1)
+
+
+def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> NDArray[np.int_]:
+    """Number the final states of each episode: two that lie close have one number."""
+    apart = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
+    numbers = np.zeros(states.shape[:2], dtype=int)
+    for episode in range(states.shape[1]):
+        firsts: list[int] = []
+        for start in range(len(states)):
+            gaps = np.linalg.norm(states[firsts, episode] - states[start, episode], axis=-1)
+            is_near = gaps <= _SAME * apart
+            if not is_near.any():
+                firsts.append(start)
+            numbers[start, episode] = is_near.argmax() if is_near.any() else len(firsts) - 1
+    return numbers

@@ -1,0 +1,212 @@
+"""Depth as rounds, and starts that are drawn, held against loops by hand."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import interp
+import probes
+from interp import machines
+from interp.interventions import patching
+from interp.tasks import register, series
+from tests.machines_of_others.kinds import drawn
+from tests.refusals import refuses
+
+N, WIDTH, CYCLES = 3, 6, 4
+
+
+def draw(n_episodes, n_rounds, seed):
+    """One question an episode, asked in every round: is the sum of three numbers above 0?"""
+    asked = np.random.default_rng(seed).normal(size=(n_episodes, N))
+    truth = (asked.sum(-1) > 0).astype(int)
+    return asked[:, None].repeat(n_rounds, 1), truth[:, None].repeat(n_rounds, 1)
+
+
+TASK = series("sum_once", draw, inputs=N, outcomes=("below", "above"))
+register(TASK)
+NUMBERS = TASK.layout().positions([f"x_{i + 1}" for i in range(N)])
+
+
+class Recurrent(nn.Module):
+    """A block that loops over a state that is given, with the question added each time, and a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.block = (
+            nn.Linear(N, WIDTH),
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
+        )
+        self.gate, self.read = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 2)
+
+    def forward(self, asked, z=None, cycles=CYCLES):
+        heard = self.enter(asked)
+        z = torch.zeros_like(heard) if z is None else z
+        for _ in range(cycles):
+            z = self.block(z + heard)
+        return self.read(z), z, self.gate(z).sigmoid()
+
+
+def recurrent(**options):
+    options = {"whole": lambda m, fed: m(fed.values[:, NUMBERS])[0], **options}
+    return machines.depth(
+        drawn(Recurrent),
+        TASK,
+        core="block",
+        shape=(WIDTH,),
+        cycles=CYCLES,
+        hear=lambda m, fed: m.enter(fed.values[:, NUMBERS]),
+        read=lambda m, z, fed: m.read(z),
+        gate=lambda m, z: m.gate(z).sigmoid(),
+        name="recurrent",
+        **options,
+    )
+
+
+def test_every_recurrence_is_a_round_and_more_than_were_trained_are_more_rounds():
+    machine = recurrent()
+    interp.check_machine(machine)
+    episodes = TASK.sample(5, 7, seed=0)
+    run = interp.rollout(machine, episodes, names_filter="points.recurrence")
+    asked = torch.tensor(episodes.inputs[:, 0]).float()
+    for t in range(7):
+        with torch.no_grad():
+            scores, z, gate = machine.module(asked, cycles=t + 1)
+        torch.testing.assert_close(run.cache["points.recurrence"][:, t], z)
+        torch.testing.assert_close(run.predictions[:, t], scores.softmax(1))
+        said = probes.read(run, "latents@gate", model=machine)[:, t].flatten()
+        torch.testing.assert_close(said, gate.flatten())
+
+
+def test_only_the_first_round_hears_the_question():
+    machine, episodes = recurrent(), TASK.sample(4, 5, seed=0)
+    fed = machine.prepare(machine.layout.encode(episodes))
+    other = fed.each(torch.clone)
+    other.values[:, 1:] += 3
+    carried = [machine.initial(4), machine.initial(4)]
+    for t in range(5):
+        steps = [machine.step(c, f.at(t)) for c, f in zip(carried, (fed, other), strict=True)]
+        assert torch.equal(steps[0].prediction, steps[1].prediction)
+        carried = [step.carried for step in steps]
+
+
+@pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")
+def test_a_patch_between_recurrences_is_one_by_hand():
+    machine = recurrent()
+    clean, corrupted = (TASK.sample(12, 5, seed=seed) for seed in (0, 1))
+    found = patching.sweep(
+        machine, clean, corrupted, round=1, read_round=3, sites=["recurrence"], metric="logit_diff"
+    )
+    asked = [torch.tensor(e.inputs[:, 0]).float() for e in (clean, corrupted)]
+    with torch.no_grad():
+        _, z, _ = machine.module(asked[0], cycles=2)
+        scores, _, _ = machine.module(asked[1], z, cycles=2)
+        base, own = (machine.module(x, cycles=4)[0] for x in (asked[1], asked[0]))
+    moved = (scores[:, 1] - scores[:, 0]) - (base[:, 1] - base[:, 0])
+    sign = (
+        own[:, 1] - own[:, 0] - base[:, 1] + base[:, 0]
+    ).sign()  # what rises from corrupted to clean
+    torch.testing.assert_close(found.effects[0], sign * moved, rtol=1e-3, atol=1e-5)
+
+
+def test_a_machine_that_is_not_the_modules_own_pass_is_refused():
+    refuses("round 3 of 'recurrent' predicts other numbers than whole=", _of_cycles, 3)
+    refuses("'blok' must name a submodule", _of_core, "blok")
+
+
+def _of_cycles(cycles):
+    wrong = {"whole": lambda m, fed: m(fed.values[:, NUMBERS], cycles=cycles + 1)[0]}
+    module = drawn(Recurrent)
+    return machines.depth(
+        module,
+        TASK,
+        core="block",
+        shape=(WIDTH,),
+        cycles=cycles,
+        hear=lambda m, fed: m.enter(fed.values[:, NUMBERS]),
+        read=lambda m, z, fed: m.read(z),
+        name="recurrent",
+        **wrong,
+    )
+
+
+def _of_core(core):
+    ends = {"hear": lambda m, fed: fed.values[:, NUMBERS], "read": lambda m, z, fed: m.read(z)}
+    return machines.depth(drawn(Recurrent), TASK, core=core, shape=(WIDTH,), **ends)
+
+
+# Starts.
+
+
+def at_random(module, generator):
+    return {"z": torch.randn(WIDTH, generator=generator)}
+
+
+def test_a_start_is_a_draw_by_its_seed_and_says_so_in_the_digest():
+    machine = recurrent(initial=at_random, whole=None)
+    interp.check_machine(machine)
+    other = machine.started(3)
+    wanted = torch.randn(WIDTH, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(other.initial(2)[:, 0, :WIDTH], wanted.expand(2, -1))
+    assert torch.equal(machine.started(3).initial(1), other.initial(1))
+    assert machine.digest() == machine.started(0).digest() != other.digest()
+    episodes = TASK.sample(5, 4, seed=0)
+    run = interp.rollout(other, episodes)
+    asked = torch.tensor(episodes.inputs[:, 0]).float()
+    with torch.no_grad():
+        scores, _, _ = machine.module(asked, wanted.expand(5, -1), cycles=4)
+    torch.testing.assert_close(run.predictions[:, 3], scores.softmax(1))
+    refuses("draws no start: give adapt", recurrent().started, 1)
+
+
+def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
+    """Of z' = a z the share of the start is what it began with; of a bistable map each start has its attractor."""
+
+    class Scale(nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.kind, self.block, self.read = kind, nn.Identity(), nn.Linear(1, 2)
+
+    def of(kind, inject):
+        return machines.depth(
+            Scale(kind),
+            TASK,
+            core="block",
+            shape=(1,),
+            hear=lambda m, fed: fed.values[:, NUMBERS[:1]],
+            inject=inject,
+            read=lambda m, z, fed: m.read(z),
+            initial=lambda m, generator: {"z": torch.randn(1, generator=generator)},
+            name=kind,
+        )
+
+    episodes = TASK.sample(16, 30, seed=0)
+    forgets = of("forgets", lambda m, z, heard: 0.5 * z + heard)
+    found = machines.starts(forgets, episodes, n_starts=6)
+    z0 = np.array([float(forgets.started(seed).initial(1)[0, 0, 0]) for seed in range(6)])
+    x = episodes.inputs[:, 0, 0]
+    states = 0.5 * z0[:, None] + x  # after the first round
+    share = states.var(0).mean() / states.var()
+    assert found.table["state"][0] == pytest.approx(share, rel=1e-4)
+    assert found.table["state"].iloc[-1] < 1e-6 and found.attractors.max() == 0
+    bistable = of("bistable", lambda m, z, heard: torch.tanh(3 * z))
+    found = machines.starts(bistable, episodes, n_starts=6)
+    signs = z0 > 0
+    assert (found.attractors == (signs != signs[0]).astype(int)[:, None]).all()
+    assert "2.0 final states an episode" in found.sentence or signs.all() or not signs.any()
+    found.plot()
+
+
+@pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")
+def test_any_analysis_is_run_from_several_starts():
+    machine = recurrent(initial=at_random, whole=None)
+    clean, corrupted = (TASK.sample(8, 4, seed=seed) for seed in (0, 1))
+
+    def analyse(m):
+        return patching.sweep(m, clean, corrupted, round=1, sites=["recurrence"]).to_frame()
+
+    table = machines.over_starts(machine, analyse, n_starts=3)
+    effects = [analyse(machine.started(seed))["effect"][0] for seed in range(3)]
+    row = table.iloc[0]
+    numbers = [row["effect_least"], row["effect"], row["effect_most"]]
+    assert numbers == pytest.approx([min(effects), np.mean(effects), max(effects)])

@@ -1,0 +1,255 @@
+"""Loops that halt: what did not take place is missing, and a patch of it is counted, as plain PyTorch hooks say."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import interp
+import probes
+from interp.interventions import mediation, patching
+from interp.interventions.experiment import Edit, Experiment, run
+from interp.model.taps import Point
+from interp.tasks import experts
+from tests.machines_of_others.kinds import LAYOUT, SAID, drawn
+from tests.refusals import refuses
+
+MOST, WIDTH = 12, 8
+
+
+class Pondering(nn.Module):
+    """A block that runs until its gate has said 1 in sum, on all rows or on those alone that go on."""
+
+    def __init__(self, leaves: bool) -> None:
+        super().__init__()
+        self.leaves = leaves
+        self.enter = nn.Linear(SAID.n_told, WIDTH)
+        self.block, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.read = nn.Linear(WIDTH + SAID.n_asked, 2)
+        self.gate.weight.data *= 6
+        self.gate.bias.data -= 2
+
+    def think(self, z: Tensor, heard: Tensor) -> Tensor:
+        total = z.new_zeros(len(z))
+        for _ in range(MOST):
+            live = total < 1
+            if not live.any():
+                break
+            rows = live if self.leaves else torch.ones_like(live)
+            new = torch.tanh(self.block((z + heard)[rows]))
+            said = self.gate(new).sigmoid().squeeze(-1)
+            new = torch.zeros_like(z).index_put((rows,), new)
+            said = torch.zeros_like(total).index_put((rows,), said)
+            z = torch.where(live.unsqueeze(1), new, z)
+            total = total + torch.where(live, said, 0)
+        return z
+
+
+def goes_on(gates: list[Tensor]) -> Tensor:
+    """Whether the gate's probabilities add up to less than 1."""
+    return torch.stack(gates).sigmoid().sum(0).squeeze(-1) < 1
+
+
+def step(module, carried, fed):
+    scores = module.read(torch.cat([carried["z"], SAID.before(fed)], 1))
+    return scores, {"z": module.think(carried["z"], module.enter(SAID.after(fed)))}
+
+
+def pondering(leaves: bool = False, alive=goes_on, **options):
+    points = {
+        "cycle": Point("block", times=MOST, gate="gate", alive=alive),
+        "gate": Point("gate", times=MOST, alive=alive),
+    }
+    channels = [interp.Channel("z", (WIDTH,))]
+    module = drawn(lambda: Pondering(leaves))
+    return interp.adapt(module, LAYOUT, step=step, channels=channels, points=points, **options)
+
+
+CYCLES = [f"points.cycle.{i}" for i in range(MOST)]
+WAYS = pytest.mark.parametrize("leaves", [False, True], ids=["masked", "leaving"])
+
+
+def by_hand(module, z, fed, edit=None):
+    """The outputs of the block in every run, NaN where a row had halted, by hooks of PyTorch alone."""
+    outputs, live, total = [], torch.ones(len(z), dtype=torch.bool), torch.zeros(len(z))
+
+    def look(block, args, output):
+        whole = torch.full((len(live), WIDTH), torch.nan)
+        whole[live] = output if len(output) < len(live) else output[live]
+        outputs.append(whole)
+        if edit is not None and edit[0] == len(outputs) - 1:
+            return output + edit[1]
+        return None
+
+    def hear(gate, args, output):
+        said = output.sigmoid().squeeze(-1)
+        total[live] += said if len(said) < len(live) else said[live]
+        live.copy_(total < 1)
+
+    handles = [module.block.register_forward_hook(look), module.gate.register_forward_hook(hear)]
+    with torch.no_grad():
+        scores, carried = step(module, {"z": z}, fed)
+    for handle in handles:
+        handle.remove()
+    outputs += [torch.full((len(z), WIDTH), torch.nan)] * (MOST - len(outputs))
+    return outputs, scores, carried["z"]
+
+
+@WAYS
+def test_the_contract_holds(leaves):
+    interp.check_machine(pondering(leaves))
+
+
+@WAYS
+def test_runs_that_did_not_take_place_are_nan_in_the_cache(leaves):
+    machine, episodes = pondering(leaves), experts.sample(9, 4, 4, seed=0)
+    cache = interp.rollout(machine, episodes, names_filter=CYCLES)
+    n_runs = set()
+    for t in range(4):
+        outputs, _, z = by_hand(machine.module, cache.latents[:, t, 0], cache.fed.at(t))
+        for name, output in zip(CYCLES, outputs, strict=True):
+            torch.testing.assert_close(
+                cache.cache[name][:, t], output, rtol=0, atol=1e-6, equal_nan=True
+            )
+        torch.testing.assert_close(cache.latents[:, t + 1, 0], z, rtol=0, atol=1e-6)
+        n_runs |= {int(n) for n in (~torch.stack(outputs).isnan().any(-1)).sum(0)}
+    assert len(n_runs) > 1 and max(n_runs) < MOST  # rows do stop apart, and before the last run
+
+
+@WAYS
+@pytest.mark.parametrize("cycle", [0, 5, 6])
+def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
+    """Row by row it is the edit by hand; where the run did not take place, this round and later ones predict NaN."""
+    machine, episodes = pondering(leaves), experts.sample(9, 4, 4, seed=0)
+    plain = interp.rollout(machine, episodes, names_filter=CYCLES)
+    hook = (CYCLES[cycle], lambda x, hook: x + 0.7)
+    edited = interp.rollout(machine, episodes, fwd_hooks={1: [hook]})
+    _, scores, z = by_hand(machine.module, plain.latents[:, 1, 0], plain.fed.at(1), (cycle, 0.7))
+    ran = ~plain.cache[CYCLES[cycle]][:, 1].isnan().any(-1)
+    torch.testing.assert_close(edited.latents[ran, 2, 0], z[ran], rtol=0, atol=1e-6)
+    torch.testing.assert_close(edited.predictions[ran, 1], scores.softmax(1)[ran, 1])
+    assert edited.predictions[~ran, 1:].isnan().all() and edited.latents[~ran, 2:].isnan().all()
+    assert not edited.predictions[ran].isnan().any()
+    assert ran.all() == (cycle == 0)
+
+
+@WAYS
+def test_nan_from_a_run_that_did_not_take_place_voids_the_row_that_it_is_put_in(leaves):
+    machine, episodes = pondering(leaves), experts.sample(4, 3, 4, seed=0)
+    empty = torch.tensor([True, False, False, True])
+    hook = (CYCLES[0], lambda x, hook: x.masked_fill(empty.unsqueeze(1), torch.nan))
+    edited = interp.rollout(machine, episodes, fwd_hooks={0: [hook]})
+    assert torch.equal(edited.predictions[:, 0].isnan(), empty)
+
+
+def test_a_sweep_counts_the_episodes_in_which_a_site_ran_in_both_runs():
+    machine, episodes = pondering(), experts.sample(24, 4, 4, seed=0)
+    clean, corrupted = experts.TASK.corruption("flip-vote").build(episodes, round=1, expert="p_2")
+    caches = []
+    for side in (clean, corrupted):
+        caches.append(interp.rollout(machine, side, names_filter=CYCLES).cache)
+    found = patching.sweep(machine, clean, corrupted, round=1, read_round=2, sites=["cycle"])
+    rows = found.to_frame().set_index("site")
+    for i, name in enumerate(CYCLES):
+        ran = [~cache[name][:, 1].isnan().any(-1) for cache in caches]
+        n_episodes = int((ran[0] & ran[1]).sum())
+        assert rows.loc[f"cycle[{i}]", "n_episodes"] == n_episodes
+        effects = found.effects[i, ran[0] & ran[1]]
+        assert not effects.isnan().any()
+        if n_episodes:
+            assert np.isclose(rows.loc[f"cycle[{i}]", "effect"], effects.mean(), atol=1e-6)
+    assert set(rows["n_episodes"]) - {0, 24}  # some sites have some of the episodes
+    assert found.grid("cycle", "effect").notna().any(axis=None)
+
+
+def test_an_experiment_counts_the_pairs_that_ran_for_each_edit():
+    machine, episodes = pondering(), experts.sample(24, 4, 4, seed=0)
+    base = interp.rollout(machine, episodes, names_filter=CYCLES)
+    edits = {}
+    for site in ("cycle[0]", "cycle[5]"):
+        edits[site] = [Edit.of(site, lambda x, rows: torch.ones_like(x), machine)]
+    effects = run(Experiment(machine, base, edits, rounds=[1, 2], horizon=1))
+    frame = effects.to_frame().drop_duplicates(["edit", "edited"]).set_index(["edit", "edited"])
+    for t in (1, 2):
+        n_ran = int((~base.cache[CYCLES[5]][:, t].isnan().any(-1)).sum())
+        assert 0 < n_ran < 24 and frame.loc[("cycle[5]", t), "n_episodes"] == n_ran
+        assert frame.loc[("cycle[0]", t), "n_episodes"] == 24
+    refuses(
+        "edits runs that did not take place in .* of 96 pairs of episode and round, and mediation counts all",
+        mediation.mediate,
+        machine,
+        base,
+        interp.rollout(machine, experts.sample(24, 4, 4, seed=1)),
+        "latent",
+        ["cycle[5]"],
+        outcome="latents",
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_probe_leaves_out_the_rounds_in_which_its_run_did_not_take_place():
+    machine, episodes = pondering(), experts.sample(40, 6, 4, seed=0)
+    cache = interp.rollout(machine, episodes, names_filter=CYCLES).cache
+    n_ran = int((~cache[CYCLES[5]].isnan().any(-1)).sum())
+    (result,) = probes.probe(machine, episodes, ["log_weights_centred"], sites="cycle[5]")
+    assert 0 < n_ran < 240 and result.settings["n_counted"] == n_ran
+    refuses(
+        "takes place in no round of these episodes",
+        probes.probe,
+        machine,
+        episodes,
+        ["log_weights_centred"],
+        sites=f"cycle[{MOST - 1}]",
+    )
+
+
+def test_what_alive_says_is_held_against_what_the_loop_does():
+    def stops_early(gates):
+        return torch.stack(gates).sigmoid().sum(0).squeeze(-1) < 0.5
+
+    refuses("that alive= says do not take place move the result by", pondering, alive=stops_early)
+    refuses("rows where alive= says that", pondering, True, alive=stops_early)
+    refuses("gives Bool", pondering, alive=lambda gates: gates[0])
+    refuses("decides nothing without alive=", Point, "block", gate="gate")
+    wrong = Point("block", alive=goes_on, gate="gat")
+    refuses(
+        "unknown submodule 'gat'",
+        interp.adapt,
+        drawn(lambda: Pondering(False)),
+        LAYOUT,
+        step=step,
+        channels=[interp.Channel("z", (WIDTH,))],
+        points={"cycle": wrong},
+    )
+
+
+def test_a_loop_may_ask_its_own_output_and_halt_at_a_fixed_point():
+    """Without a gate: the block runs until it moves a row by less than .05."""
+
+    class Settling(Pondering):
+        def think(self, z, heard):
+            live = torch.ones(len(z), dtype=torch.bool)
+            for _ in range(MOST):
+                new = self.block(z + heard) / 2
+                moved = (new - z).norm(dim=1)
+                z = torch.where(live.unsqueeze(1), new, z)
+                live = live & (moved > 0.05)
+            return z
+
+    def moves(outputs):
+        if len(outputs) < 2:
+            return torch.ones(len(outputs[0]), dtype=torch.bool)
+        return (outputs[-1] - outputs[-2]).norm(dim=1) / 2 > 0.05
+
+    module = drawn(lambda: Settling(False))
+    point = Point("block", times=MOST, alive=moves)
+    machine = interp.adapt(
+        module,
+        LAYOUT,
+        step=step,
+        channels=[interp.Channel("z", (WIDTH,))],
+        points={"cycle": point},
+    )
+    run = interp.rollout(machine, experts.sample(9, 3, 4, seed=0), names_filter=CYCLES)
+    n_runs = torch.stack([~run.cache[name].isnan().any(-1) for name in CYCLES]).sum(0)
+    assert len(set(n_runs.flatten().tolist())) > 1
