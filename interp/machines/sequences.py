@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,13 +24,17 @@ from interp.machines.recurrent import load_tensors, with_points
 from interp.model.adapted import AdaptedMachine, adapt, layout_for
 from interp.model.drawing import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.taps import Point
+from interp.model.taps import Point, list_parts, replace_part
 from interp.support.checks import checked, checked_fields, file_path, integer, plainly
-from interp.support.errors import require, theirs
+from interp.support.errors import InputError, require, theirs
 from interp.support.files import reading
 
 _PREFIX, _ALIAS = "base_causallm.", "embedding."
 _Tree = dict[str, Tensor]
+_CACHES = ("cache_params", "past_key_values", "state")
+"""What models of ``transformers`` call their cache, where they take it and where they give it back."""
+_NO_EXPONENT = -1e4
+"""An exponent whose power is 0 in every precision; the library begins at -1e30."""
 
 
 @dataclass(frozen=True)
@@ -120,54 +126,176 @@ def state_space(
     core: str = "core",
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of a module with a ``MambaModel`` in it.
+    """Make a machine of a module with recurrent layers of ``transformers`` in it, such as a ``MambaModel``.
 
-    A round may be several inputs; the prediction is read after one of them, from the last layer's normed output. The
-    equations, and one that is made: docs/method/kinds-of-machine.md.
+    A round may be several inputs; the prediction is read after one of them, from the core's normed output. Every tensor
+    of the model's cache is a channel, called as it is there. The model is refused unless running it so gives what its
+    own forward pass over the whole sequence does: RWKV, xLSTM, Mamba 2 and FalconMamba are taken; where a state is kept
+    elsewhere, or a cache grows, the reason is said. The equations, and one that is made:
+    docs/method/kinds-of-machine.md.
 
-    Its points, for every layer and every input of a round: ``selected_1``, ``selected_2``, ... are what dt, B and C
-    are read from, ``gated_1``, ... what the layer's state gives, before the projection out.
+    Its points, for every input of a round: ``layer_1``, ``layer_2``, ... are what the layers give. Of Mamba, which runs
+    in plain PyTorch, ``selected_1``, ... are what dt, B and C are read from, and ``gated_1``, ... what the layer's
+    state gives, before the projection out.
 
     Args:
-        module: that holds the ``MambaModel``.
+        module: that holds the model.
         task, options: as ``interp.adapt`` takes them.
         embedded: how a round becomes inputs; its ``slot`` is not used.
         read: ``(module, y, fed)`` to scores from the core's normed output ``[batch, width]`` at the prediction.
-        core: name of the ``MambaModel`` within ``module``; "" for itself.
+        core: name of the model within ``module``; "" for itself.
     """
-    model = _find_core(module, core, "norm_f", "MambaModel of transformers")
-    layers = model.layers
-    is_mamba = all(
-        hasattr(layer.mixer, "A_log") and hasattr(layer.mixer, "x_proj") for layer in layers
-    )
-    require(
-        is_mamba,
-        f"{core!r} is a {type(model).__name__}, whose layers are no Mamba mixers; adapt it with interp.adapt",
-    )
+    model = _find_core(module, core, "config", "model of transformers with recurrent layers")
+    layers: list[Any] = list(getattr(model, "layers", None) or getattr(model, "blocks", ()))
+    is_mamba = type(model).__name__ == "MambaModel"
+    form: _Mamba | _Cached = _Mamba(model) if is_mamba else _Cached(model, embedded.n_pos)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         inputs = embedded.embed(module, fed)
-        outputs, after = _run_mamba(module.get_submodule(core), inputs, carried)
+        outputs, after = form.run(module.get_submodule(core), inputs, carried)
         return read(module, outputs[:, embedded.at], fed), after
 
-    points = {}
-    for i in range(len(layers)):
-        mixer = f"{core}.layers.{i}.mixer".lstrip(".")
-        points[f"selected_{i + 1}"] = Point(f"{mixer}.x_proj", of="input", times=embedded.n_pos)
-        points[f"gated_{i + 1}"] = Point(f"{mixer}.out_proj", of="input", times=embedded.n_pos)
-    config = model.config
-    inner = config.intermediate_size
-    sizes = {"state": config.state_size, "conv": config.conv_kernel - 1}
-    channels = [Channel(name, (len(layers), inner * size)) for name, size in sizes.items()]
-
     def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
-        empty = {channel.name: x.new_zeros(len(x), *channel.shape) for channel in channels}
-        outputs, _ = _run_mamba(copied, x, empty)
-        return outputs
+        state = {}
+        for channel in form.channels:
+            start = form.start.get(channel.name, torch.zeros(channel.shape))
+            state[channel.name] = start.to(x).expand(len(x), *channel.shape)
+        outputs = []
+        for round_inputs in x.split(embedded.n_pos, 1):
+            y, state = form.run(copied, round_inputs, state)
+            outputs.append(y)
+        return torch.cat(outputs, 1)
 
-    _hold_against(model, run_from_nothing)
+    n_inputs = 3 * embedded.n_pos
+    try:
+        _hold_against(model, run_from_nothing, n_inputs=n_inputs)
+    except InputError:
+        if form.n_at_once == 1:
+            raise
+        form.n_at_once = 1
+        _hold_against(model, run_from_nothing, n_inputs=n_inputs)
+    places: dict[str, Any] = {"times": embedded.n_pos, "axes": "pos", "labels": ("input",)}
+    if form.n_at_once > 1:
+        labels = tuple(f"input_{i + 1}" for i in range(embedded.n_pos))
+        places = {"axes": "pos", "labels": labels}
+    points = {}
+    for i, layer in enumerate(layers):
+        name = next(name for name, part in module.named_modules() if part is layer)
+        if is_mamba:
+            for key, part in (("selected", "x_proj"), ("gated", "out_proj")):
+                submodule = f"{name}.mixer.{part}"
+                points[f"{key}_{i + 1}"] = Point(submodule, of="input", times=embedded.n_pos)
+        else:
+            points[f"layer_{i + 1}"] = Point(name, **places)
+    if form.start:
+        options = {"initial": lambda module: form.start, **options}
     options = {"reset": _redraw, **with_points(options, points)}
-    return adapt(module, task, step=step, channels=channels, **options)
+    return adapt(module, task, step=step, channels=form.channels, **options)
+
+
+class _Cached:
+    """A model of ``transformers`` that is run from the tensors of its cache, by its own forward pass."""
+
+    def __init__(self, model: Any, n_at_once: int) -> None:
+        self.n_at_once = n_at_once
+        names = inspect.signature(model.forward).parameters.keys() & {*_CACHES}
+        kind = type(model).__name__
+        require(
+            len(names) == 1,
+            f"{kind} takes none of {', '.join(_CACHES)}, so its state cannot be put in; adapt it with interp.adapt",
+        )
+        (self.argument,) = names
+        first, second = (self._look(model, n_inputs) for n_inputs in (1, 2))
+        self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(first)}
+        shapes = [[tensor.shape for _, tensor in _find_tensors(cache)] for cache in (first, second)]
+        require(
+            bool(self.paths),
+            f"{kind} gives back no cache that holds its state (it keeps it in its modules); adapt it with interp.adapt",
+        )
+        require(
+            shapes[0] == shapes[1],
+            f"the cache of {kind} grows with every input: it has attention layers beside its recurrent ones; adapt it "
+            "with interp.adapt, and a Channel(..., grows=...)",
+        )
+        self.cache = first
+        self.start: _Tree = {}
+        self.channels = []
+        self.shapes = [tuple(tensor.shape[1:]) for _, tensor in _find_tensors(first)]
+        for name, shape in zip(self.paths, self.shapes, strict=True):
+            name = name if name.isidentifier() else f"state_{name}"
+            self.channels.append(Channel(name, (prod(shape),)))
+        if (
+            self.argument == "state"
+        ):  # the largest exponent that RWKV has seen, which is that of no number at first
+            last = self.channels[-1]
+            self.start = {last.name: torch.full(last.shape, _NO_EXPONENT)}
+
+    @plainly()
+    def _look(self, model: Any, n_inputs: int) -> Any:
+        """Return the cache of a copy of the model after some inputs of two rows."""
+        copied = copy.deepcopy(model).eval()
+        weight = next(copied.parameters())
+        inputs = weight.new_zeros(2, n_inputs, model.config.hidden_size)
+        with theirs(f"a pass of {type(model).__name__}"), torch.no_grad():
+            output = copied(inputs_embeds=inputs[:, :1], use_cache=True)
+            for _ in range(n_inputs - 1):
+                given = {self.argument: output.get(self.argument)}
+                output = copied(inputs_embeds=inputs[:, :1], use_cache=True, **given)
+        return output.get(self.argument)
+
+    def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
+        """Return the normed outputs ``[batch, input, width]``, and what is carried then."""
+        outputs = []
+        parts = [carried[channel.name] for channel in self.channels]
+        for x in inputs.split(self.n_at_once, 1):
+            cache = self.cache
+            for path, shape, part in zip(self.paths.values(), self.shapes, parts, strict=True):
+                cache = _put(cache, path, part.reshape(-1, *shape).clone())
+            given = {self.argument: cache}
+            output = model(inputs_embeds=x, use_cache=True, **given)
+            outputs.append(output.last_hidden_state.to(x.dtype))
+            after = _find_tensors(output[self.argument])
+            parts = [part.flatten(1).to(x.dtype) for _, part in after]
+        names = [channel.name for channel in self.channels]
+        return torch.cat(outputs, 1), dict(zip(names, parts, strict=True))
+
+
+def _find_tensors(
+    value: Any, path: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Yield the tensors of a cache that have a row for each of a batch, and where they are in it."""
+    if isinstance(value, Tensor):
+        if value.ndim > 1:
+            yield path, value
+        return
+    if isinstance(value, str) or value is None or path[-1:] == ("config",):
+        return
+    for key, part in list_parts(value).items():
+        yield from _find_tensors(part, (*path, key))
+
+
+def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
+    """Return a copy of a cache with a tensor in a place."""
+    if not path:
+        return tensor
+    key, *rest = path
+    return replace_part(value, key, _put(list_parts(value)[key], rest, tensor))
+
+
+class _Mamba:
+    """A ``MambaModel`` that is run one input at a time in plain PyTorch, so that its parts can be looked into."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config
+        sizes = {"state": config.state_size, "conv": config.conv_kernel - 1}
+        n_layers, inner = len(model.layers), config.intermediate_size
+        self.channels = [Channel(name, (n_layers, inner * size)) for name, size in sizes.items()]
+        self.start: _Tree = {}
+        self.n_at_once = 1
+
+    def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
+        """Return the normed outputs ``[batch, input, width]``, and what is carried then."""
+        return _run_mamba(model, inputs, carried)
 
 
 def _run_mamba(model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
@@ -197,7 +325,10 @@ def _run_mamba(model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tre
 
 @plainly()
 def _hold_against(
-    model: Any, adapted_form: Callable[[Any, Tensor], Tensor], width: str = "hidden_size"
+    model: Any,
+    adapted_form: Callable[[Any, Tensor], Tensor],
+    width: str = "hidden_size",
+    n_inputs: int = 5,
 ) -> None:
     """Refuse a model whose own forward pass, on a few inputs, gives other numbers than the adapter's form of it.
 
@@ -205,12 +336,13 @@ def _hold_against(
         model: of ``transformers``.
         adapted_form: (copy of the model, inputs) to its last hidden state, ``[batch, pos, width]``.
         width: what the model's configuration calls the size of its inputs.
+        n_inputs: how many inputs.
     """
     copied = copy.deepcopy(model).eval()
     kind = type(model).__name__
     weight = next(copied.parameters())
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(2, 5, getattr(model.config, width), generator=generator).to(weight)
+    noise = torch.randn(2, n_inputs, getattr(model.config, width), generator=generator).to(weight)
     log = logging.getLogger("transformers")
     level = log.level
     log.setLevel(logging.ERROR)  # not of kernels that only make it quicker

@@ -76,7 +76,7 @@ class Point:
         return self.item if isinstance(self.item, tuple) else (self.item,)
 
 
-def _list_parts(value: Any) -> Mapping[Any, Any]:
+def list_parts(value: Any) -> Mapping[Any, Any]:
     """List what is in a value, by index, and by key or attribute where it has such."""
     if isinstance(value, Tensor):
         return {0: value}
@@ -90,7 +90,7 @@ def _list_parts(value: Any) -> Mapping[Any, Any]:
     return {name: getattr(value, name) for name in getattr(value, "__slots__", ())}
 
 
-def _replace_part(value: Any, key: Any, part: Any) -> Any:
+def replace_part(value: Any, key: Any, part: Any) -> Any:
     """Return a copy of a value in which the part that ``key`` names is replaced."""
     if isinstance(value, Tensor):
         return part
@@ -125,7 +125,7 @@ class Halting:
 
     def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
         """Ask who goes on, once the gate has run."""
-        value = output if isinstance(output, Tensor) else _list_parts(output)[0]
+        value = output if isinstance(output, Tensor) else list_parts(output)[0]
         self.outputs.append(self._spread(value))
         assert self.point.alive is not None
         goes_on = self.point.alive(list(self.outputs))
@@ -277,19 +277,19 @@ class Tap(nn.Module):
             self.last = value.detach()
             return self.halting.look(hook_point, value)
         key, *rest = path
-        parts = _list_parts(value)
+        parts = list_parts(value)
         if key not in parts:
             known = ", ".join(map(repr, parts)) or f"{shown(value)}, no tensor"
             raise InputError(
                 f"Point({self.point.module!r}, item={self.point.item!r}) names nothing: there is {known}"
             )
-        return _replace_part(value, key, self._pass_tensor(parts[key], rest))
+        return replace_part(value, key, self._pass_tensor(parts[key], rest))
 
     def _require_tensor(self, value: Any) -> None:
         if isinstance(value, Tensor):
             return
         remedy = "name a tensor by item="
-        for key, part in _list_parts(value).items():
+        for key, part in list_parts(value).items():
             if isinstance(part, Tensor) and isinstance(key, str):
                 remedy = f"say item={(*self.point.path, key)!r}"
                 break

@@ -24,8 +24,13 @@ def draw(n_episodes, n_rounds, seed):
 
 
 TASK = series("sum_once", draw, inputs=N, outcomes=("below", "above"))
-register(TASK)
+
 NUMBERS = TASK.layout().positions([f"x_{i + 1}" for i in range(N)])
+
+
+@pytest.fixture(autouse=True)
+def _registered(registry):
+    register(TASK)
 
 
 class Recurrent(nn.Module):
@@ -47,20 +52,21 @@ class Recurrent(nn.Module):
         return self.read(z), z, self.gate(z).sigmoid()
 
 
-def recurrent(**options):
-    options = {"whole": lambda m, fed: m(fed.values[:, NUMBERS])[0], **options}
-    return machines.depth(
-        drawn(Recurrent),
-        TASK,
-        core="block",
-        shape=(WIDTH,),
-        cycles=CYCLES,
-        hear=lambda m, fed: m.enter(fed.values[:, NUMBERS]),
-        read=lambda m, z, fed: m.read(z),
-        gate=lambda m, z: m.gate(z).sigmoid(),
-        name="recurrent",
-        **options,
-    )
+def asked_of(fed):
+    return fed.values[:, NUMBERS]
+
+
+ENDS = {
+    "hear": lambda m, fed: m.enter(asked_of(fed)),
+    "read": lambda m, z, fed: m.read(z),
+    "gate": lambda m, z: m.gate(z).sigmoid(),
+}
+
+
+def recurrent(cycles=CYCLES, **options):
+    options = {"whole": lambda m, fed: m(asked_of(fed))[0], "core": "block", **ENDS, **options}
+    module = drawn(Recurrent)
+    return machines.depth(module, TASK, shape=(WIDTH,), cycles=cycles, name="recurrent", **options)
 
 
 def test_every_recurrence_is_a_round_and_more_than_were_trained_are_more_rounds():
@@ -110,29 +116,8 @@ def test_a_patch_between_recurrences_is_one_by_hand():
 
 
 def test_a_machine_that_is_not_the_modules_own_pass_is_refused():
-    refuses("round 3 of 'recurrent' predicts other numbers than whole=", _of_cycles, 3)
-    refuses("'blok' must name a submodule", _of_core, "blok")
-
-
-def _of_cycles(cycles):
-    wrong = {"whole": lambda m, fed: m(fed.values[:, NUMBERS], cycles=cycles + 1)[0]}
-    module = drawn(Recurrent)
-    return machines.depth(
-        module,
-        TASK,
-        core="block",
-        shape=(WIDTH,),
-        cycles=cycles,
-        hear=lambda m, fed: m.enter(fed.values[:, NUMBERS]),
-        read=lambda m, z, fed: m.read(z),
-        name="recurrent",
-        **wrong,
-    )
-
-
-def _of_core(core):
-    ends = {"hear": lambda m, fed: fed.values[:, NUMBERS], "read": lambda m, z, fed: m.read(z)}
-    return machines.depth(drawn(Recurrent), TASK, core=core, shape=(WIDTH,), **ends)
+    refuses("round 3 of 'recurrent' predicts other numbers than whole=", recurrent, 3)
+    refuses("'blok' must name a submodule", recurrent, core="blok")
 
 
 # Starts.
@@ -167,18 +152,16 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
             super().__init__()
             self.kind, self.block, self.read = kind, nn.Identity(), nn.Linear(1, 2)
 
+    ends = {
+        "hear": lambda m, fed: asked_of(fed)[:, :1],
+        "read": lambda m, z, fed: m.read(z),
+        "initial": lambda m, generator: {"z": torch.randn(1, generator=generator)},
+    }
+
     def of(kind, inject):
-        return machines.depth(
-            Scale(kind),
-            TASK,
-            core="block",
-            shape=(1,),
-            hear=lambda m, fed: fed.values[:, NUMBERS[:1]],
-            inject=inject,
-            read=lambda m, z, fed: m.read(z),
-            initial=lambda m, generator: {"z": torch.randn(1, generator=generator)},
-            name=kind,
-        )
+        module = drawn(lambda: Scale(kind))
+        ways = {**ends, "inject": inject, "name": kind}
+        return machines.depth(module, TASK, core="block", shape=(1,), **ways)
 
     episodes = TASK.sample(16, 30, seed=0)
     forgets = of("forgets", lambda m, z, heard: 0.5 * z + heard)
