@@ -372,7 +372,8 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
     other = Mine(nn.GRU(5, WIDTH))
     given = {"embedded": Embedded(lambda m, fed: None, 2, 0, 0), "read": lambda m, y, fed: y}
     with pytest.raises(
-        InputError, match="core 'memory' must name a MambaModel of transformers, got GRU"
+        InputError,
+        match="core 'memory' must name a model of transformers with recurrent layers, got GRU",
     ):
         interp.machines.state_space(other, LAYOUT, core="memory", **given)
     with pytest.raises(

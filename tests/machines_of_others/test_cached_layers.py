@@ -1,4 +1,4 @@
-"""Recurrent layers of transformers run from their own cache: a rollout is the library's pass over the whole sequence."""
+"""Recurrent layers of transformers run from their own cache: a rollout is the library's own pass."""
 
 import pytest
 import torch
