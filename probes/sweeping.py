@@ -32,7 +32,8 @@ from interp.support.errors import require, unknown_name
 from interp.support.files import writable
 from interp.support.provenance import provenance
 from interp.support.session import Finished, session
-from interp.support.workers import bar, each, one_thread, share
+from interp.support.shares import divide
+from interp.support.workers import bar, each, one_thread
 from probes import estimators
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, GroupedTargets, Kind, Problem
@@ -208,7 +209,7 @@ def sweep(
         n_untrained, seed: untrained copies, of which the best counts in each cell; of them, the folds and shuffles.
         cache: folder for finished cells; nothing is kept when None.
         n_jobs, scheduler, shard: workers, -1 for one per core; and as :func:`interp.support.workers.each` and
-            :func:`interp.support.workers.share` take them: a shard is of sites and windows, and needs a ``cache``.
+            :func:`interp.support.shares.divide` take them: a shard is of sites and windows, and needs a ``cache``.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -243,7 +244,28 @@ def sweep(
     finished = {
         window: Finished(folder, {"digest": shared.digest}) for window, shared in by_window.items()
     }
-    cells = share([(window, site) for window in by_window for site in swept_sites], shard)
+    settings: dict[str, Any] = {
+        "model": model.name,
+        "digest": model.digest(),
+        "regime": episodes.regime,
+        "episodes_seed": episodes.seed,
+        "n_episodes": len(episodes),
+        "n_rounds": episodes.n_rounds,
+        "seed": seed,
+    }
+    by_name = {
+        f"{site} in rounds {window[0]} to {window[1] - 1}": (window, site)
+        for window in by_window
+        for site in swept_sites
+    }
+    names = list(by_name)
+    if folder is not None:
+        files = {
+            name: finished[window].file_of(str(site), list[_Row])
+            for name, (window, site) in by_name.items()
+        }
+        names = divide(folder, files, settings, shard)
+    cells = [by_name[name] for name in names]
     rows = {cell: finished[cell[0]].load(str(cell[1]), list[_Row]) for cell in cells}
     missing = [cell for cell in cells if rows[cell] is None]
     if missing:
@@ -255,21 +277,13 @@ def sweep(
                 rows[cell] = finished[window].save(str(site), list[_Row], scored)
                 advance(1)
     frame = pd.DataFrame([row for cell in cells for row in rows[cell] or ()])
-    settings: dict[str, Any] = {
-        "model": model.name,
-        "digest": model.digest(),
-        "regime": episodes.regime,
-        "episodes_seed": episodes.seed,
-        "n_episodes": len(episodes),
-        "n_rounds": episodes.n_rounds,
-    }
     if run.missing is not None:
         settings["counted"] = counted_of(run.missing)
     if estimator is None:
         settings["alphas"] = list(ALPHAS)
     else:
         settings["estimator"] = repr(estimator)
-    return SweepResult(frame, provenance(**settings, seed=seed, n_folds=N_FOLDS))
+    return SweepResult(frame, provenance(**settings, n_folds=N_FOLDS))
 
 
 def _select_sites(

@@ -83,7 +83,9 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
     found = dict(commands())[words]
     flags = {flag for param in found.params for flag in param.opts}
     assert {"--json", "--quiet"} <= flags
-    assert words in (("models",), ("explore",)) or "--out" in flags  # these write no file
+    assert (
+        words in (("models",), ("explore",), ("status",)) or "--out" in flags
+    )  # these write no file
     slow = ["audit", "benchmark", "compare", "evaluate", "patch", "probe", "report", "verify"]
     assert words[0] not in slow or len(words) > 1 or "--quick" in flags
     assert "--device" not in flags or "--seed" in flags

@@ -408,13 +408,21 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
             "must be at least the threshold",
             id="no below yes",
         ),
-        pytest.param({"unless": {"yess": "few"}}, "did you mean 'yes'", id="word"),
+        pytest.param(
+            {"unless": {"yess": "few"}}, "a mapping of 'yes' or 'no' or .*, got {'yess'", id="word"
+        ),
         pytest.param({"unless": ["yes"]}, "unless must be a mapping", id="unless"),
         pytest.param({"number": 0.9}, "number must be an Interval, got 0.9", id="number"),
-        pytest.param({"threshold": "0.5"}, "threshold must be a number, got '0.5'", id="threshold"),
         pytest.param(
-            {"controls": {"x": 0.1}}, "control 'x' must be a Control, got 0.1", id="control"
+            {"threshold": "0.5"}, "threshold must be a finite number, got '0.5'", id="threshold"
         ),
+        pytest.param(
+            {"controls": {"x": 0.1}},
+            "controls must be a mapping of a text to a Control, got {'x': 0.1}",
+            id="control",
+        ),
+        pytest.param({"yes": 3}, "yes must be a text, got 3", id="phrase"),
+        pytest.param({"rests_on": "table"}, "rests_on must be a list", id="tables"),
     ],
 )
 def test_a_measure_whose_fields_contradict_each_other_is_refused(

@@ -78,10 +78,10 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
         len(probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path, shard=f"{i}/3").frame)
         for i in (1, 2, 3)
     ]
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")}
     whole = probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path).to_frame()
     assert rows[2] == 0 < rows[0] and sum(rows) == len(whole) and len(kept) == 2
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == kept
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")} == kept
     pd.testing.assert_frame_equal(
         whole, probes.sweep(model, episodes, ["votes"], **asked).to_frame()
     )

@@ -39,7 +39,8 @@ from interp.support.errors import InputError, require, require_known, theirs
 from interp.support.files import json_values, writable, write_csv, write_json
 from interp.support.provenance import provenance
 from interp.support.session import Finished
-from interp.support.workers import bar, each, one_thread, share
+from interp.support.shares import divide, doing
+from interp.support.workers import bar, each, one_thread
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _N_NAMED = 3  # so many items are named in a sentence
@@ -360,7 +361,7 @@ def run(
         n_jobs: subjects that are worked on at once, each by a process.
         scheduler: of dask workers, as :func:`interp.support.workers.each` takes it; they write to
             ``out``, too.
-        shard: only these subjects and seeds, as :func:`interp.support.workers.share` takes them.
+        shard: only these subjects and seeds, as :func:`interp.support.shares.divide` takes them.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))
@@ -370,8 +371,19 @@ def run(
     chosen = subjects if isinstance(subjects, Mapping) else _choose_subjects(subjects, is_quick)
     chosen_methods = _choose_methods(methods, questions, is_quick)
     parts = None if out is None else writable(Path(out) / "parts")
-    tasks = [(name, build, seed) for seed in seeds for name, build in chosen.items()]
-    work = share(tasks, shard)
+    tasks = {
+        f"{name} {seed}": (name, build, seed) for seed in seeds for name, build in chosen.items()
+    }
+    names = list(tasks)
+    if parts is not None:
+        files = {
+            key: _finished(parts, name, seed, effort).file_of(key, dict[str, Any])
+            for key, (name, _, seed) in tasks.items()
+        }
+        methods_of_work = [f"{method.question} {method.key}" for method in chosen_methods]
+        about = {"effort": asdict(effort), "methods": methods_of_work}
+        names = divide(parts, files, about, shard)
+    work = [tasks[name] for name in names]
     done: list[dict[str, Any]] = []
     shared = (chosen_methods, effort, parts)
     with bar("grading", len(work)) as advance:
@@ -432,6 +444,11 @@ def _choose_methods(
     return chosen
 
 
+def _finished(folder: Path | None, name: str, seed: int, effort: Workload) -> Finished:
+    """Return what is kept of a subject with one seed."""
+    return Finished(folder, {"subject": name, "seed": seed, "effort": effort})
+
+
 @one_thread()
 def _grade_subject(
     shared: tuple[Sequence[Method], Workload, Path | None], work: tuple[str, _Builder, int]
@@ -443,7 +460,7 @@ def _grade_subject(
     """
     methods, effort, folder = shared
     name, build, seed = work
-    finished = Finished(folder, {"subject": name, "seed": seed, "effort": effort})
+    finished = _finished(folder, name, seed, effort)
     file = f"{name} {seed}"
     empty: dict[str, Any] = {
         "subject": name,
@@ -462,7 +479,8 @@ def _grade_subject(
             isinstance(subject, KnownMachine),
             f"the builder of {name!r} must give a KnownMachine, got {subject!r}",
         )
-        failed = _grade(subject, seed, missing, effort, part)
+        with doing(folder, file):
+            failed = _grade(subject, seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
         finished.save(file, dict[str, Any], part)
         part["refusals"] += failed  # not kept: a method that is mended is asked again

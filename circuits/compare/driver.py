@@ -68,6 +68,11 @@ class Comparison(Measured):
     measures: tuple[Measure, ...]
     settings: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse fields of another kind, and parts without the algorithm, of which the sentence is."""
+        super().__post_init__()
+        require("algorithm" in self.parts, "a comparison has the part 'algorithm' at least")
+
     def __getattr__(self, name: str) -> Any:
         keys = [question.key for question in QUESTIONS]
         if name in keys:

@@ -81,6 +81,7 @@ def fit_cell(
         InputError: another kind, or fewer participants than folds.
     """
     require_known("kind of cell", kind, ["gru", "lstm"])
+    integer("steps", steps, 1)
     task = catalog.of(episodes)
     names = episodes.participants
     if names is None:

@@ -64,8 +64,8 @@ def _benchmark(
         scheduler=scheduler,
         shard=shard,
     )
+    options.end_share(say, out / "parts", shard)
     if shard:
-        say.line(f"{shard}: {len(result.rows)} rows are in {out / 'parts'}")
         return
     for key in dict.fromkeys(row["question"] for row in result.rows):
         title = f"{key}: {QUESTIONS[key].headline}"

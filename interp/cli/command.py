@@ -45,6 +45,7 @@ from interp.support.errors import InputError, require, theirs
 from interp.support.files import json_values, read_rows, read_tables, write_csv
 from interp.support.foreign import markup, one_line, plain, rich_table
 from interp.support.lazy import named
+from interp.support.shares import PLAN
 from interp.support.workers import one_thread
 
 _Many = Literal["none", "one", "several"]
@@ -272,8 +273,10 @@ def command(
             passed[holder] = _options_of(passed_to, without=own)
 
         @functools.wraps(function)
-        def run(*, as_json: bool, quiet: bool, **values: Any) -> None:
+        def run(*, as_json: bool, quiet: bool, time_limit: float, **values: Any) -> None:
             say = Say(called, as_json, quiet)
+            if values.pop("plan", False):
+                values["shard"] = PLAN
             first = _duration(called, values)
             for holder, options in passed.items():
                 held = {name: values.pop(option.name) for name, option in options.items()}
@@ -281,7 +284,7 @@ def command(
             shown = workers.saying(
                 lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet
             )
-            with say.until_done, shown, warnings.catch_warnings():
+            with say.until_done, shown, warnings.catch_warnings(), _stopped_after(time_limit):
                 warnings.showwarning = _show_warning
                 try:
                     _run(function, torch, say=say, **values)
@@ -298,6 +301,8 @@ def command(
         for options in passed.values():
             parameters += options.values()
         parameters += _SHARED
+        if "shard" in own:
+            parameters.append(_PLAN)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         takes = [text for name, text in _TAKES.items() if name.partition(" --")[0] == called]
@@ -412,6 +417,15 @@ def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
     return options
 
 
+def _seconds(text: str) -> float:
+    """Read a duration such as 3h as seconds; 0 for an empty text."""
+    if not text:
+        return 0.0
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    require(parts is not None, f"--time-limit takes 90s, 20m or 3h, got {text!r}")
+    return float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]
+
+
 _SHARED = (
     _option(
         "as_json", bool, False, typer.Option("--json", help="Print the result as one JSON object.")
@@ -422,7 +436,41 @@ _SHARED = (
         False,
         typer.Option("--quiet", help="Print nothing but the paths of files written."),
     ),
+    _option(
+        "time_limit",
+        str,
+        "",
+        typer.Option(
+            "--time-limit",
+            metavar="3h",
+            help="Stop by itself after so long, with what is finished kept: 90s, 20m, 3h.",
+            callback=_seconds,
+        ),
+    ),
 )
+_PLAN = _option(
+    "plan",
+    bool,
+    False,
+    typer.Option(
+        "--plan", help="Do the first part; print what all cost, and how an array of jobs is queued."
+    ),
+)
+
+
+@contextmanager
+def _stopped_after(seconds: float) -> Iterator[None]:
+    """Send this process SIGTERM, as a job queue does at its limit, after so many seconds; 0 for never."""
+    if not seconds:
+        yield
+        return
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Say:
@@ -459,7 +507,7 @@ class Say:
         for result in results:
             records += [measure.to_dict() for measure in result]
             self.line(repr(result))
-        self.facts(measures=records)
+        self._fields.setdefault("measures", []).extend(records)
 
     def table(self, frame: Any, title: str, name: str, drawn: Sequence[Any] | None = None) -> None:
         """Print a data frame as a table, or add it to the JSON output as a list of records.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.model.library import handwired_models, models
+from interp.support import shares
 from interp.support.errors import require
 from interp.support.files import folder_to_write
 
@@ -86,6 +88,8 @@ def _compare(
     seed: int = 0,
     device: str = "cpu",
     out: Path = Path("output/comparisons"),
+    more: list[str] | None = None,
+    shard: options.Shard = "",
 ) -> None:
     """Compare a model with another, the handwired one by default: behaviour, state, update and circuit, with intervals.
 
@@ -93,6 +97,9 @@ def _compare(
     explains them, and do they choose as the other model does ('none' asks no model)?
 
     --set is for MODEL where it is built, else for REFERENCE: qlearning-taught --set beta=10.
+
+    Args:
+        more: Further models that are compared with REFERENCE, each by itself.
     """
     from interp.llm.loading import holds_runs
 
@@ -106,6 +113,73 @@ def _compare(
             machines.append(options.load(reference, sizes, arguments, device).model)
         _compare_players(say, Path(model), machines, seed=seed, out=out)
         return
+    compare_one = partial(
+        _compare_machines,
+        say,
+        sizes=sizes,
+        quick=quick,
+        report=report,
+        episodes=episodes,
+        rounds=rounds,
+        recorded=recorded,
+        hypothesis=hypothesis,
+        arguments=arguments,
+        seed=seed,
+        device=device,
+        out=out,
+    )
+    if not (more or shard):
+        compare_one(model, reference)
+        return
+    _compare_several(say, compare_one, [model, *(more or ())], reference, shard)
+
+
+def _compare_several(
+    say: Say, compare_one: partial[None], models: Sequence[str], reference: str, shard: str
+) -> None:
+    """Compare models with one reference, or those of a share.
+
+    Args:
+        say: of the command.
+        compare_one: compares a model with a reference; its keywords are what comparisons depend on.
+        models: names.
+        reference: a name.
+        shard: as of :func:`interp.support.shares.divide`.
+    """
+    require(bool(reference), "several models need one reference: give its name, or 'none'")
+    files = {name: f"{_pair(name, reference)}/comparison.json" for name in models}
+    settings = dict(compare_one.keywords)
+    settings.pop("device")
+    out = settings.pop("out")
+    for name in shares.divide(out, files, settings, shard, skips_done=True):
+        with shares.doing(out, name):
+            compare_one(name, reference)
+    options.end_share(say, out, shard)
+
+
+def _pair(model: str, reference: str) -> str:
+    """Return the name of the folder of a comparison."""
+    return f"{Path(model).name}-against-{Path(reference).name}"
+
+
+def _compare_machines(
+    say: Say,
+    model: str,
+    reference: str,
+    *,
+    sizes: Mapping[str, int],
+    quick: bool,
+    report: bool,
+    episodes: int | None,
+    rounds: int | None,
+    recorded: list[str] | None,
+    hypothesis: list[str] | None,
+    arguments: list[str] | None,
+    seed: int,
+    device: str,
+    out: Path,
+) -> None:
+    """Compare a model with a reference, and print and write the result; the arguments are those of the command."""
     builders = {record.name for record in models() if record.kind != "learned"}
     is_built = model in builders
     subject = options.load(model, sizes, arguments if is_built else None, device).model
@@ -117,7 +191,7 @@ def _compare(
         reference = next(iter(handwired_models(subject.layout.task)), "none")
     budget = room.Budget.quick() if quick else room.Budget()
     budget = _resized(replace(budget, seed=seed), episodes, rounds)
-    folder = folder_to_write(out / f"{Path(model).name}-against-{Path(reference).name}")
+    folder = folder_to_write(out / _pair(model, reference))
     comparison = room.machines(
         subject,
         None if reference == "none" else reference,

@@ -15,24 +15,59 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.support import shares
 from interp.support.files import folder_to_write, write_json
 from interp.support.foreign import plain
 
 
-@command(example="interp audit wma-learned --quick", torch=True, **options.OF_A_MACHINE)
+@command(example="interp audit wma-learned wma-gru --quick", torch=True, **options.OF_A_MACHINE)
 def _audit(
     say: Say,
     sizes: Mapping[str, int],
     how: Mapping[str, Any],
-    model: options.ModelName,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names from `interp models`, or checkpoint folders.",
+            autocompletion=options.model_names,
+        ),
+    ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")
     ] = False,
     report: bool = False,
     seed: int = 0,
     out: Path = Path("output/audits"),
+    shard: options.Shard = "",
 ) -> None:
-    """Run six robustness checks of the carried state: is it really used, and for what?"""
+    """Run six robustness checks of the carried state of each model: is it really used, and for what?"""
+    files = {name: f"{Path(name).name}/audit.json" for name in models}
+    settings = {"quick": quick, "seed": seed, "sizes": sizes, **how}
+    audits = []
+    for name in shares.divide(out, files, settings, shard, skips_done=True):
+        with shares.doing(out, name):
+            audits.append(
+                _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
+            )
+    say.facts(**(audits[0] if len(models) == 1 else {"audits": audits}))
+    options.end_share(say, out, shard)
+
+
+def _audit_one(
+    say: Say,
+    model: str,
+    sizes: Mapping[str, int],
+    how: Mapping[str, Any],
+    *,
+    quick: bool,
+    report: bool,
+    seed: int,
+    out: Path,
+) -> dict[str, Any]:
+    """Audit one model, print and write what was found, and return what it is of.
+
+    The arguments are those of the command.
+    """
     from interp.audit import Budget
     from interp.audit import audit as ask
 
@@ -42,9 +77,7 @@ def _audit(
     result = ask(machine, budget=replace(budget, seed=seed))
     about = {"model": result.model, "settings": dict(result.settings)}
     say.measures(result)
-    say.facts(**about)
     say.tables(folder, {"measures": result.to_frame(), **result.tables})
-    say.wrote([write_json(folder / "audit.json", about)])
     if report:
         from reports.build import write
         from reports.parts import audit as part
@@ -59,6 +92,8 @@ def _audit(
             quick=quick,
         )
         say.wrote([page.path])
+    say.wrote([write_json(folder / "audit.json", about)])
+    return about
 
 
 @command(
@@ -84,6 +119,7 @@ def _evaluate(
     out: Path = Path("output/evaluation"),
     jobs: Annotated[int, options.number("Regimes and other parts that are measured at once")] = 1,
     scheduler: str = "",
+    shard: options.Shard = "",
 ) -> None:
     """Measure what a model is worth, beside baselines and controls: tables and figures in OUT/MODEL.
 
@@ -104,7 +140,12 @@ def _evaluate(
             done=done,
             n_jobs=jobs,
             scheduler=scheduler,
+            folder=folder / "parts",
+            shard=shard,
         )
+    if result is None:
+        options.end_share(say, folder / "parts", shard)
+        return
     result.write(folder)
     from reports.evaluation import save
 

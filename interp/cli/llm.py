@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -21,6 +22,7 @@ from interp.support.workers import display, working
 if TYPE_CHECKING:
     from interp.llm.loading import Reading
     from interp.llm.runner import RunSummary
+    from interp.llm.runs import LLMRun
 
 _Number = TypeVar("_Number", int, float)
 
@@ -384,27 +386,59 @@ def _score(
     regime: str | None = None,
     duplicates: str = "refuse",
     seed: int = 0,
+    shard: options.Shard = "",
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV.
+
+    What the players of each model, condition and regime choose by is a part of the work.
 
     Args:
         regime: Regime of foreign results that do not name theirs.
     """
-    from interp.choices.behaviour import behaviour, behaviour_tables
+    import joblib
+
+    from interp.llm.runs import grouped
     from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)
     folder_to_write(out)
-    with working("scoring"):
-        acts = behaviour(reading.runs, seed)
-        scores, written = write_tables(reading.runs, out, seed=seed, more=behaviour_tables(acts))
+    makers = {
+        ", ".join(group): partial(_explain_group, runs, seed)
+        for group, runs in grouped(reading.runs).items()
+    }
+    settings = {"seed": seed, "runs": joblib.hash(reading.runs)}
+    with options.in_shares(say, out, makers, settings, shard) as explained:
+        if shard:
+            return
+        explained_tables = _joined_tables(list(explained.values()))
+        scores, written = write_tables(reading.runs, out, seed=seed, more=explained_tables)
     written.append(write_csv(out / "read.csv", reading.table))
-    for player in acts:
-        say.line(str(player))
+    for group in explained.values():
+        if group["sentence"]:
+            say.line(group["sentence"])
     say.table(
         readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
     )
     say.wrote(written)
+
+
+def _explain_group(runs: Sequence[LLMRun], seed: int) -> dict[str, Any]:
+    """Return what the players of one group choose by: a sentence, and tables."""
+    from interp.choices.behaviour import behaviour, behaviour_tables
+
+    players = behaviour(runs, seed)
+    return {"sentence": "\n".join(map(str, players)), "tables": behaviour_tables(players)}
+
+
+def _joined_tables(explained: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the tables of all groups, by name."""
+    import pandas as pd
+
+    by_name: dict[str, list[Any]] = {}
+    for group in explained:
+        for name, table in group["tables"].items():
+            by_name.setdefault(name, []).append(table)
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in by_name.items()}
 
 
 @command(

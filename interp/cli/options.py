@@ -9,9 +9,11 @@ import inspect
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,9 +22,11 @@ import interp.tasks
 from interp.cli.command import Say
 from interp.core.algorithm import with_parameters
 from interp.core.machine import Machine
+from interp.support import shares
 from interp.support.checks import device_called
 from interp.support.errors import InputError, require, require_known
-from interp.support.workers import share
+from interp.support.session import Finished
+from interp.support.workers import bar, share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
@@ -128,7 +132,8 @@ Shard = Annotated[
     str,
     typer.Option(
         metavar="I/N",
-        help="Only the I-th of N shares of the parts, kept in OUT. The same command without it puts them together.",
+        help="Only the I-th of N shares of the parts, kept in OUT; auto or auto/N in a job array. The same command "
+        "without it puts them together.",
         callback=lambda value: share("", value) or value,  # refused before the command begins
     ),
 ]
@@ -154,6 +159,58 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
         if "columns" not in known:
             require_known("column of --recorded", name, known)
     return reader(recorded[0], **columns)
+
+
+def span(text: str) -> tuple[int, int]:
+    """Read a first number and the one after the last, such as 0:10."""
+    require(
+        re.fullmatch(r"-?\d+:-?\d+", text) is not None,
+        f"{text!r} is not a first number and one after the last; write first:after-last, such as 0:10",
+    )
+    first, _, after_last = text.partition(":")
+    return int(first), int(after_last)
+
+
+def end_share(say: Say, folder: Path, shard: str) -> None:
+    """Say how far shares are; without a share the work is put together, and no longer divided."""
+    if shard:
+        say.line(shares.describe(folder, shard))
+        say.facts(parts=shares.status(folder).to_dict("records"))
+    else:
+        shares.end(folder)
+
+
+@contextmanager
+def in_shares(
+    say: Say,
+    folder: Path,
+    makers: Mapping[str, Callable[[], Any]],
+    settings: Mapping[str, Any],
+    shard: str,
+) -> Iterator[dict[str, Any]]:
+    """Make parts of a command's work, kept in FOLDER/parts until the whole is written within.
+
+    Args:
+        say: of the command.
+        folder: for what the command writes.
+        makers: what makes each part, by its name.
+        settings: all that the parts depend on.
+        shard: as of :func:`interp.support.shares.divide`; of a share no part is yielded.
+    """
+    place = folder / "parts"
+    finished = Finished(place, settings)
+    files = {name: finished.file_of(name, dict[str, Any]) for name in makers}
+    parts = {}
+    names = shares.divide(place, files, settings, shard)
+    with bar("parts", len(names)) as done:
+        for name in names:
+            with shares.doing(place, name):
+                parts[name] = finished.part(name, dict[str, Any], makers[name])
+            done(1)
+    yield {} if shard else parts
+    end_share(say, place, shard)
+    if not shard:
+        finished.clear()
 
 
 def say_what_was_read(say: Say, episodes: Any) -> None:

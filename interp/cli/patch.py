@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.core.machine import runs_from
+from interp.core.machine import Machine, runs_from
 from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write
 
@@ -57,6 +58,7 @@ def _patch(
     regime: options.Regime = "",
     seed: int = 0,
     out: Path = Path("output/patching"),
+    shard: options.Shard = "",
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps.
 
@@ -91,14 +93,9 @@ def _patch(
     )
     if tables:
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
-        from circuits.registry import differentiable
-
-        smooth = None  # machines without heads have no softmax-only variant
-        if runs_from(loaded):
-            smooth = differentiable(cast(Any, loaded))
-        by_name = causal_tables.tables(loaded, round_, smooth=smooth, sample=sample)
-        say.tables(folder / "tables", by_name)
+        _write_tables(say, loaded, round_, sample=sample, folder=folder / "tables", shard=shard)
         return
+    require(not shard, "--shard divides tables: give --tables, too, or leave it out")
     result = causal_tables.patch(
         loaded,
         round_,
@@ -119,6 +116,32 @@ def _patch(
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.table(summary, title, "largest_effects")
     say.wrote(causal_tables.write(result, folder / result.corruption))
+
+
+def _write_tables(
+    say: Say, model: Machine, round_: int, *, sample: Any, folder: Path, shard: str
+) -> None:
+    """Make and write every causal table, or those of a share.
+
+    Args:
+        say: of the command.
+        model: the model.
+        round_: the round that is looked at.
+        sample: the episodes.
+        folder: for the tables.
+        shard: as of :func:`interp.support.shares.divide`.
+    """
+    from circuits.registry import differentiable
+    from interp.interventions import causal_tables
+
+    smooth = None  # machines without heads have no softmax-only variant
+    if runs_from(model):
+        smooth = differentiable(cast(Any, model))
+    makers = causal_tables.table_makers(model, round_, smooth=smooth, sample=sample)
+    settings = {"model": model.name, "digest": model.digest(), "round": round_, **asdict(sample)}
+    with options.in_shares(say, folder, makers, settings, shard) as parts:
+        for by_name in parts.values():
+            say.tables(folder, by_name)
 
 
 def _check_rounds(at: int | None, read: int | None, rounds: int | None) -> None:

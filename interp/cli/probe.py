@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,17 +40,7 @@ def _site_names() -> str:
 
 def _spans(windows: list[str] | None) -> list[tuple[int, int]] | None:
     """Read windows of rounds; None where none are given."""
-    return [_window(text) for text in windows] if windows else None
-
-
-def _window(text: str) -> tuple[int, int]:
-    """Read a window of rounds such as 0:10."""
-    require(
-        re.fullmatch(r"-?\d+:-?\d+", text) is not None,
-        f"{text!r} is not a window of rounds; write first:after-last, such as 0:10",
-    )
-    first, _, after_last = text.partition(":")
-    return int(first), int(after_last)
+    return [options.span(text) for text in windows] if windows else None
 
 
 @command(
@@ -140,8 +129,8 @@ def _probe(
         scheduler=scheduler,
         shard=shard,
     )
+    options.end_share(say, cache, shard)
     if shard:
-        say.line(f"{shard}: {len(swept.frame)} rows are in {cache}")
         return
     write_csv(folder / "sweep.csv", swept.frame)
     write_json(folder / "sweep.json", swept.settings)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.support import shares
 from interp.support.checks import folder_name
 from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write, require_free, write_csv, write_figure
 from interp.support.workers import keep_freed_memory, one_thread, working
+
+if TYPE_CHECKING:
+    from interp.training.config import TrainingConfig
 
 _task_keys = options.completing(lambda: [task.key for task in interp.tasks.every()])
 _Overrides = Annotated[
@@ -49,6 +55,11 @@ def _train(
     processes: Annotated[
         int, options.number("Processes that torchrun started; refused if fewer run")
     ] = 1,
+    keep_every: Annotated[
+        int, options.number("Keep the state of every so many steps in OUT/NAME/kept, 0 for none", 0)
+    ] = 0,
+    seeds: str = "",
+    shard: options.Shard = "",
 ) -> None:
     """Train a model, or resume its training, and print the folder of the checkpoint.
 
@@ -65,11 +76,17 @@ def _train(
         config: TOML file of fields to override.
         regime: Regimes drawn in turn; the preset's by default.
         seed: Seed of everything random; the preset's by default.
+        seeds: FIRST:AFTER-LAST, such as 0:16, for a run of each seed, kept in OUT/NAME/seed-SEED.
         device: Where it trains: cpu, cuda or mps; auto takes what there is.
     """
     from interp.training import config as settings
     from interp.training import goal
 
+    require(
+        bool(seeds) or not shard,
+        "--shard divides seeds: give --seeds, such as 0:16, or leave it out",
+    )
+    require(not seeds or seed is None, "give --seed or --seeds, not both")
     machine_words = _machine_words(task, machine, units)
     if recorded:
         others: dict[str, Any] = {
@@ -79,6 +96,9 @@ def _train(
             "sizes": sizes,
             "--preset": preset != "laptop",
             "--device": device != "auto",
+            "--processes": processes > 1,
+            "--seeds": seeds,
+            "--keep-every": keep_every,
         }
         for option, value in others.items():
             require(
@@ -98,25 +118,85 @@ def _train(
     chosen = settings.override(base, changes)
     name = folder_name("--name", name or f"{task}-{preset}")
 
+    train_one = partial(
+        _train_run, say, n_processes=processes, device=device, keep_every=keep_every
+    )
+    folder = folder_to_write(out / name)
+    say.facts(name=name, preset=preset)
+    if not seeds:
+        say.wrote(train_one(chosen, folder, name))
+        return
+    _train_seeds(say, train_one, chosen, seeds=options.span(seeds), folder=folder, shard=shard)
+
+
+def _train_seeds(
+    say: Say,
+    train_one: Callable[[TrainingConfig, Path, str], list[Path]],
+    config: TrainingConfig,
+    *,
+    seeds: tuple[int, int],
+    folder: Path,
+    shard: str,
+) -> None:
+    """Train a run for each seed, or for those of a share.
+
+    Args:
+        say: of the command.
+        train_one: trains a configuration in a folder under a name.
+        config: of all runs, but for the seed.
+        seeds: the first, and the one after the last.
+        folder: for the folders of the runs.
+        shard: as of :func:`interp.support.shares.divide`.
+    """
+    numbers = {f"seed {number}": number for number in range(*seeds)}
+    files = {part: f"seed-{number}/model" for part, number in numbers.items()}
+    settings = {**config.to_dict(), "seed": list(seeds)}
+    for part in shares.divide(folder, files, settings, shard, skips_done=True):
+        number = numbers[part]
+        config_of_seed = replace(config, seed=number)
+        with shares.doing(folder, part):
+            say.wrote(
+                train_one(config_of_seed, folder / f"seed-{number}", f"{folder.name}-{number}")
+            )
+    options.end_share(say, folder, shard)
+
+
+def _train_run(
+    say: Say,
+    config: TrainingConfig,
+    folder: Path,
+    name: str,
+    *,
+    n_processes: int,
+    device: str,
+    keep_every: int,
+) -> list[Path]:
+    """Train one run, or go on with it, and say in which precision.
+
+    Args:
+        say: of the command.
+        config: of the run.
+        folder: of the run.
+        name: of the model.
+        n_processes, device, keep_every: see :func:`interp.training.trainer.train`.
+
+    Returns:
+        The folder of the checkpoint; nothing in any process of torchrun but the first.
+    """
     # torchrun numbers its processes: all come here, one says so.
     is_first = os.environ.get("RANK", "0") == "0"
-    folder_to_write(out / name)
-    require_free(out / name)
+    require_free(folder)
     with working("importing torch"):
         from interp.training.hardware import choose_precision, kind_of
-        from interp.training.trainer import train as run
-    precision, because = choose_precision(chosen, out / name, kind_of(device))
-    say.facts(
-        name=name,
-        preset=preset,
-        settings=chosen.to_dict(),
-        precision=precision,
-        precision_because=because,
-    )
+        from interp.training.trainer import train
+    precision, because = choose_precision(config, folder, kind_of(device))
+    say.facts(settings=config.to_dict(), precision=precision, precision_because=because)
     if is_first:
         say.line(f"precision: {precision} ({because})")
-    written = run(chosen, out / name, name=name, n_processes=processes, device=device)
-    say.wrote([written] if is_first else [])
+    checkpoint = train(
+        config, folder, name=name, n_processes=n_processes, device=device, keep_every=keep_every
+    )
+    return [checkpoint] if is_first else []
 
 
 def _machine_words(task: str, machine: list[str] | None, units: int | None) -> list[str]:
@@ -201,8 +281,12 @@ def _fit_recorded(
             argument,
             ("width", "steps", "n_folds"),
         )
-    folder_to_write(out / name)
-    require_free(out / name)
+    folder = folder_to_write(out / name)
+    require_free(folder)
+    require(
+        not (folder / "model").exists(),
+        f"{str(folder / 'model')!r} exists already; give another --name, or remove it",
+    )
     episodes = options.read(interp.tasks.get(task), recorded)
     with working("importing torch"):
         from interp.choices.recorded import fit_cell
@@ -220,8 +304,9 @@ def _fit_recorded(
         participants=len(cell.participants),
     )
     say.line(f"{episodes}\n{cell.sentence}")
-    folder = save_checkpoint(cell.machine, out / name / "model")
-    say.wrote([folder, write_csv(out / name / "held_out.csv", cell.participants)])
+    # The model is written last, by one rename: a run that is killed before is made again.
+    table = write_csv(folder / "held_out.csv", cell.participants)
+    say.wrote([save_checkpoint(cell.machine, folder / "model"), table])
 
 
 @command(example="interp curves output/training/seed-0 output/training/seed-1")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.stats.intervals import of_whom
-from interp.support.checks import array_of, checked_fields, integer, shown
+from interp.support.checks import array_of, checked_fields, integer, number, shown
 from interp.support.errors import InputError, require, require_known, theirs, unknown_name
 from interp.support.files import read_rows
 from interp.support.session import once
@@ -718,6 +718,21 @@ class Family:
     memoryless: bool = False
     extends: str = ""
     tempered: bool = False
+
+    def __post_init__(self) -> None:
+        """Let ``make`` refuse a parameter that is no number, or no truth value where a fit tries 0 and 1 alone."""
+        make = self.make
+        truth_values = {place.name for place in self.searched if {*place.grid} <= {0, 1}}
+        known = {place.name for place in self.searched}
+
+        @wraps(make)
+        def make_checked(**parameters: Any) -> Algorithm:
+            for name in known & parameters.keys():
+                bounds = (0, 1) if name in truth_values else ()
+                number(f"{name} of {self.key!r}", parameters[name], *bounds)
+            return make(**parameters)
+
+        object.__setattr__(self, "make", make_checked)
 
 
 def in_words(given: Mapping[str, Any]) -> str:

@@ -402,7 +402,10 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     missing = np.arange(n_rounds) >= np.array(lengths, int)[:, None]
     arrays = {name: _pad(name, episodes, n_rounds) for name, episodes in rows.items()}
     if has_mask:
-        missing |= arrays.pop("missing") == 1
+        mask = arrays.pop("missing")
+        are_truth_values = np.isin(mask, (0, 1)) | np.isnan(mask)
+        require(bool(are_truth_values.all()), "missing holds truth values, True or False a round")
+        missing |= mask == 1
     for array in arrays.values():
         missing |= np.isnan(array).any(axis=tuple(range(2, array.ndim)))
     first_counted = missing.argmin(1)[:, None]

@@ -22,11 +22,16 @@ from interp.core import catalog
 from interp.core.machine import Machine
 from interp.evaluation.plan import EvaluationPlan, notes
 from interp.results.measure import Result
+from interp.support import shares
 from interp.support.errors import InputError, require
 from interp.support.files import write_csv, write_json
 from interp.support.foreign import rich_table
 from interp.support.provenance import provenance
+from interp.support.session import Finished
 from interp.support.workers import each
+
+_Part = Any
+"""A part is a table, or several by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +96,9 @@ def evaluate(
     done: Callable[[int], None] = lambda steps: None,
     n_jobs: int = 1,
     scheduler: str = "",
-) -> Evaluation:
+    folder: str | Path | None = None,
+    shard: str = "",
+) -> Evaluation | None:
     """Measure everything that the model's task plans, with the checks of its theory if
     ``with_theory``.
 
@@ -103,6 +110,13 @@ def evaluate(
         done: called with 1 after each of the plan's parts.
         n_jobs, scheduler: workers that measure the parts, as :func:`interp.support.workers.each`
             takes them.
+        folder: where finished parts are kept until all are, so that a run that was killed goes on;
+            None keeps none.
+        shard: measure and keep only these parts (:func:`interp.support.shares.divide`), which needs
+            a folder.
+
+    Returns:
+        The evaluation; None of a share.
     """
     plan = plan_of(model)
     used = catalog.of(model).recorded
@@ -118,22 +132,44 @@ def evaluate(
         raise InputError(
             f"the evaluation of {model.layout.task!r} has no theory to check; leave --theory out"
         )
-    names, parts = plan.parts(model), {}
-    for name, part in each(
-        _measured, (model, n_episodes, seed), names, n_jobs=n_jobs, scheduler=scheduler
-    ):
+    names = list(plan.parts(model))
+    settings = provenance(model, n_episodes=n_episodes, seed=seed)
+    settings.pop("git")
+    finished = Finished(folder, settings)
+    measured_here = _divide(finished, names, shard)
+    shared = (model, n_episodes, seed, finished)
+    parts = {}
+    for name, part in each(_measured, shared, measured_here, n_jobs=n_jobs, scheduler=scheduler):
         parts[name] = part
         done(1)
+    if shard:
+        return None
     tables = plan.tables(model, {name: parts[name] for name in names})
     if with_theory and plan.theory is not None:
         tables["theory"] = plan.theory(model, n_episodes, seed)
     described = {"task": model.layout.task, "commit": "own", "origin": model.origin}
+    finished.clear()
     return Evaluation(tables, provenance(model, n_episodes=n_episodes, seed=seed, **described))
 
 
-def _measured(asked: tuple[Machine, int, int], part: str) -> tuple[str, Any]:
-    model, n_episodes, seed = asked
-    return part, plan_of(model).measure(model, part, n_episodes, seed)
+def _divide(finished: Finished, names: list[str], shard: str) -> list[str]:
+    """Return the parts of a share; all where nothing is kept."""
+    if finished.folder is None:
+        require(not shard, "a share is kept in a folder: give folder=")
+        return names
+    files = {name: finished.file_of(name, _Part) for name in names}
+    return shares.divide(finished.folder, files, finished.settings, shard)
+
+
+def _measured(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
+    """Return a part by its name: read where it was kept, else measured and kept."""
+    model, n_episodes, seed, finished = shared
+    known = finished.load(part, _Part)
+    if known is not None:
+        return part, known
+    with shares.doing(finished.folder, part):
+        measured = plan_of(model).measure(model, part, n_episodes, seed)
+        return part, finished.save(part, _Part, measured)
 
 
 def headline(model: Machine, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:

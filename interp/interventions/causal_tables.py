@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -407,6 +408,22 @@ def tables(
     """Make every table; where the machine lacks what one needs, a single cell says so ("not
     applicable").
 
+    The arguments are those of :func:`table_makers`.
+    """
+    makers = table_makers(model, round, smooth=smooth, sample=sample)
+    by_name: dict[str, pd.DataFrame] = {}
+    with bar(f"causal tables of {model.name}", len(makers)) as done:
+        for make in makers.values():
+            by_name |= make()
+            done(1)
+    return by_name
+
+
+def table_makers(
+    model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
+) -> dict[str, Callable[[], dict[str, pd.DataFrame]]]:
+    """Return what makes the tables, in parts that depend on nothing but the arguments.
+
     Args:
         round: the round looked at, from 1 on (it needs a history).
         smooth: ``circuits.differentiable(model)``; its gradients score the edges where attention is
@@ -415,7 +432,7 @@ def tables(
             task's.
 
     Returns:
-        The tables by name.
+        For each part a function that makes its tables by name.
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task = catalog.of(model.eval())
@@ -433,14 +450,32 @@ def tables(
         "alignment": lambda: alignment_table(model, *runs, round, seed, smooth),
         "steering": lambda: steering_table(model, runs[0], round, seed),
     }
-    by_name: dict[str, pd.DataFrame] = {}
-    with bar(f"causal tables of {model.name}", len(makers) + 1) as done:
-        for name, make in makers.items():
-            by_name[name] = make()
-            done(1)
-        try:
-            with_heads(model, "circuits of edges")
-        except InputError as lacking:
-            note = pd.DataFrame({"note": [str(lacking)]})
-            return by_name | dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)
-        return by_name | circuit_tables(smooth or model, episodes, round, seed)
+    by_part: dict[str, Callable[[], dict[str, pd.DataFrame]]] = {}
+    for name, make in makers.items():
+        by_part[name] = partial(_make_named, name, make)
+    of_edges = partial(_circuit_tables_or_note, model, smooth or model, episodes, round, seed)
+    return by_part | {"circuits of edges": of_edges}
+
+
+def _make_named(name: str, make: Callable[[], pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    return {name: make()}
+
+
+def _circuit_tables_or_note(
+    model: Machine, smooth: Machine, episodes: Episodes, round: int, seed: int
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of circuits of edges, or in each a note on what the model lacks.
+
+    Args:
+        model: the model.
+        smooth: what its edges are measured in.
+        episodes: on which.
+        round: where edges are cut.
+        seed: of random circuits.
+    """
+    try:
+        with_heads(model, "circuits of edges")
+    except InputError as lacking:
+        note = pd.DataFrame({"note": [str(lacking)]})
+        return dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)
+    return circuit_tables(smooth, episodes, round, seed)

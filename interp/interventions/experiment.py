@@ -156,6 +156,8 @@ class Effects(Result):
     def sentence(self) -> str:
         """The largest effect, in a sentence."""
         first = self.to_frame().iloc[0]
+        if np.isnan(first["effect"]):
+            return f"{first['edit']} leaves outcomes without a number, such as {first['outcome']}."
         after = "" if first["read"] == first["edited"] else f" after round {first['edited']}"
         size = f"by {first['effect']:+.3g} in round {first['read']}{after}"
         return f"{first['edit']} moves outcome {first['outcome']} most: {size}."
@@ -461,16 +463,15 @@ class Experiment:
 
     def __post_init__(self) -> None:
         require(
-            bool(self.edits) and self.horizon >= 0,
-            "an experiment needs an edit and a horizon of 0 or more rounds",
+            bool(self.edits) and all(self.edits.values()) and self.horizon >= 0,
+            "an experiment needs an edit under every name and a horizon of 0 or more rounds",
         )
         shape = self.run.tokens.shape[:2]
         for edit in self.every_edit:
             is_tensor = isinstance(edit.value, Tensor)
-            is_complex = isinstance(edit.value, Tensor) and edit.value.is_complex()
             require(
-                not is_complex and (is_tensor or not edit.add),
-                "a tensor that is put holds real numbers, and nothing but a tensor can be added",
+                _is_real(edit.value) and (is_tensor or not edit.add),
+                "a tensor that is put holds finite real numbers, and nothing but a tensor can be added",
             )
             if isinstance(edit.value, Rollout):
                 require(
@@ -558,6 +559,13 @@ class Experiment:
             values = outcome.values(self.model, self.run.layout, prediction, latents, slots)
             by_edit.append(values)
         return torch.stack(by_edit)
+
+
+def _is_real(value: object) -> bool:
+    """Return whether a value is no tensor, or one of finite real numbers."""
+    if not isinstance(value, Tensor):
+        return True
+    return not value.is_complex() and bool(value.isfinite().all())
 
 
 def _shorten(rounds: Sequence[int]) -> str:

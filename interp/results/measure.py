@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.core.display import table_html
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.checks import fit, require_real, shown
+from interp.support.checks import check_fields, fit, require_real, shown
 from interp.support.errors import require, require_known
 from interp.support.files import read_tables
 from interp.support.foreign import plain
@@ -176,7 +176,7 @@ class Measure:
 
     def __post_init__(self) -> None:
         """Refuse a measure with fields that are of a wrong kind or contradict each other."""
-        self._check_kinds()
+        check_fields(self)
         has_number = not isnan(self.number.estimate)
         if self.lacking or not has_number:
             return
@@ -189,37 +189,10 @@ class Measure:
         )
         self._check_no_threshold()
 
-    def _check_kinds(self) -> None:
-        """Refuse fields that would fail, or change their meaning, only when the measure is judged
-        or printed.
-        """
-        require(
-            isinstance(self.number, Interval),
-            f"{self.key}: number must be an Interval, got {shown(self.number)}",
-        )
-        require_real(f"{self.key}: threshold", self.threshold)
-        is_side = isinstance(self.side, str) and self.side in get_args(Side)
-        require(
-            is_side,
-            f"{self.key}: side must be 'above' or 'below', got {shown(self.side)}",
-        )
-        for name in ("controls", "unless"):
-            value = getattr(self, name)
-            is_mapping = isinstance(value, Mapping)
-            require(is_mapping, f"{self.key}: {name} must be a mapping, got {shown(value)}")
-        for name, control in self.controls.items():
-            require(
-                isinstance(control, Control),
-                f"{self.key}: the control {name!r} must be a Control, got {shown(control)}",
-            )
-        for word in self.unless:
-            require_known(f"word in unless of {self.key!r}", word, VERDICTS)
-
     def _check_no_threshold(self) -> None:
         """Refuse a threshold of "no" beyond that of "yes": a number between them would be both."""
         if self.no_threshold is None:
             return
-        require_real(f"{self.key}: no_threshold", self.no_threshold)
         if self.side == "above":
             is_ordered, order = self.no_threshold <= self.threshold, "at most"
         else:
@@ -354,17 +327,21 @@ class Measure:
         >>> Measure.from_dict(measure.to_dict()) == measure
         True
         """
-        values = {field.name: record[field.name] for field in fields(cls)}
+        fit("a measure's record", record, Mapping[str, Any])
+        names = [field.name for field in fields(cls)]
+        for name in (*names, "low", "high"):
+            require(name in record, f"a measure's record lacks {name!r}; give what to_dict() wrote")
+        values = {name: record[name] for name in names}
         values["number"] = Interval(
             estimate=_number_of_json(record["number"]),
             low=_number_of_json(record["low"]),
             high=_number_of_json(record["high"]),
         )
         values["threshold"] = _number_of_json(record["threshold"])
-        values["rests_on"] = tuple(record["rests_on"])
+        controls = fit("controls", record["controls"], Mapping[str, Mapping[str, Any]])
         values["controls"] = {
-            name: Control(_number_of_json(control["number"]), control["counts"])
-            for name, control in record["controls"].items()
+            name: Control(_number_of_json(control.get("number")), control.get("counts", True))
+            for name, control in controls.items()
         }
         return cls(**values)
 
@@ -651,6 +628,15 @@ class Scores(Result):
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     beside: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        """Refuse fields of another kind, and a key that does not fill the columns."""
+        check_fields(self)
+        for key in self.numbers:
+            require(
+                len(key) == len(self.by),
+                f"a key has one part for each of the columns {', '.join(self.by)}, got {shown(key)}",
+            )
+
     def get(self, *key: Any) -> Interval:
         """Return the number of a key."""
         by_name = {_joined(parts): value for parts, value in self.numbers.items()}
@@ -687,6 +673,10 @@ class Measured(Result):
 
     model: str
     measures: tuple[Measure, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse fields of another kind when the result is made, not when it is printed."""
+        check_fields(self)
 
     def __getitem__(self, key: str) -> Measure:
         """Return the measure of a key, the first where several parts of the machine have one."""

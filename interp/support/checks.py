@@ -287,7 +287,8 @@ def _described_by_parts(origin: Any, parts: tuple[Any, ...]) -> str:
     if origin in _LISTS:
         return f"a list of which each is {described(parts[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return "a mapping"
+        keys, values = map(described, parts)
+        return f"a mapping of {keys} to {values}"
     return ""
 
 

@@ -143,6 +143,11 @@ class Finished:
             return known
         return self.save(name, kind, compute())
 
+    def file_of(self, name: str, kind: type[_T]) -> str:
+        """Return the name of the file of a part; empty where there is no folder."""
+        path, _ = self._place(name, kind)
+        return "" if path is None else path.name
+
     def load(self, name: str, kind: type[_T]) -> _T | None:
         """Read the part called ``name``; None where no whole one of these settings is saved."""
         path, about = self._place(name, kind)

@@ -45,6 +45,13 @@ TRUSTED: set[str] = set()
 """Machines other than this one whose schedulers may be used."""
 _SECONDS = 20
 """How long a scheduler may take to answer."""
+_JOB_ARRAYS = {
+    "SLURM_ARRAY_TASK_ID": "SLURM_ARRAY_TASK_COUNT",
+    "SGE_TASK_ID": "SGE_TASK_LAST",
+    "PBS_ARRAY_INDEX": "",
+    "PBS_ARRAYID": "",
+}
+"""The variable in which a queue says which job of an array this is -> the one that says how many there are."""
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """The environment of a worker: workers share the cores."""
 _SMALL = 2**14
@@ -99,7 +106,10 @@ def _results_of_cluster(
     client: Any, work: Callable[[_S, _T], _R], shared: _S, items: Sequence[_T]
 ) -> Iterator[_R]:
     """Yield the results of a dask cluster as they arrive."""
-    from dask.distributed import as_completed
+    from asyncio import CancelledError
+
+    from dask.distributed import KilledWorker, as_completed
+    from distributed.comm import CommClosedError
     from distributed.protocol.pickle import dumps, loads
 
     def work_on(shared_bytes: bytes, item: _T) -> _R:
@@ -108,24 +118,52 @@ def _results_of_cluster(
     # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
     (sent,) = client.scatter([dumps(shared)], broadcast=True)
     futures = [client.submit(work_on, sent, item, pure=False) for item in items]
-    for _, result in as_completed(futures, with_results=True):
-        yield result
+    remedy = "finished parts are kept where the command keeps any: start workers and run it again"
+    try:
+        for _, result in as_completed(futures, with_results=True):
+            yield result
+    except (CancelledError, CommClosedError, KilledWorker, TypeError) as error:
+        # Of a scheduler that dies, as_completed itself raises a TypeError, about an error that it tries to unpack.
+        if isinstance(error, TypeError) and "Cancelled" not in str(error):
+            raise
+        raise InputError(f"the cluster ended before the work did ({error}); {remedy}") from error
 
 
 def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
     """Return the items of one command of several that divide the work; all items when ``shard`` is empty.
+
+    ``auto`` is the number of this job in its array, as Slurm, SGE and PBS say it, and ``auto/N`` that one of N.
 
     >>> share("abcdefg", "2/3"), share("abcdefg", "")
     ('be', 'abcdefg')
     """
     if not shard:
         return items
+    if shard.partition("/")[0] == "auto":
+        shard = _share_of_job(shard)
     rule = f"a shard is I/N, the I-th of N shares, such as 2/64, got {shard!r}"
     numbers = re.fullmatch("([0-9]+)/([0-9]+)", shard)
     require(numbers is not None, rule)
     index, n_shares = map(int, shard.split("/"))
     require(1 <= index <= n_shares, f"{rule}; I counts from 1 to N")
     return items[index - 1 :: n_shares]
+
+
+def _share_of_job(shard: str) -> str:
+    """Return the share I/N of this job of an array."""
+    n_given = shard.partition("/")[2]
+    for index_name, n_name in _JOB_ARRAYS.items():
+        index = os.environ.get(index_name, "")
+        if index.isdigit():
+            n_shares = n_given or os.environ.get(n_name, "")
+            require(
+                bool(n_shares),
+                f"{index_name} is {index}, and nothing says of how many jobs; give --shard auto/N, such as auto/64",
+            )
+            return f"{index}/{n_shares}"
+    raise InputError(
+        f"--shard {shard} is of a job in an array, and none of {', '.join(_JOB_ARRAYS)} is set; give I/N, such as 2/64"
+    )
 
 
 def _require_trusted(scheduler: str) -> None:
@@ -164,7 +202,7 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     _require_trusted(scheduler)
     try:
         client = Client(scheduler, timeout=_SECONDS)
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:  # TypeError: tls:// without certificates
         remedy = f"start one with `dask scheduler`, give its address, such as tcp://127.0.0.1:8786, or {_LOCAL!r}"
         raise InputError(f"no dask scheduler answers at {scheduler!r}; {remedy}") from error
     with client:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from interp.support.checks import fit
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.table_file import TextTable
 
@@ -140,7 +141,7 @@ def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
 def _as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     if columns is None:
         return ()
-    names = [columns] if isinstance(columns, str) else columns
+    names = [columns] if isinstance(columns, str) else fit("columns", columns, Sequence[str])
     return tuple(name.strip() for name in names)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -38,6 +39,7 @@ from interp.training.config import TrainingConfig
 
 STATE_FILE = "training.safetensors"
 METRICS_FILE = "metrics.jsonl"
+KEPT_FOLDER = "kept"
 RECORD_FILE = "training.json"
 _METRICS = ["step", "stage", "loss", "seconds"]
 """Columns of the metrics of every batch."""
@@ -173,9 +175,39 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
         )
 
 
-def read_state(folder: Path) -> RunState | None:
-    """Read the state of the run in ``folder``, None where there is none yet; a damaged or edited file is refused."""
-    path = folder / STATE_FILE
+def keep_state(folder: Path, step: int) -> None:
+    """Keep the newest state of a run, which is of ``step``, beside those that follow."""
+    write_atomic(
+        folder / KEPT_FOLDER / f"{step:08d}.safetensors",
+        lambda path: shutil.copyfile(folder / STATE_FILE, path),
+    )
+
+
+def kept(folder: str | Path) -> dict[int, Path]:
+    """Return the states that a run kept, by their step: those in its folder ``kept``, or in ``folder`` itself."""
+    folder = Path(folder)
+    places = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
+    by_step = {}
+    for path in sorted(places.glob("*.safetensors")):
+        by_step[_read_header(path)["progress"]["step"]] = path
+    require(
+        bool(by_step),
+        f"no states were kept in {str(folder)!r}; train with --keep-every 100, say",
+    )
+    return dict(sorted(by_step.items()))
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    with reading(path, _DAMAGED), safe_open(path, framework="pt") as stored:
+        return dict(json.loads(stored.metadata()["state"]))
+
+
+def read_state(path: Path) -> RunState | None:
+    """Read a state, that of the run where ``path`` is a folder; None where there is none yet.
+
+    A damaged or edited file is refused.
+    """
+    path = path / STATE_FILE if path.is_dir() else path
     if not path.is_file():
         return None
     with reading(path, _DAMAGED):
@@ -249,11 +281,15 @@ class TrainedRun:
 
 @checked
 def load_run(folder: str | Path, name: str) -> TrainedRun:
-    """Read the run in ``folder``, which may still be going on, without changing it; its model is called ``name``."""
-    folder = Path(folder)
-    state = read_state(folder)
+    """Read the run in ``folder``, which may still be going on, without changing it; its model is called ``name``.
+
+    In place of a folder, the file of a state that was kept (:func:`kept`) is the run as it was at that step.
+    """
+    place = Path(folder)
+    folder = place if place.is_dir() else place.parent
+    state = read_state(place)
     if state is None:
-        path = str(folder / STATE_FILE)
+        path = str(place / STATE_FILE)
         raise InputError(
             f"no training state at {path!r}; give the folder of a run, such as output/training/NAME"
         )

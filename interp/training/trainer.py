@@ -59,6 +59,7 @@ def train(
     n_processes: int = 1,
     stop_at: int = 0,
     device: str = "auto",
+    keep_every: int = 0,
 ) -> Path:
     """Train, or go on training, in ``folder``.
 
@@ -71,6 +72,8 @@ def train(
             on from weights that are trained, give the configuration their checkpoint (``start``).
         n_processes: the number of processes that must really be running (torchrun starts them).
         device: "cpu", "cuda" or "mps"; "auto" is the accelerator of this machine where it has one.
+        keep_every: keep the state of every so many steps in ``folder/kept``, which :func:`interp.training.runs.kept`
+            lists; 0 keeps none.
         stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
 
     Returns:
@@ -79,6 +82,7 @@ def train(
     folder = Path(folder)
     name = folder_name("name", name)
     integer("stop_at", stop_at, 0)
+    integer("keep_every", keep_every, 0)
     if machine is not None:
         config = replace(config, machine=_recipe_of(machine))
     accelerator = _start_accelerator(device, n_processes)
@@ -87,7 +91,7 @@ def train(
             stack.enter_context(locked(folder))
             for file in (runs.STATE_FILE, runs.METRICS_FILE, runs.RECORD_FILE):
                 file_to_write(folder / file)
-        run = TrainingLoop(config, folder, name, accelerator)
+        run = TrainingLoop(config, folder, name, accelerator, keep_every)
         run.resume()
         try:
             run.train_until(stop_at or config.total_steps)
@@ -130,9 +134,15 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator
+        self,
+        config: TrainingConfig,
+        folder: Path,
+        name: str,
+        accelerator: Accelerator,
+        keep_every: int = 0,
     ) -> None:
         self.folder = folder
+        self.keep_every = keep_every
         self.accelerator = accelerator
         self.is_main = accelerator.is_main_process
         precision, self.precision_because = self._settle_precision(config)
@@ -217,6 +227,8 @@ class TrainingLoop:
         if self.is_main:
             config = self.config.to_dict()
             runs.write_state(self.folder, self.at, config, self.model, self.optimizers)
+            if self.keep_every and self.at.step % self.keep_every == 0:
+                runs.keep_state(self.folder, self.at.step)
         self.saved_step = self.at.step
 
     # The loop.
@@ -240,7 +252,8 @@ class TrainingLoop:
                 if stream is not None:
                     stream.write(json.dumps(record) + "\n")
                 is_last = self._is_over or self.at.step >= last_step or interrupted()
-                if is_last or self.at.step % self.config.checkpoint_every == 0:
+                is_kept = self.keep_every > 0 and self.at.step % self.keep_every == 0
+                if is_last or is_kept or self.at.step % self.config.checkpoint_every == 0:
                     self.save()
                 if interrupted() and not self._is_over:
                     raise KeyboardInterrupt

@@ -62,7 +62,8 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         )
     if part == _BATCH:
         return _of_batch(model, n_episodes, seed)
-    return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+    scores = by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+    return {**scores, "regimes": scores["regimes"].to_frame()}
 
 
 def _lacks_room(model: Machine, n_rounds: int) -> str:
@@ -114,7 +115,7 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
 def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return all tables of a model of expert advice, by name."""
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
-    frame = pd.concat([part["regimes"].to_frame() for part in by_name], ignore_index=True)
+    frame = pd.concat([part["regimes"] for part in by_name], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
     regret = frame[frame["metric"] == "regret"].pivot(
         index="regime", columns="key", values="estimate"

@@ -213,9 +213,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         seed: seed of the episodes.
     """
     if part.startswith(_PLAYED):
-        return returns.evaluate(
-            model, [part.removeprefix(_PLAYED)], n_episodes=n_episodes // 2, seed=seed + 2
-        )
+        regime = part.removeprefix(_PLAYED)
+        scores = returns.evaluate(model, [regime], n_episodes=n_episodes // 2, seed=seed + 2)
+        return {name: result.to_frame() for name, result in scores.items()}
     if part == _DISCOUNT:
         return _followed(model, n_episodes, seed).to_frame().assign(commit="own")
     if part == _RATES:
@@ -225,7 +225,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         return unless(
             lacks_attention(model), lambda: round_attention(model, chain).assign(commit="own")
         )
-    return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+    return evaluate(model, [part], n_episodes=n_episodes, seed=seed).to_frame()
 
 
 def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
@@ -243,10 +243,10 @@ def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return all tables of a model of Q-learning, by name."""
-    agreed = pd.concat([measured[regime].to_frame() for regime in _EVALUATED], ignore_index=True)
+    agreed = pd.concat([measured[regime] for regime in _EVALUATED], ignore_index=True)
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
     earned, reward_rates = (
-        pd.concat([part[name].to_frame() for part in played], ignore_index=True)
+        pd.concat([part[name] for part in played], ignore_index=True)
         for name in ("returns", "reward_rates")
     )
     tables = {

@@ -236,6 +236,9 @@ def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         for name in list(parameters):
             if name.endswith("room"):
                 prefix = name.removesuffix("room")
+                require(
+                    f"{prefix}low" in parameters, f"{name} is above a low end; give {prefix}low"
+                )
                 low = parameters[f"{prefix}low"]
                 width = parameters.pop(name) * (1 - low)
                 parameters[f"{prefix}high"] = min(1.0, low + width)

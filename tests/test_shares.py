@@ -1,0 +1,138 @@
+"""Work that several commands divide: shares give the bytes of one command, and other settings are refused by name."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import interp
+from interp.evaluation import suite
+from interp.evaluation.experts import by_regime
+from interp.support import shares
+from interp.support.workers import share
+from tests.refusals import refuses
+from tests.shell import invoked
+from tests.test_signals import PROGRAM, start
+
+FILES = {"a": "a.csv", "b": "b.csv", "c": "c.csv"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "shard", "items"),
+    [
+        ({"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "3"}, "auto", "be"),
+        ({"SGE_TASK_ID": "1", "SGE_TASK_LAST": "2"}, "auto", "aceg"),
+        ({"PBS_ARRAY_INDEX": "3"}, "auto/3", "cf"),
+        # One job of an array that is queued again by itself is still of as many.
+        ({"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "1"}, "auto/3", "be"),
+    ],
+    ids=["slurm", "sge", "pbs", "slurm again"],
+)
+def test_the_share_of_a_job_is_what_its_queue_says(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], shard: str, items: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert share("abcdefg", shard) == items
+
+
+def test_no_array_and_an_array_of_unknown_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses("none of SLURM_ARRAY_TASK_ID", share, "ab", "auto")
+    monkeypatch.setenv("PBS_ARRAY_INDEX", "1")
+    refuses("of how many jobs; give --shard auto/N", share, "ab", "auto")
+    monkeypatch.setenv("SGE_TASK_ID", "0")
+    refuses("I counts from 1 to N", share, "ab", "auto/2")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"settings": {"seed": 1}}, "made with seed=0, and this command has seed=1"),
+        ({"files": {**FILES, "d": "d.csv"}}, "made with d=None, and this command has d='d.csv'"),
+    ],
+)
+def test_shares_of_other_work_are_refused_by_name(
+    tmp_path: Path, change: dict[str, dict[str, str]], sentence: str
+) -> None:
+    work = {"files": FILES, "settings": {"seed": 0}}
+    shares.divide(tmp_path, **work, shard="1/2")
+    refuses(sentence, shares.divide, tmp_path, **{**work, **change}, shard="2/2")
+    refuses(sentence, shares.divide, tmp_path, **{**work, **change})
+    shares.end(tmp_path)
+    shares.divide(tmp_path, **{**work, **change})
+
+
+def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
+    files = {"first": "first/model", "second": "second/model", "third": "third/model"}
+    shares.divide(tmp_path, files, {}, "1/1")
+    with shares.doing(tmp_path, "first"):
+        (tmp_path / "first" / "model").mkdir(parents=True)
+    (tmp_path / "second").mkdir()
+    table = shares.status(tmp_path)
+    assert table["state"].tolist() == ["done", "partial", "absent"]
+    assert table["seconds"].notna().tolist() == [True, False, False]
+    told = json.loads(invoked("status", tmp_path, "--json").stdout)
+    assert [part["state"] for part in told["parts"]] == table["state"].tolist()
+    assert shares.divide(tmp_path, files, {}, shares.PLAN) == ["second"]
+    assert shares.divide(tmp_path, files, {}, skips_done=True) == ["second", "third"]
+
+
+def test_four_shares_of_an_evaluation_give_the_bytes_of_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One share is made twice, as by a job that was killed and queued again; nothing is measured again at the end."""
+    monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform", "drift"])
+    model = interp.load("wma-handwired", n_experts=2)
+    alone = suite.evaluate(model, n_episodes=30, seed=1)
+    parts = tmp_path / "parts"
+    for shard in ("1/4", "2/4", "3/4", "3/4", "4/4"):
+        assert suite.evaluate(model, n_episodes=30, seed=1, folder=parts, shard=shard) is None
+    assert set(shares.status(parts)["state"]) == {"done"}
+    monkeypatch.setattr(suite, "plan_of", lambda model: _refuse_to_measure(suite_plan(model)))
+    together = suite.evaluate(model, n_episodes=30, seed=1, folder=parts)
+    written = [result.write(tmp_path / str(i)) for i, result in enumerate((alone, together))]
+    assert [p.read_bytes() for p in written[0]] == [p.read_bytes() for p in written[1]]
+    refuses("a share is kept in a folder", suite.evaluate, model, n_episodes=30, shard="1/2")
+
+
+suite_plan = suite.plan_of
+
+
+def _refuse_to_measure(plan: suite.EvaluationPlan) -> suite.EvaluationPlan:
+    def measure(*arguments: object) -> None:
+        raise AssertionError("a part was measured again")
+
+    object.__setattr__(plan, "measure", measure)
+    return plan
+
+
+def test_a_training_of_seeds_is_divided_and_planned(tmp_path: Path) -> None:
+    """A plan trains the first seed and says how to queue; a share of another setting is refused."""
+    options = ["--seeds", "0:3", "--out", tmp_path, "--name", "run", "--keep-every", "2"]
+    tiny = ["batch_size=2", "eval_episodes=2", "stages=[{n_rounds=2, steps=4}]"]
+    sets = [word for text in tiny for word in ("--set", text)]
+    planned = invoked("train", "experts", *options, *sets, "--plan").stdout
+    assert "1 of 3 parts are in" in planned and "sbatch --array=1-2 " in planned
+    assert [path.name for path in sorted((tmp_path / "run/seed-0/kept").iterdir())] == [
+        "00000002.safetensors",
+        "00000004.safetensors",
+    ]
+    mixed = invoked("train", "experts", *options, *sets, "--set", "lr=0.5", "--shard", "1/2")
+    assert mixed.exit_code == 2 and "lr=0.5" in mixed.stderr
+    invoked("train", "experts", *options, *sets)
+    assert len(list((tmp_path / "run").glob("seed-*/model"))) == 3
+
+
+def test_a_time_limit_ends_a_command_as_a_queue_does(tmp_path: Path) -> None:
+    """Within two seconds it has not begun to train: what it does then is as after SIGTERM (tests/test_signals.py)."""
+    process = start([*PROGRAM, "train", "experts", "--out", str(tmp_path), "--time-limit", "2s"])
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "stopped; the same command goes on where finished work was kept" in errors
+
+
+def test_a_time_limit_is_a_number_and_a_unit(tmp_path: Path) -> None:
+    assert (
+        "90s, 20m or 3h, got 'soon'" in invoked("status", tmp_path, "--time-limit", "soon").stderr
+    )
