@@ -1,9 +1,9 @@
 """Where a probe reads: sites of a rollout as arrays ``[episode, round, ...]``.
 
-* ``latents``: all that is carried, after each round (before it, for a target meant before); ``latents@h``: one channel;
-* ``written``: the latent in the slot that the round writes, after the round; ``change``: how the round changed it;
-* ``update``: the vector that a transformer wrote (``hook_update``);
-* anything else in the words of ``interp.interventions.sites``, of which a machine's own points come first.
+* ``latents``: all that is carried, after each round (before it, for a target meant before);
+``latents@h``: one channel; * ``written``: the latent in the slot that the round writes, after the
+round; ``change``: how the round changed it; * ``update``: the vector that a transformer wrote
+(``hook_update``); * any site of ``interp.interventions.sites``; the machine's points come first.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _ROUNDING = 8.0  # units in the last place of the largest activation; what varie
 
 @dataclass(frozen=True)
 class ProbedSite:
-    """A site of a machine, found: what reads a run without asking the machine again.
+    """A resolved site of a machine: with it a run can be read without the machine.
 
     Attributes:
-        name, hook: the site, as it was asked for, and its hook point; None where what is carried is enough.
+        name, hook: the site, as the user wrote it, and its hook point; None where what is carried
+            is enough.
         site: which part of the activation there; None for all of it.
         rows, width: of a channel, in what is carried; None for all.
     """
@@ -98,7 +99,13 @@ def _require_update(model: Machine | None) -> None:
 
 
 def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
-    """Refuse "written" or "change" with an @, or of a machine that carries several channels."""
+    """Refuse "written" or "change" with an @, or of a machine that carries several channels.
+
+    Args:
+        site: as the user wrote it.
+        word: "written" or "change".
+        model: the machine; None skips the check of channels.
+    """
     require(
         site == word, f"site {word!r} takes no @, got {site!r}; for a channel read latents@CHANNEL"
     )
@@ -112,9 +119,9 @@ def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
     """Find a channel of a machine, or a row of one by its label, in what is carried.
 
     Args:
-        site: as it was asked for.
+        site: as the user wrote it.
         name: of the channel, or the label.
-        model: whose channels they are.
+        model: has the channels.
     """
     if model is None:
         raise InputError(f"{site!r} is a channel of a machine, which nobody named; give model=")
@@ -140,10 +147,10 @@ def read(
     """Read the activations at a site, one entry per round.
 
     Args:
-        run: whose activations are read.
+        run: the rollout.
         site: where.
         when: for what is carried: "after" each round, or "before" it.
-        model: whose run it is; needed for names that are its own: its channels, and points that no transformer has.
+        model: of the run; needed for names of its channels, and for points that no transformer has.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -206,7 +213,7 @@ def _select_written(
     """Select the latent in the slot that each round writes.
 
     Args:
-        run: whose latents they are.
+        run: has the slots.
         latents: all that is carried.
         word: the site, for the refusal of a machine that writes everything.
     """

@@ -1,9 +1,9 @@
-"""Controls: the same fit where it cannot succeed, or where success would mean nothing.
+"""Controls: the same fit where it cannot succeed, or where success would have no meaning.
 
-The word of a probe is "yes" where its score is clear of every control that counts. A score estimates *that score, on
-new episodes, of this very probe, refitted on all episodes*; its interval is that of
-:mod:`interp.stats.refit`. What each
-control tells, and how R2 is taken: docs/method/probes.md.
+The word of a probe is "yes" where its score is clear of every control that counts. A score
+estimates *that score, on new episodes, of this very probe, refitted on all episodes*; its interval
+is that of :mod:`interp.stats.refit`. What each control tells, and how R2 is taken:
+docs/method/probes.md.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ProbeScore(_Difference):
 
     @property
     def detectable(self) -> float:
-        """The smallest skill whose interval would have excluded 0 in this sample."""
+        """The smallest skill with an interval that would have excluded 0 in this sample."""
         losses, references = self.graded or (self.losses, self.constant)
         return refit.detectable(losses, references, N_FOLDS)
 
@@ -249,7 +249,9 @@ def _log_losses(
 
 
 def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
-    """Describe a probe of rounds fitted one by one: predictions ``[episode, round, output]``, NaN in the others."""
+    """Return a probe's details for rounds fitted one by one: predictions ``[episode, round,
+    output]``, NaN elsewhere.
+    """
     details = probe.details()
     packed = details["predictions"]
     predictions = np.full((*counted.shape, packed.shape[-1]), nan)
@@ -316,7 +318,13 @@ def _control_task(
 
 
 def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
-    """Draw a fold for every episode; their sizes differ by at most one."""
+    """Draw a fold for every episode; their sizes differ by at most one.
+
+    Args:
+        n_episodes: how many.
+        n_folds: number of folds.
+        seed: seed of the draw.
+    """
     return np.random.default_rng(seed).permutation(np.arange(n_episodes) % n_folds)
 
 
@@ -335,22 +343,24 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class GroupedTargets:
-    """Targets of the same episodes, and a group for each of these, whose members share a fold."""
+    """Targets of the same episodes, and a group for each episode; the members of a group share a
+    fold.
+    """
 
     targets: Sequence[TargetValues]
     groups: Int[Array, " episode"]
     seed: int
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
-        """Fit probes of all targets, and of others of the same episodes.
+        """Fit probes of all targets, and of further ones of the same episodes.
 
-        Where some rounds do not count, each round that does is fitted as an episode of its own, in the fold and group
-        of its episode; targets of which the same rounds count are fitted together.
+            Where some rounds do not count, each round that does is fitted as a separate episode, in the fold and group
+            of its episode. Targets with the same rounds are fitted together.
 
         Args:
             kind: of probe.
             x: activations ``[episode, round, feature]``.
-            targets: the others.
+            targets: the further ones.
         """
         n_groups = int(self.groups.max()) + 1
         folds = _assign_folds(n_groups, N_FOLDS, self.seed)[self.groups]
@@ -385,7 +395,12 @@ class Problem:
 
     @classmethod
     def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
-        """Make the problem of a sample, without the scores of its baselines."""
+        """Make the problem of a sample, without the scores of its baselines.
+
+        Args:
+            sample: targets and groups.
+            kind: of probe.
+        """
         seed, groups = sample.seed, sample.groups
         targets = list(sample.targets)
         if not kind.of_classes:
@@ -455,7 +470,8 @@ class Problem:
 def _keep_best(
     scores: dict[tuple[int, str], ProbeScore], name: str, fits: Sequence[Fitted]
 ) -> None:
-    """Put each target's score of a control that has several forms where it is higher than the one that is there.
+    """Update each target's score of a control with the score of a further form, where that is
+    higher.
 
     Args:
         scores: by the index of the target and the name of the control.

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def _is_classifier(estimator: Any) -> bool:
-    """Return whether an estimator of scikit-learn predicts classes rather than numbers; refuse anything else.
+    """Return whether an estimator of scikit-learn predicts classes rather than numbers; refuse
+    other objects.
 
     >>> from sklearn.linear_model import Lasso, LogisticRegression
     >>> _is_classifier(Lasso()), _is_classifier(LogisticRegression())
@@ -88,10 +89,18 @@ def _fit(
 
 
 def kind(estimator: BaseEstimator) -> Kind:
-    """Return an estimator as a kind of probe, in the same folds and with the same controls as the others."""
+    """Return an estimator as a kind of probe, in the same folds and with the same controls as
+    built-in ones.
+    """
 
     def fit_target(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
-        """Cross-validate the estimator on one target."""
+        """Fit the estimator on one target, by cross-validation.
+
+        Args:
+            x: activations.
+            target: what is decoded.
+            folds, groups: of each episode.
+        """
         y = target.values
         predictions = np.zeros(y.shape)
         for fold in range(int(folds.max()) + 1):
@@ -113,7 +122,13 @@ def kind(estimator: BaseEstimator) -> Kind:
     def fit_targets(
         x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
     ) -> list[Fitted]:
-        """Fit one target after the other."""
+        """Fit one target after the other.
+
+        Args:
+            x: activations.
+            targets: what is decoded.
+            folds, groups: of each episode.
+        """
         return [fit_target(x, target, folds, groups) for target in targets]
 
     return Kind(type(estimator).__name__, _is_classifier(estimator), fit_targets)
@@ -181,7 +196,13 @@ class _Split(NamedTuple):
 
     @classmethod
     def of(cls, rows: Float[Array, "row d"], groups: Int[Array, " row"], *left_out: int) -> _Split:
-        """Split rows by the fold (``groups``) that each belongs to, without the folds that are left out."""
+        """Split rows by their fold, without the folds that are left out.
+
+        Args:
+            rows: inputs.
+            groups: the fold of each row.
+            *left_out: folds that do not train.
+        """
         from sklearn.preprocessing import StandardScaler
 
         train = ~np.isin(groups, left_out)
@@ -212,8 +233,10 @@ class _LogisticFit:
 
     @cached_property
     def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"], tuple[float, ...]]:
-        """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1), else one a class;
-        and C of each outer fold and, last, of this fit, which is made of all episodes when it is read."""
+        """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1),
+        one a class for more; and C of each outer fold and, last, of this fit, which is made of
+        all episodes when it is read.
+        """
         for fold in range(len(self.chosen)):
             self.score(_Split.of(self.rows, self.groups, fold))
         split = _Split.of(self.rows, self.groups)
@@ -249,7 +272,9 @@ class _LogisticFit:
             self.losses[split.left_out, fold] = np.array(losses)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
-        """Find the penalty with the least log-loss when each fold that is not left out is held out in turn."""
+        """Find the penalty with the least log-loss in a cross-validation over the folds that are
+        not left out.
+        """
         inner_folds = sorted({*self.groups.tolist()} - left_out)
         losses = [self.losses[left_out | {fold}, fold] for fold in inner_folds]
         return _PENALTIES[int(np.argmin(sum(losses)))]
@@ -277,7 +302,13 @@ class _LogisticFit:
         return probabilities
 
     def probe(self, split: _Split, penalty: float) -> LogisticRegression | None:
-        """Fit the probe of scaled inputs on all other folds, once; None where only one class is there."""
+        """Fit the probe of scaled inputs on all other folds, once; None where only one class is
+        there.
+
+        Args:
+            split: the rows to fit on.
+            penalty: the penalty.
+        """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
@@ -321,7 +352,7 @@ def _cross_validate(
     folds: Int[Array, " episode"],
     targets: Sequence[tuple[Int[Array, "episode round"], int]],
 ) -> list[_LogisticFit]:
-    """Cross-validate targets in nested folds; inputs are scaled once for all of them.
+    """Fit targets in nested folds; inputs are scaled once for all of them.
 
     Args:
         x: activations.

@@ -1,9 +1,11 @@
-"""Fit linear probes, split by episode or by groups of episodes, with their controls in the same call.
+"""Fit linear probes, split by episode or by groups of episodes, with their controls in the same
+call.
 
-Every prediction is made for an episode that the probe was not fitted on. Beside each score stand the controls
-(:mod:`probes.controls`), and from both comes the measure: does the site hold the target? A probe is no evidence that
-the model uses what can be read from it; use is shown by intervening, along ``ProbeResult.direction``. Why untrained
-copies are run over more episodes than the probe has: ``docs/method/probes.md``.
+Every prediction is made for an episode that the probe was not fitted on. Each score has its
+controls (:mod:`probes.controls`); both decide the measure: does the site hold the target? A probe
+is no evidence that the model uses what can be read from it; use is shown by intervening, along
+``ProbeResult.direction``. Why untrained copies are run over more episodes than the probe has:
+``docs/method/probes.md``.
 """
 
 from __future__ import annotations
@@ -90,22 +92,27 @@ def fit(
     """Fit a probe that decodes ``target`` from ``activations``, with controls.
 
     Args:
-        activations: a rollout; or ``[episode, round, ...]``, tensor, array or pandas object, trailing axes being
-            features.
-        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Bare values do not know the round's
-            inputs: give a rollout, ``episodes`` or ``inputs``, too, or the word is "undecided" at best.
-        groups: what folds, intervals and shuffled targets keep together: "episode", or one group id per episode, where
-            several are not independent. When None, the participants of the episodes, or each episode without any.
-        untrained: the same of an untrained model (see :func:`probes.untrained`). When None, ``n_untrained`` copies of
-            the model of a rollout, of which the best counts. Without this control the word is never "yes".
-        episodes: whose inputs the control reads; those of the rollout when None.
-        inputs: what one round says by itself, ``[episode, round, ...]``, or a list of several forms of it; zeros where
-            rounds have no inputs.
+        activations: a rollout; or ``[episode, round, ...]``, tensor, array or pandas object,
+            trailing axes being features.
+        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Bare values do
+            not know the round's inputs: give a rollout, ``episodes`` or ``inputs``, too, or the
+            word is "undecided" at best.
+        groups: units that folds, intervals and shuffled targets do not split: "episode", or one
+            group id per episode, where several are not independent. When None, the participants of
+            the episodes, or each episode without any.
+        untrained: the same of an untrained model (see :func:`probes.untrained`). When None,
+            ``n_untrained`` copies of the model of a rollout; the best one counts. Without this
+            control the word is never "yes".
+        episodes: the control reads their inputs; those of the rollout when None.
+        inputs: what one round says by itself, ``[episode, round, ...]``, or a list of several forms
+            of it; zeros where rounds have no inputs.
         sites: where to read a rollout (:mod:`probes.activations`): one site, such as "L1H0@p?".
-        method: "ridge", or "logistic" for class targets (the default for them), or an estimator of scikit-learn, which
-            is cloned for every fold. Whole numbers given bare are classes to a classifier.
+        method: "ridge", or "logistic" for class targets (the default for them), or an estimator of
+            scikit-learn, which is cloned for every fold. Bare whole numbers are classes to a
+            classifier.
         seed: of the folds, the shuffles, the untrained copies and their further episodes.
-        model: whose run it is, where the rollout, read from a file, does not know it; needs ``episodes`` for copies.
+        model: of the run, where the rollout, read from a file, does not have it; needs ``episodes``
+            for copies.
 
     >>> import interp, probes
     >>> from interp.tasks import experts
@@ -147,7 +154,14 @@ def fit(
 
 
 def _attach_model(run: Rollout, model: Machine | None, episodes: Episodes | None) -> Rollout:
-    """Return the rollout with its model and episodes, as far as they are passed or it knows them."""
+    """Return the rollout with its model and episodes, where they are passed or the rollout has
+    them.
+
+    Args:
+        run: the rollout.
+        model: replaces the rollout's.
+        episodes: replace the rollout's.
+    """
     its_model = model or run.model
     its_episodes = episodes or run.episodes
     if its_model and its_episodes and (model or episodes):
@@ -163,7 +177,7 @@ def _complete_target(
     Args:
         target: what is decoded.
         run: the rollout that it is decoded from; None where activations are an array.
-        episodes: whose inputs the control reads; None to leave the target's own.
+        episodes: the control reads their inputs; None to leave the target's inputs.
         inputs: what one round says by itself, as of :func:`fit`.
     """
     sources: list[Any] = [episodes]
@@ -315,7 +329,13 @@ def _leave_out(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetV
 
 
 def _read_copy_at(run_of_copy: Callable[[], Rollout], where: ProbedSite, when: When) -> Any:
-    """Return the activations of an untrained copy at a site."""
+    """Return the activations of an untrained copy at a site.
+
+    Args:
+        run_of_copy: returns the copy's rollout.
+        where: the site.
+        when: "before" or "after" each round.
+    """
     return read(run_of_copy(), where, when)
 
 
@@ -395,7 +415,15 @@ def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
 
 
 def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) -> Episodes | None:
-    """Sample the episodes that are wanting of :data:`PLATEAU`; None where enough are there or none can be drawn."""
+    """Sample the episodes that are missing to :data:`PLATEAU`; None where enough are there or none
+    can be drawn.
+
+    Args:
+        run: of the model.
+        model: the model.
+        episodes: of the probe.
+        seed: seed of the draw.
+    """
     n_more = PLATEAU - len(episodes)
     task = interp.tasks.of(episodes)
     has_people = getattr(episodes, "participants", None) is not None
@@ -504,7 +532,14 @@ def fit_targets(
     def make_result(
         kind: Kind, target: TargetValues, probe: Fitted, controls: dict[str, ControlScore]
     ) -> ProbeResult:
-        """Judge a fitted probe beside its controls."""
+        """Make the result of a fitted probe with its controls.
+
+        Args:
+            kind: of probe.
+            target: what is decoded.
+            probe: the fit.
+            controls: by key.
+        """
         n_features = leans_low(x, target, group_of_episode)
         measure = measure_of(
             target,
@@ -545,7 +580,7 @@ def fit_targets(
 
 @dataclass(frozen=True, eq=False)
 class _Copy:
-    """An untrained copy whose activations can be fitted.
+    """An untrained copy with activations that can be fitted.
 
     Attributes:
         activations: of the copy, or a function that gives them.
@@ -576,7 +611,13 @@ def _usable_copies(
     shape: tuple[int, ...],
     targets: Sequence[TargetValues],
 ) -> list[_Copy]:
-    """Return the copies whose activations do not overflow; only one copy's are in memory."""
+    """Return the copies with finite activations; only one copy's are in memory.
+
+    Args:
+        copies: activations, and targets of further episodes.
+        shape: of the model's activations.
+        targets: of the probe.
+    """
     usable = []
     for activations, elsewhere in copies:
         missing = (elsewhere or targets)[0].missing
@@ -595,7 +636,14 @@ def _usable_copies(
 def _warn_of_few_recorded(
     n_episodes: int, has_copies: bool, missing: Any, participants: Any
 ) -> str:
-    """Say that recorded episodes are too few for the untrained control; empty where they are not."""
+    """Return a sentence where recorded episodes are too few for the untrained control; ""
+    elsewhere.
+
+    Args:
+        n_episodes: how many.
+        has_copies: whether untrained copies are run.
+        missing, participants: of the episodes; not None if these were recorded.
+    """
     is_recorded = missing is not None or participants is not None
     if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
         return ""
@@ -604,7 +652,7 @@ def _warn_of_few_recorded(
 
 
 def _refuse_constant_classes(target: TargetValues) -> None:
-    """Refuse a target of classes one of whose outputs is the same in all rounds."""
+    """Refuse a target of classes with an output that is the same in all rounds."""
     rows = target.values.reshape(-1, target.values.shape[-1])
     for output, values in zip(target.outputs, rows.T, strict=True):
         require(
@@ -627,7 +675,7 @@ def _fit_kind(
         kind: of probe.
         x: activations ``[episode, round, feature]``.
         sample: the targets of the kind, and a group for each episode.
-        indices: their places among all targets, by which a copy's own are found.
+        indices: their places among all targets, which select those of a copy.
         copies: untrained copies.
 
     Returns:

@@ -42,7 +42,12 @@ class _Moments:
 
     @classmethod
     def of(cls, x: Float[Array, "row d"], y: Float[Array, "row k"]) -> _Moments:
-        """Compute the sums of some rows: all that a least-squares fit needs of them."""
+        """Compute the sums of some rows: all that a least-squares fit needs of them.
+
+        Args:
+            x: inputs.
+            y: outputs.
+        """
         squares_of_y = np.einsum("rk,rk->k", y, y)
         return cls(n=len(x), x=x.sum(0), y=y.sum(0), xx=x.T @ x, xy=x.T @ y, yy=squares_of_y)
 
@@ -64,7 +69,12 @@ class _RidgePath:
 
     @classmethod
     def of(cls, train: _Moments, variance: Float[Array, " d"]) -> _RidgePath:
-        """Solve a training set; ``variance`` is that of each input over all rows."""
+        """Compute the decomposition that solves a training set for every penalty.
+
+        Args:
+            train: sums of the training rows.
+            variance: of each input over all rows.
+        """
         mean_x = train.x / train.n
         mean_y = train.y / train.n
         gram = train.xx - np.outer(train.x, mean_x)
@@ -126,7 +136,7 @@ def cross_validate(
     folds: Int[Array, " episode"],
     blocks: Int[Array, " k"],
 ) -> _RidgeFit:
-    """Cross-validate in nested folds, and refit on everything.
+    """Fit in nested folds, and refit on everything.
 
     Args:
         x: activations.

@@ -59,7 +59,7 @@ def measure_of(
 
     Args:
         target: what is read.
-        site: where; None where activations were given as an array.
+        site: where; None where activations were passed as an array.
         score: of the probe.
         controls: their scores, by key.
         untrained: why no untrained copy was run, where none was.
@@ -98,7 +98,7 @@ def measure_of(
 
 
 def _describe_site(site: str | None) -> tuple[str, str]:
-    """Return what a probe reads from, and the end of a phrase whose subject is the model."""
+    """Return what a probe reads from, and the end of a phrase about the model."""
     if site in _SITES:
         return _SITES[site]
     assert site is not None
@@ -111,7 +111,13 @@ def _describe_site(site: str | None) -> tuple[str, str]:
 def _doubt_yes(
     target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
 ) -> dict[Verdict, str]:
-    """Forbid a "yes" where a control that counts was not run."""
+    """Return a reason against a "yes" where a control that counts was not run.
+
+    Args:
+        target: what is decoded.
+        controls: by key.
+        untrained: why no untrained copy was run.
+    """
     if "untrained" not in controls:
         return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY}"}
     if "inputs" not in controls and "inputs" not in target.implied_by:

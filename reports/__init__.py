@@ -6,5 +6,5 @@
     >>> "<strong>works</strong>" in page.html()
     True
 
-Import from the modules; nothing is re-exported. Your own part, and the other pages: docs/method/pages.md.
+Import from the modules. Further parts, and the other pages: docs/method/pages.md.
 """

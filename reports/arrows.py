@@ -81,9 +81,13 @@ def flow(
     """Draw reads of a round, a colour a group of them, paler where they weigh less.
 
     Args:
-        frame: columns ``layer``, ``source``, ``target``, ``weight`` (0 to 1) and ``of``, the group of each read; a
-            ``label`` for each arrow where there is one, else a group is named once, on its longest arrow.
-        legend: group -> what the legend says of it; a group that draws no arrow is listed, too.
+        frame: columns ``layer``, ``source``, ``target``, ``weight`` (0 to 1) and ``of``, the group
+            of each read; a ``label`` for each arrow where there is one; without labels a group is
+            named once, on its longest arrow.
+        labels: of the positions.
+        n_layers: of the model.
+        legend: group -> its text in the legend; a group that draws no arrow is listed, too.
+        width: of the figure, in inches.
     """
     require_columns("frame", frame, "layer", "source", "target", "weight", "of")
     colours = dict(zip(legend, cycle(_COLOURS), strict=False))
@@ -130,7 +134,12 @@ class _Arrow:
         return abs(self.end[0] - self.start[0])
 
     def draw(self, axes: Axes, alpha: float) -> None:
-        """Draw it, bowed where a position reads itself."""
+        """Draw it, bowed where a position reads itself.
+
+        Args:
+            axes: where.
+            alpha: opacity.
+        """
         bow = 0 if self.length else 0.35
         patch = FancyArrowPatch(
             self.start,
@@ -143,11 +152,11 @@ class _Arrow:
         axes.add_patch(patch)
 
     def point(self, share: float, beside: float) -> _Point:
-        """Return the point at a share of the way, so far above it in layers.
+        """Return the point at a share of the way along the arrow, shifted upwards.
 
         Args:
             share: of the way along the arrow.
-            beside: so far above the arrow, as a share of a layer's height.
+            beside: shift upwards, as a share of a layer's height.
         """
         bowed = 0 if self.length else 0.28
         x = self.start[0] + share * (self.end[0] - self.start[0]) + bowed

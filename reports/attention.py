@@ -1,4 +1,5 @@
-"""Attention views: circuitsvis' ``AttentionHeads``, offline, with a choice of episode, round, layer and head around it.
+"""Attention views: circuitsvis' ``AttentionHeads``, offline, with a choice of episode, round, layer
+and head around it.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -8,8 +9,8 @@
     >>> show(run).rounds                                          # in a notebook, ``show(run)`` draws itself
     (0, 1, 2, 4, 5, 6, 7, 9, 10, 11)
 
-A pattern shows where a head looks; it is no evidence that what it reads there matters. How a view is kept small:
-docs/method/pages.md.
+A pattern shows where a head looks; it is no evidence that what it reads there matters. How the size
+of a view is limited: docs/method/pages.md.
 """
 
 from __future__ import annotations
@@ -135,7 +136,9 @@ class AttentionView:
         return f"Attention in {len(self.rounds)} rounds of {len(self.episodes)} episodes (drawn in a notebook)"
 
     def _repr_html_(self) -> str:
-        """Return a frame of its own for a notebook: no request, and nothing of the notebook's is touched."""
+        """Return an isolated frame for a notebook: it makes no request and leaves the notebook's
+        page alone.
+        """
         template = environment().get_template("frame.html.j2")
         page = escape(template.render(view=self, style=stylesheet(), **carried()), quote=True)
         frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
@@ -233,7 +236,7 @@ def carried(*others: str) -> dict[str, Any]:
 
 
 def _pack(content: bytes) -> str:
-    """Compress bytes for a browser to unpack: a quarter of them; the same each time."""
+    """Encode bytes for a browser to unpack: compressed to a quarter; the same each time."""
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 

@@ -89,7 +89,7 @@ def _blocks(result: BenchmarkResult, question: str) -> list[Any]:
 
 
 def _rate_methods(summary: pd.DataFrame) -> list[Any]:
-    """Make one measure for each method, beside a draw at random where there is one."""
+    """Make one measure for each method, with a random draw as control where there is one."""
     chance = summary.loc[summary["method"] == "random", "mean"]
     controls = {"random": float(chance.iloc[0])} if len(chance) else {}
     measures = []

@@ -103,7 +103,7 @@ class Figure:
 
 
 def titled(number: str, text: str) -> str:
-    """Return a caption whose end says which of the paper's figures this is.
+    """Return a caption that ends with the number of the paper's figure.
 
     >>> titled("8, top", "Regret.")
     'Regret. (Paper, figure 8, top.)'
@@ -119,16 +119,17 @@ def curves(
     data: pd.DataFrame | None = None,
     **words: Any,
 ) -> Figure:
-    """Draw named curves as a table of a TOML file says.
+    """Draw named curves as a table of a TOML file describes them.
 
     Args:
-        record: ``title`` and ``caption``, which hold ``words``, ``{bands}`` and ``{ends}``, how the curves end in what
-            ``ends`` names; ``paper``, the paper's figure; the rest is for
-            :func:`interp.results.figures.curves` or, with panels ``by`` a column, for :func:`reports.panels.curves`.
+        record: ``title`` and ``caption``, with ``words``, ``{bands}`` and ``{ends}``, how the
+            curves end in the quantity that ``ends`` names; ``paper``, the paper's figure; the rest
+            is for :func:`interp.results.figures.curves` or, with panels ``by`` a column, for
+            :func:`reports.panels.curves`.
         frame: the curves.
-        of: the panel whose ends the caption tells; all of the frame when empty.
+        of: the caption describes the ends of this panel; of all of the frame when empty.
         data: what a reader can download.
-        words: what stands in braces in the record's texts.
+        words: values for the names in braces in the record's texts.
     """
     from interp.results import figures  # matplotlib is heavy
     from reports import panels
@@ -191,7 +192,7 @@ class Table:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """Cells as text, or as the measure whose word is shown."""
+        """Cells as text, or as the measure of the word that is shown."""
         formats = [self.formats.get(name) for name in self.shown.columns]
         rows = self.shown.itertuples(index=False, name=None)
         return [list(map(cell, row, formats)) for row in rows]
@@ -228,12 +229,13 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def pivoted(frame: pd.DataFrame, index: str | list[str], columns: str, values: str) -> pd.DataFrame:
-    """Make a row for each value of ``index`` and a column for each of ``columns``, in the order in which they come.
+    """Make a row for each value of ``index`` and a column for each of ``columns``, in the order in
+    which they come.
 
     Args:
         frame: a row for each cell; no cell comes twice.
-        index: the column, or the columns, whose values make the rows.
-        columns: the column whose values make the columns.
+        index: values of this column, or of these columns, make the rows.
+        columns: values of this column make the columns.
         values: the column of the cells.
 
     >>> frame = pd.DataFrame({"of": ["b", "a"], "in": ["y", "x"], "value": [1.0, 2.0]})
@@ -311,7 +313,7 @@ def _write_interval(value: Interval, spec: str | None) -> str:
 
 
 def _unsigned_zero(text: str) -> str:
-    """Write a minus sign of its own length, and none before a zero."""
+    """Write a long minus sign, and none before a zero."""
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
@@ -340,7 +342,8 @@ _PLAIN = "no claim rests on it"  # why the word of a number that is only shown i
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
-    """Make a row of :class:`Measures` of a number from 0 to 1 that decides nothing; NaN controls are not drawn.
+    """Make a row of :class:`Measures` of a number from 0 to 1 without a verdict; NaN controls are
+    not drawn.
 
     Args:
         name: what the number is of.
@@ -430,7 +433,7 @@ class Measures:
 
     @checked
     def controls(self, measure: Measure) -> dict[str, float]:
-        """Return the controls that are drawn: an untrained copy, and the strongest of the others."""
+        """Return the controls that are drawn: an untrained copy, and the strongest of the rest."""
         numbers = {name: control.number for name, control in measure.controls.items()}
         others = dict(measure.controls)
         others.pop(UNTRAINED, None)
@@ -440,7 +443,7 @@ class Measures:
 
     @checked
     def said(self, measure: Measure) -> str:
-        """Return a row as it is read out, or printed where nothing can be drawn."""
+        """Return a row as text, for screen readers and where it cannot be drawn."""
         if math.isnan(measure.number.estimate):
             return measure.reason
         parts = [f"{cell(measure.number)} {measure.unit}".strip()]

@@ -1,6 +1,6 @@
 """From a model to a report on disk: find the parts, compute them, draw them, write one page.
 
-A part that fails takes its own section with it and no other: the page then says why it is missing.
+A part that fails loses only its section: the page then states why it is missing.
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ def write(
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
         n_episodes: how much is sampled; at least 5, since probes are split by episode.
-        n_rounds: of each episode; at least 10, or as many as the task says anything new in. When None 100, 20 with
-            ``quick``, or so many.
+        n_rounds: of each episode; at least 10, or as many as the task says anything new in. When
+            None 100, 20 with ``quick``, or so many.
         seed: of everything random.
-        parts: what the page holds, in its order; what the model's task says when None.
-        quick: without slow parts, and with wider intervals in others.
+        out: the folder.
+        parts: of the page, in order; those of the model's task when None.
+        quick: without slow parts, and with wider intervals in the rest.
         source, regime, sizes, arguments: see :class:`~reports.part.Context`.
     """
     require(
@@ -115,12 +116,13 @@ def write(
 
 
 def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool) -> int:
-    """Return the rounds of an episode: the given number if the model and a report can take it, or the usual one.
+    """Return the rounds of an episode: ``n_rounds`` if the model and a report can take it, or the
+    usual number.
 
     Args:
-        model: whose state may have room for so many rounds.
-        task: in which so many rounds say anything new.
-        n_rounds: that were asked for; the usual number when None.
+        model: its state must have room for so many rounds.
+        task: has a number of rounds after which episodes say nothing new.
+        n_rounds: as the user wants; the usual number when None.
         quick: whether the report is a quick one.
     """
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
@@ -211,13 +213,19 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
 
 
 def _measure(part: Part, computed: Any, context: Context) -> list[Measure]:
-    """Return the measures of a part."""
+    """Return the measures of a part.
+
+    Args:
+        part: the part.
+        computed: its result.
+        context: of the report.
+    """
     measures = part.summary(computed, context)
     return list(fit(f"the summary of {part.key!r}", measures, Sequence[Measure]))
 
 
 def _free_memory() -> None:
-    """Give back to the system what a part needed beside its result."""
+    """Return memory to the system that a part needed only while it computed."""
     with suppress(AttributeError, OSError, TypeError):  # a C library without it
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -293,9 +301,9 @@ def _find_read(probed: Sequence[Measure]) -> str:
 
 
 def _name_page(context: Context) -> str:
-    """Name the file of a report by the model and what else it was given, so that two reports share it only if alike.
+    """Name the file of a report by the model and all settings, so that only equal reports share it.
 
-    A model of its own weights (a folder, an object, a circuit with arguments beside sizes) is named by its digest, too.
+    A model that is not shipped, or has arguments other than sizes, is named by its digest, too.
     """
     sizes, arguments = context.asked
     words = [Path(context.source or context.model.name).name]
@@ -316,8 +324,8 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
     Return None if it raises, if the part failed before, or if the machine lacks what it looks at.
 
     Args:
-        context: of the report, which keeps the result or the failure.
-        part: whose result is used.
+        context: of the report; it stores the result or the failure.
+        part: the part.
         use: from the result and the context to what is returned.
     """
     if part.key in context.failures or part.key in context.missing:
@@ -343,7 +351,13 @@ def _draw_sections(context: Context, part: Part) -> list[Section]:
 
 
 def _draw_blocks(part: Part, computed: Any, context: Context) -> list[Section]:
-    """Draw a part; blocks become a section of its title."""
+    """Draw a part; blocks become a section of its title.
+
+    Args:
+        part: the part.
+        computed: its result.
+        context: of the report.
+    """
     drawn = part.draw(computed, context)
     if isinstance(drawn, Section):
         return [drawn]

@@ -83,7 +83,9 @@ def write(
 
 
 def _explain_people(episodes: BanditEpisodes, seed: int) -> EachParticipant | None:
-    """Explain each participant who made enough choices; None where fewer than two did."""
+    """Find the algorithm of each participant who made enough choices; None where fewer than two
+    did.
+    """
     _, numbers = participants_of(episodes)
     n_choices = np.bincount(numbers, episodes.scored.sum(1))
     is_enough = n_choices >= FEWEST_CHOICES
@@ -119,7 +121,12 @@ class _Page:
         self.machines = machines
 
     def build(self, path: Path, columns: Mapping[str, Any]) -> Report:
-        """Build the page on the table at ``path``."""
+        """Build the page on a table.
+
+        Args:
+            path: of the table.
+            columns: options that named its columns.
+        """
         read = [Prose(sentence) for sentence in self.episodes.reading.sentences]
         sections = [Section("What was read", read), self._findings(), self._families()]
         if self.each is not None:
@@ -215,7 +222,7 @@ def _commands(path: Path, columns: Mapping[str, Any]) -> Section:
 
 
 def _shell_options(named: Mapping[str, Any]) -> list[str]:
-    """Return the options of `interp choices` that name what was given in Python."""
+    """Return the options of `interp choices` for what was named in Python."""
     words = []
     for key, value in named.items():
         option = f"--{key.replace('_', '-')}"

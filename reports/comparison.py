@@ -1,6 +1,7 @@
-"""The page of a comparison: its measures first, then what each rests on, and the rounds at which two models differ.
+"""The page of a comparison: its measures first, then what each rests on, and the rounds at which
+two models differ.
 
-Every number was computed by :func:`circuits.compare.machines`; nothing is computed here.
+All numbers are computed by :func:`circuits.compare.machines`.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
 
 
 def _list_failures(comparison: Comparison) -> Table:
-    """Tabulate the rounds in which predictions differ most."""
+    """Make a table of the rounds in which predictions differ most."""
     failures = comparison.failures
     frame = pd.DataFrame([vars(failure) for failure in failures]).drop(columns="n_scored")
     for column in ("model", "reference"):
@@ -176,7 +177,7 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def _measure_row(row: Mapping[Any, Any]) -> Measure:
-    """Return a row of a part's table as a measure, beside its controls."""
+    """Return a row of a part's table as a measure, with its controls."""
     controls = {column: row[column] for column in _QUANTITIES if column in row}
     return plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
 
@@ -274,7 +275,7 @@ _WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 4.5, 0.85, 3.65, 0.54, 0.66
 
 @styled
 def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
-    """Draw the parts of two machines, joined by the measures whose keys are in :data:`PARTS`.
+    """Draw the parts of two machines, joined by the measures with a key in :data:`PARTS`.
 
     Args:
         model, reference: the names of the two machines.

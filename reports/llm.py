@@ -1,6 +1,8 @@
-"""The report on language models as online learners: traces in, one page out, both worlds on the same instances.
+"""The report on language models as online learners: traces in, one page out, both worlds on the
+same instances.
 
-A regime is comparable with the paper's only as far as instances are drawn alike, which its table says.
+A regime is comparable with the paper's only as far as instances are drawn in the same way, which
+its table states.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ def write(
         path: a folder of traces or of foreign results, or one file.
         models: transformers to run on the same instances: what :func:`interp.load` takes.
         out: the folder of the page.
-        regime: of results that do not name theirs.
+        regime: of results that do not name one.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
-        acts: what :func:`~interp.choices.behaviour.behaviour` found of these traces; computed when None.
+        acts: what :func:`~interp.choices.behaviour.behaviour` found of these traces; computed when
+            None.
     """
     page = file_to_write(writable(out) / "llm.html")
     others = {name: transformer(name) for name in models}
@@ -84,7 +87,7 @@ class _Page:
 
     Args:
         reading: the traces.
-        scores: of the language models and of what stands beside them.
+        scores: of the language models and of their baselines.
         acts: which algorithm explains each group of runs.
     """
 
@@ -98,7 +101,12 @@ class _Page:
         self.notes = note_table(reading.runs)
 
     def build(self, path: Path, seed: int) -> Report:
-        """Build the page on the traces at ``path``."""
+        """Build the page on traces.
+
+        Args:
+            path: of the traces.
+            seed: of the bootstrap.
+        """
         first, *by_model = _draw_regret(self.scores)
         sections = [
             Section("Summary", [Summary(self._describe())]),
@@ -138,7 +146,7 @@ class _Page:
         )
 
     def _describe(self) -> dict[str, Any]:
-        """Describe the runs, and which algorithms each model plays like."""
+        """Return facts about the runs, and the algorithms that each model plays like."""
         runs = self.runs
         served: set[str] = set()
         for run in runs:
@@ -204,7 +212,7 @@ def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
 
 
 def _list_final(scores: LLMScores) -> Section:
-    """Tabulate the regret after the last round, a table for each regime, beside the paper's."""
+    """Make a table of the regret after the last round for each regime, with the paper's."""
     printed = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper has
     blocks: list[Any] = [Prose(_SAYS["final"])]
     for regime, final in scores.final.groupby("regime", sort=False):
@@ -236,7 +244,7 @@ _FORMATS = {
 
 
 def _list_answers(scores: LLMScores) -> Section:
-    """Tabulate the calls, their answers, and the tokens."""
+    """Make a table of the calls, their answers, and the tokens."""
     final = scores.final
     is_shown = (final["kind"] == "llm") & (final["missing"] == "wrong")
     frame = final.loc[is_shown, _ANSWERS].astype(dict.fromkeys(_COUNTS, int))
@@ -270,7 +278,7 @@ _COUNTS = [
 
 
 def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    """Tabulate the algorithms that explain the models' choices."""
+    """Make tables of the algorithms that explain the models' choices."""
     tables = behaviour_tables(acts)
     caption = "The algorithm whose choices explain the model's, per model, condition and regime"
     blocks: list[Any] = [Prose(_SAYS["acts"]), Table(joined(tables["behaviour"]), caption)]
@@ -355,13 +363,13 @@ def _draw_regret(scores: LLMScores) -> list[Figure]:
 def _panel_framings(
     of_model: pd.DataFrame, beside: pd.DataFrame, regimes: Sequence[str], llm: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the curves of a model, and those beside it, with a panel for each regime and framing.
+    """Return the curves of a model and of its baselines, with a panel for each regime and framing.
 
     Args:
         of_model: the model's curves.
         beside: the baselines' and transformers'.
         regimes: in their order.
-        llm: the curves of all language models, whose framings are shown.
+        llm: the curves of all language models; their framings are shown.
     """
     parts = []
     for regime in regimes:

@@ -1,7 +1,8 @@
-"""A report, how it becomes one HTML file that opens offline, and the list of the reports in a folder.
+"""A report, how it becomes one HTML file that opens offline, and the list of the reports in a
+folder.
 
-Everything the page needs is in it. A content security policy forbids every request and every script but the page's own,
-by hash. The same report gives the same bytes.
+Everything the page needs is in it. A content security policy forbids every request and every script
+except those of the page, by hash. The same report gives the same bytes.
 """
 
 from __future__ import annotations
@@ -46,14 +47,16 @@ from reports.blocks import (
 
 @dataclass(frozen=True)
 class _Cards:
-    """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``picture`` and others."""
+    """Pages of a list, by their metadata: ``report`` (a link), ``sentence``, ``picture`` and
+    further keys.
+    """
 
     pages: Sequence[Mapping[str, str]]
     kind: ClassVar[str] = "cards"
 
     @property
     def rows(self) -> list[tuple[Mapping[str, str], str]]:
-        """(what a page says, what else is known of it)."""
+        """Pairs of a page's metadata and a line of its words, task and run."""
         rows = []
         for page in self.pages:
             known = [page.get(key) for key in ("words", "task", "run")]
@@ -195,7 +198,9 @@ def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _number_blocks(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
-    """Number the figures and the tables of a page, by the identity of the block."""
+    """Count the figures and the tables of a page, and return their numbers by the identity of the
+    block.
+    """
     numbers: dict[int, tuple[str, int]] = {}
     pictures = (Figure, Measures, attention.AttentionView)
     for name, kinds in (("Figure", pictures), ("Table", Table)):
@@ -265,7 +270,8 @@ def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path
     Args:
         report: what is written.
         path: of the page.
-        listed: the list; when None one beside the page or above it, or beside the folder of comparisons or audits.
+        listed: the list; when None one in the folder of the page or above it, or next to the folder
+            of comparisons or audits.
     """
     above = path.parent.parent
     if above.name in (COMPARISONS, "audits"):

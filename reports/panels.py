@@ -157,11 +157,11 @@ def curves(
 
 @styled
 def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: str) -> Figure:
-    """Draw curves of a model and what it is held against, and beside them how far they are apart.
+    """Draw curves of a model and of its reference, with a second panel for their difference.
 
     Args:
-        curves: with columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``, ``mean``, ``low``
-            and ``high``.
+        curves: with columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``,
+            ``mean``, ``low`` and ``high``.
         differences: the same columns, of the differences from the algorithm.
         x: what the axis of doses says.
         ylabel: what the curves are of.

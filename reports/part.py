@@ -43,14 +43,18 @@ class Part:
     """A part of a report. Its functions take what was computed, and the context.
 
     Attributes:
-        key, title: what other parts call its result by; of its section, under which a page shows why there is none.
+        key, title: what other parts call its result by; of its section, under which a page shows
+            why there is none.
         compute: the context to anything that the part draws.
         draw: to the blocks of its section, or to one section or several of other titles.
-        summary, sentence: to the measures that the page opens with, and to its first sentence, where theirs says less.
-        hero, heading: to the figures under the page's first sentence; to the page's title and lead, where it says them.
+        summary, sentence: to the measures that the page opens with, and to its first sentence,
+            where that of the measures is not enough.
+        hero, heading: to the figures under the page's first sentence; to the page's title and lead,
+            where it says them.
         slow: whether a quick report leaves it out.
         opened: whether its section is open from the start: its picture is what a reader looks for.
-        lacking: what this machine lacks of what the part looks at: a sentence that stands in the part's place.
+        lacking: what this machine lacks of what the part looks at: a sentence that stands in the
+            part's place.
     """
 
     key: str
@@ -69,17 +73,21 @@ class Part:
 
 @dataclass(eq=False)
 class Context:
-    """What every part of a report is given: the model, the settings, and what several parts need.
+    """The input of every part of a report: the model, the settings, and what several parts need.
 
     Attributes:
-        source, arguments: what :func:`interp.load` made the model from (a name, or a checkpoint's path) and with; empty
-            when the model was given.
-        regime, given: what the episodes are drawn from, and their sizes where they are not the model's own.
-        parts: of this report, in page order; a quick one leaves out those with the titles ``left_out``.
+        source, arguments: what :func:`interp.load` made the model from (a name, or a checkpoint's
+            path) and with; empty for a model that was passed as an object.
+        regime, given: what the episodes are drawn from, and their sizes where they are not the
+            model's.
+        parts: of this report, in page order; a quick one leaves out those with the titles
+            ``left_out``.
         quick: whether less is computed, with wider intervals.
-        missing: key of a part -> the sentence that stands in its place, where the machine lacks what it looks at.
-        measures, sections, failures: key of a part -> its measures, its first section, and the exception that it ended
-            with; filled as parts are computed and drawn, like ``sentence``, the first one of the page.
+        missing: key of a part -> the sentence that replaces it, where the machine lacks what it
+            looks at.
+        measures, sections, failures: key of a part -> its measures, its first section, and the
+            exception that it ended with; filled as parts are computed and drawn, like ``sentence``,
+            the first one of the page.
     """
 
     model: Machine
@@ -134,7 +142,9 @@ class Context:
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings of the report beside the model: sizes by the option of the shell, other arguments by name."""
+        """Settings of the report other than the model: sizes by the option of the shell, further
+        arguments by name.
+        """
         arguments = {**self.arguments, **self.given}
         sizes = {}
         for size in self.task.sizes:
@@ -175,7 +185,7 @@ class Context:
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The algorithm that the model is held against; an error where the task registers none."""
+        """The algorithm that the model is compared with; an error where the task registers none."""
         return self.task.explains(self.model)
 
     @property

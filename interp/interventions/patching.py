@@ -211,9 +211,9 @@ class PatchingResult(Result):
 
         Rows of heads are called "L1H0", and those of a loop's cycles "block[2]".
 
-            Args:
-                component: its key.
-                value: "effect" or "fraction".
+        Args:
+            component: its key.
+            value: "effect" or "fraction".
         """
         key = ALIASES.get(component, component)
         patched = [i for i, site in enumerate(self.sites) if site.component == key]

@@ -1,7 +1,8 @@
-"""Language models as online learners (paper, sections 5.3 and F.3): play them, keep every word, read the traces.
+"""Language models as online learners (paper, sections 5.3 and F.3): play the task, record every
+word, read the traces.
 
-What is said stands in ``schemes`` and ``protocol``, who answers in ``backend``, ``client``, ``local`` and ``opened``;
-``plan`` and ``runner`` play. ``runs``, ``loading`` and ``importer`` give played episodes as data, ``scores`` and
-``notes`` what they show. Nothing here imports ``httpx`` until a server is asked, nor torch until a model runs
-in this process.
+``schemes`` and ``protocol`` define the conversation; ``backend``, ``client``, ``local`` and
+``opened`` reach the model; ``plan`` and ``runner`` play. ``runs``, ``loading`` and ``importer``
+return played episodes as data; ``scores`` and ``notes`` analyse them. ``httpx`` is imported only
+for a server, and torch only for a model in this process.
 """

@@ -73,8 +73,8 @@ class Condition:
 
         Args:
             turn: which answer is requested.
-                advice: Int[expert].
-                note: the player's note of the last round.
+            advice: Int[expert].
+            note: the player's note of the last round.
             label: the outcome.
         """
         words = _WORDS[self.framing]

@@ -75,7 +75,9 @@ class Answer:
 
     @cached_property
     def outcome(self) -> int:
-        """The outcome that is drawn: the one asked for, else the one that edits move most, or that varies most."""
+        """The outcome that is drawn: the view's; without one, that which edits move most, or which
+        varies most.
+        """
         n_outcomes = len(self.bench.layout.outcomes)
         chosen = self.view.outcome
         require(chosen < n_outcomes, f"outcome {chosen} does not exist: 0 to {n_outcomes - 1}")
@@ -247,7 +249,7 @@ def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
 
     Args:
         bench: the machine and its episodes.
-        view: whose edits are made.
+        view: has the edits.
         whole: whether edits of other places than the state act, too.
     """
     writes: list[_WriteHook] = []
@@ -259,18 +261,26 @@ def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
 
 
 def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
-    """As a hook: keep what round ``t`` reads."""
+    """Set what round ``t`` reads, as a hook.
+
+    Args:
+        read: where it is stored, ``[episode, round, ...]``.
+        t: the round.
+        activation: what the round reads.
+        hook: the hook point; not used.
+    """
     read[:, t] = activation[:1]
 
 
 def _find_changed_rounds(
     bench: Bench, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> list[int]:
-    """Return the rounds whose inputs differ; a choice that the machine makes itself is no input.
+    """Return the rounds with different inputs; a choice that the machine makes itself is no input.
 
     Args:
         bench: the machine and its episodes.
-        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the edits.
+        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the
+            edits.
     """
     choice = bench.layout.choice_position
     is_changed = torch.zeros(bench.n_rounds, dtype=torch.bool)
@@ -285,10 +295,11 @@ def _find_changed_rounds(
 def _splice(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], first: int
 ) -> dict[str, Tensor]:
-    """Join the inputs of the rounds before ``first`` with the edited ones of the others.
+    """Join the inputs of the rounds before ``first`` with the edited ones of later rounds.
 
     Args:
-        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the edits.
+        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the
+            edits.
         first: the round from which on the edited inputs are taken.
     """
     joined = {}
@@ -303,7 +314,7 @@ def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
 
     Args:
         bench: the machine and its episodes.
-        view: whose edits are controlled for.
+        view: has the edits that are controlled for.
         moves: round, site and size of each change.
     """
     generator = torch.Generator().manual_seed(view.seed)
@@ -325,7 +336,16 @@ def _move_at_random(
     activation: Tensor,
     hook: object,
 ) -> Tensor:
-    """As a hook: move what stands at a site by ``size`` in a random direction."""
+    """Move the activation at a site in a random direction, as a hook.
+
+    Args:
+        bench: the machine.
+        generator: draws the direction.
+        site: the site.
+        size: length of the move.
+        activation: at the hook point.
+        hook: the hook point; not used.
+    """
     before = site.read(activation, bench.layout)
     noise = torch.randn(before.shape, generator=generator, dtype=torch.float64)
     noise = noise.to(before.device) * _find_free(bench, site, before)
@@ -354,11 +374,12 @@ def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
 
 
 def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
-    """Return every variable of the algorithm under the edits that it follows, ``[1, round, ...]``, and their number.
+    """Return every variable of the algorithm under the edits that it follows, ``[1, round, ...]``,
+    and their number.
 
     Args:
         bench: the machine, its episodes and the algorithm.
-        view: whose edits are followed.
+        view: has the edits that are followed.
         episodes: the one of the view, with the edits of its inputs.
     """
     first = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}

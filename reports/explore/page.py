@@ -117,7 +117,13 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
 
 
 def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
-    """Draw the probability or mean of the outcome in every round."""
+    """Draw the probability or mean of the outcome in every round.
+
+    Args:
+        axes: where.
+        answer: of the machine.
+        reference: of the second machine, or None.
+    """
     index = answer.outcome
     name = answer.bench.layout.outcomes[index]
     before, after = answer.machine
@@ -140,7 +146,13 @@ def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
 
 
 def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
-    """Draw how far edits move the predictions in every round, and how far random changes do."""
+    """Draw how far edits move the predictions in every round, and how far random changes do.
+
+    Args:
+        axes: where.
+        answer: of the machine.
+        reference: of the second machine, or None.
+    """
     moves = answer.differences()
     if "control_mean" in moves:
         rounds = np.arange(answer.bench.n_rounds)
@@ -157,7 +169,13 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
 
 
 def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
-    """Draw a number of the decoded state in every round, and the algorithm's."""
+    """Draw a number of the decoded state in every round, and the algorithm's.
+
+    Args:
+        axes: where.
+        answer: of the machine.
+        number: of the decoded state.
+    """
     if answer.view.edits:
         axes.plot(number.before, color=_BLUE, **_PALE)
     axes.plot(number.after, color=_BLUE)
@@ -167,7 +185,9 @@ def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
 
 
 def _describe_edits(answer: Answer) -> str:
-    """Return the page's sentence: what the edits move, beside random changes and the algorithm."""
+    """Return the page's sentence: what the edits move, compared with random changes and the
+    algorithm.
+    """
     edits = answer.view.edits
     if not edits:
         return "No edit yet: the model beside its algorithm."
@@ -201,7 +221,7 @@ def _describe_edits(answer: Answer) -> str:
 
 
 def _describe_state(answer: Answer) -> str:
-    """Say how far a number of the decoded state moves; nothing where none is decoded."""
+    """Say how far a number of the decoded state moves; "" where none is decoded."""
     number = _find_state_number(answer)
     if number is None:
         return ""
@@ -270,7 +290,9 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
 
 
 def _rank_outcome(row: dict[str, Any]) -> float:
-    """Rank an outcome by how far it moves, or by half its probability; the first matters most."""
+    """Return a sort key of an outcome: how far it moves, or half its probability; the first matters
+    most.
+    """
     move = abs(row["with"] - row["without"])
     return -max(move, row["with"] / 2, row["algorithm with"] / 2)
 
@@ -464,7 +486,14 @@ def attention(answer: Answer) -> list[AttentionView]:
 
 
 def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> AttentionView:
-    """Run the chosen round again with hooks, and view the attention in it."""
+    """Run the chosen round again with hooks, and show the attention in it.
+
+    Args:
+        answer: of the machine.
+        run: that is replayed.
+        hooks: of the edits.
+        name: of the view.
+    """
     model = answer.bench.model
     t = answer.view.round
     heads = [list(of_layer) for of_layer in heads_of(model)]

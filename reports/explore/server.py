@@ -1,7 +1,8 @@
-"""The page of a machine on this computer: a server on the loopback, whose every page says all of its state.
+"""The page of a machine on this computer: a server on the loopback; the address of a page has all
+of its state.
 
-A page is asked for with a token that is a part of its address, which is compared in constant time, and requests that
-name another host are refused. Views are computed one at a time: hooks are the machine's.
+Every address contains a token, which is compared in constant time, and requests that
+name another host are refused. Views are computed one at a time, since hooks belong to the machine.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ _MISSING = (
 @dataclass(eq=False)
 @checked_fields
 class Explorer:
-    """A machine that can be looked at, and perhaps another one beside it.
+    """A machine that can be looked at, and perhaps a second one to compare it with.
 
-    ``origin`` is Python that loads the machine, empty where nobody knows; ``command`` are the shell's words for the
-    page.
+    ``origin`` is Python that loads the machine, "" if unknown; ``command`` are the shell's words
+    for the page.
     """
 
     model: Machine
@@ -79,7 +80,7 @@ class Explorer:
 
     @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
-        """Return what the edits of a view do to the machine, and to the one beside it."""
+        """Return what the edits of a view do to the machine, and to the second one."""
         with self._lock:
             bench, reference = self._benches(view.regime, view.rounds, view.seed)
             shown = answer(bench, view)
@@ -100,10 +101,10 @@ class Explorer:
         return bench, Bench(self.reference.eval(), "", episodes, regime, seed)
 
     def opening(self, view: View) -> View:
-        """Return a view as it is, or where it has no edit and no round one whose edit shows, half-way.
+        """Return a view as it is; without an edit and a round, one with a visible edit half-way.
 
-        The edit is the single change of an input that moves a prediction most; where none does, another episode's
-        latents.
+        The edit is the single change of an input that moves a prediction most; where none does,
+        another episode's latents.
         """
         if view.edits or view.round:
             return view
@@ -139,11 +140,11 @@ class Explorer:
         return replace(best, round=int(largest.argmax()))
 
     def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a longer part, each computed when it is asked for.
+        """Yield the rows of a longer part, each computed when it is needed.
 
         Args:
             name: "layers" or "carriers".
-            view: whose round is looked into.
+            view: has the round.
         """
         compute = page.layers if name == "layers" else page.carriers
         rows = compute(self.answer(view)[0])
@@ -170,7 +171,7 @@ class Explorer:
 
         Args:
             name: "attention", "layers" or "carriers".
-            view: whose round is looked into.
+            view: has the round.
         """
         template = environment().get_template("explore_part.html.j2")
         if name == "attention":
@@ -210,11 +211,12 @@ class Explorer:
         return changed
 
     def _set_number(self, view: View, edit: Edit) -> View:
-        """Replace a move of a number by the one that makes the number what ``edit`` says, if any is needed.
+        """Replace a move of a number by the one that gives the number the value of ``edit``, if any
+        is needed.
 
         Args:
             view: with its other edits.
-            edit: a move whose value is what the number becomes.
+            edit: a move; its value is what the number becomes.
         """
         others = tuple(
             one_edit for one_edit in view.edits if replace(one_edit, value=edit.value) != edit
@@ -251,7 +253,13 @@ _KEPT = {"data.csv": "text/csv", "figure.svg": "image/svg+xml", "view.py": "text
 
 
 def _write_kept(explorer: Explorer, name: str, view: View) -> str:
-    """Return the text of a file of a view."""
+    """Return the text of a file of a view.
+
+    Args:
+        explorer: the machine.
+        name: of the file.
+        view: the view.
+    """
     shown, reference = explorer.answer(view)
     if name == "data.csv":
         return csv(shown.frame())
@@ -393,7 +401,9 @@ class Served:
             from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
         class Patient(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
-            """It answers a client that has closed its own half of the connection after the request."""
+            """A protocol that answers a client which has closed its half of the connection after
+            the request.
+            """
 
             def eof_received(self) -> bool:
                 return bool(self.cycle and not self.cycle.response_complete)
@@ -431,17 +441,19 @@ class Served:
         return f"{page_address}?{query}" if query else page_address
 
     def run(self) -> None:
-        """Serve until interrupted."""
+        """Run the server until it is interrupted."""
         self._server.run(sockets=[self._socket])
 
     def start(self) -> Served:
-        """Serve beside what goes on, with what is in use now (:func:`interp.tasks.using`), until :meth:`close`."""
+        """Start the server in a thread, with the context of this one (:func:`interp.tasks.using`),
+        until :meth:`close`.
+        """
         self._thread = threading.Thread(target=copy_context().run, args=(self.run,), daemon=True)
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop the server."""
         self._server.should_exit = True
         self._thread.join()
 
@@ -450,13 +462,14 @@ class Served:
 def explore(
     model: Machine | str, reference: Machine | str | None = None, *, view: str = "", port: int = 0
 ) -> Served:
-    """Serve a live page of a machine on this computer, beside what goes on; its ``address`` opens it.
+    """Open a live page of a machine on this computer, in the background; its ``address`` opens it.
 
     Args:
         model: a machine, or what :func:`interp.load` takes.
-        reference: another machine of the same task, run beside it on the same episodes and edits of inputs and state.
-        view: what the page shows first: the query of an address that was kept. Without a round and an edit it opens
-            half-way, with the change of an input that moves a prediction most.
+        reference: another machine of the same task, run with it on the same episodes and edits of
+            inputs and state.
+        view: what the page shows first: the query of a saved address. Without a round and an edit
+            it opens half-way, with the change of an input that moves a prediction most.
         port: 0 for any free one.
 
     >>> import interp

@@ -45,12 +45,13 @@ _N_KNOWN, _N_EXACT = 1440, 240
 
 
 class Bench:
-    """A machine with the episodes of one setting, beside the algorithm that it is held against.
+    """A machine with the episodes of one setting, and the algorithm that it is compared with.
 
     Attributes:
         origin: how the machine was loaded, for Python: ``interp.load(...)``.
         classes: whether outcomes have probabilities.
-        ridge, n_known: the decoder's penalty, none where the state is there exactly; how many episodes it is fitted on.
+        ridge, n_known: the decoder's penalty, none where the state is there exactly; how many
+            episodes it is fitted on.
     """
 
     def __init__(self, model: Machine, origin: str, episodes: Any, regime: str, seed: int) -> None:
@@ -84,7 +85,7 @@ class Bench:
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
     def alone(self, episode: int) -> Rollout:
-        """The run over one episode: what edits of it begin from."""
+        """Run one episode: what edits of it begin from."""
         return rollout(self.model, self.episodes.select([episode]))
 
     @cached_property
@@ -105,7 +106,7 @@ class Bench:
         return Writer.of_state(self.model, run, self.algorithm, self.known, ridge=self.ridge)
 
     def numbers(self, key: str) -> list[str]:
-        """The names of a variable's numbers."""
+        """List the names of a variable's numbers."""
         labels = self.algorithm.variable(key).labels(self.values[key])
         return [f"{key}: {label}" if label != key else key for label in labels]
 
@@ -159,7 +160,12 @@ class Written(NamedTuple):
     added: bool
 
     def new(self, own: Tensor, round: int) -> Tensor:
-        """What stands at the site after the edit, ``[batch, *shape]``; ``own`` is what stood there."""
+        """Return the activation at the site after the edit, ``[batch, *shape]``.
+
+        Args:
+            own: the activation before it.
+            round: in which the edit is made.
+        """
         value = self.values[round].to(own)
         if self.added:
             return own + value.reshape(own.shape[1:])
@@ -195,7 +201,7 @@ class Edit:
         return cls(kind, int(round_text), what, value, on=bool(dash))
 
     def rounds(self, bench: Bench) -> range:
-        """The rounds in which it acts."""
+        """Return the rounds in which it acts."""
         last = bench.n_rounds - 1
         require(
             self.round <= last,
@@ -221,7 +227,12 @@ class Edit:
         return record, options
 
     def inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
-        """Change the episodes' inputs; an edit of another kind leaves them as they are."""
+        """Apply the edit to the episodes' inputs; an edit of another kind leaves them as they are.
+
+        Args:
+            bench: the machine and its episodes.
+            episodes: before the edit.
+        """
         if self.kind != "input":
             return episodes
         self.rounds(bench)
@@ -284,7 +295,14 @@ class Edit:
     def on_state(
         self, bench: Bench, state: Mapping[str, np.ndarray], round: int
     ) -> dict[str, np.ndarray] | None:
-        """Return the algorithm's state before a round after the same edit; None where it has no counterpart."""
+        """Return the algorithm's state before a round after the same edit; None where it has no
+        counterpart.
+
+        Args:
+            bench: the machine and the algorithm.
+            state: of the algorithm, by key.
+            round: in which the edit is made.
+        """
         if self.kind == "move":
             key, change = self.moved(bench)
             return {**state, key: state[key] + change}
@@ -320,11 +338,12 @@ _MOST_EDITS, _MOST_ROUNDS, LONGEST = 24, 200, 4000
 
 @dataclass(frozen=True)
 class View:
-    """What is looked at: ``rounds`` of every episode (0 for the usual number), drawn from ``regime`` (the default if
-    empty).
+    """What is looked at: ``rounds`` of every episode (0 for the usual number), drawn from
+    ``regime`` (the default if empty).
 
-    ``outcome``, counted from 0, is whose probability is drawn; -1 for the one that the edits move most. ``hold`` keeps
-    what later rounds read at what it was, instead of letting effects run on.
+    ``outcome``, counted from 0, is the outcome that is drawn; -1 for the one that the edits move
+    most. With ``hold`` later rounds read what they read without edits, so that effects do not run
+    on.
     """
 
     episode: int = 0

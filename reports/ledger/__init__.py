@@ -1,8 +1,9 @@
-"""The ledger of the paper: every claim of it that could be false, beside what models measured here show.
+"""The ledger of the paper: every claim of it that could be false, with what models measured here
+show.
 
-* ``claims``: what the paper says and where, in its order;
+* ``claims``: the paper's sentences and their places, in order;
 * ``experts``, ``qlearning``: how each claim is measured of a model;
-* ``book``: measures models part by part, keeps finished parts, and writes the page.
+* ``book``: measures models part by part, stores finished parts, and writes the page.
 """
 
 from interp.support.lazy import facade

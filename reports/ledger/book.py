@@ -1,7 +1,8 @@
 """Measure the paper's claims of several models, part by part, and write them as one page.
 
-A part is one claim of one model. Finished parts are kept as JSON in the ledger's folder, by the model's digest and the
-sizes, so that an interrupted run goes on with the next part and a changed model is measured anew.
+A part is one claim of one model. Finished parts are stored as JSON in the ledger's folder, by the
+model's digest and the sizes, so that an interrupted run goes on with the next part and a changed
+model is measured anew.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ MODELS = (
 
 @dataclass(frozen=True, eq=False)
 class Ledger(Result):
-    """The paper's claims beside what models show.
+    """The paper's claims, and what models show.
 
     Attributes:
         entries: each claim with the measures of every model that it is about.
@@ -87,7 +88,9 @@ class Ledger(Result):
         return f"{len(self.entries)} claims of the paper, {len(self.measures)} measures: {counts}."
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each measure: where the paper says it, what it says, and the measure's columns."""
+        """Return a row for each measure: the claim's place in the paper, its sentence, and the
+        measure's columns.
+        """
         rows = []
         for claim in CLAIMS:
             for measure in self.entries.get(claim.key, ()):
@@ -105,11 +108,12 @@ def make(
     sizes: Sizes | None = None,
     claims: Sequence[str] = (),
 ) -> Ledger:
-    """Measure the paper's claims of some models; finished parts in ``folder`` are taken as they are.
+    """Measure the paper's claims of some models; finished parts in ``folder`` are taken as they
+    are.
 
     Args:
         models: handwired and learned models of any of the paper's tasks.
-        folder: where finished parts are kept.
+        folder: where finished parts are stored.
         sizes: how much is measured; ``Sizes()`` when None.
         claims: keys of the claims to measure; all when empty.
 
@@ -153,7 +157,14 @@ def _is_about(claim: PaperClaim, model: Machine) -> bool:
 
 
 def _measured(claim: PaperClaim, model: Machine, sizes: Sizes, folder: Path) -> list[Measure]:
-    """Measure a claim of a model, or read what an earlier run has kept."""
+    """Measure a claim of a model, or read the result of an earlier run.
+
+    Args:
+        claim: the claim.
+        model: the model.
+        sizes: how much is measured.
+        folder: of finished parts.
+    """
     settings = {"digest": model.digest(), "sizes": asdict(sizes)}
     path = folder / f"{claim.key.replace(' ', '-')}.{model.name}.json"
     if path.is_file():

@@ -93,7 +93,7 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well a linear probe reads the centred log-weights, beside its controls."""
+    """Measure how well a linear probe reads the centred log-weights, with its controls."""
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 64)))
     (result,) = probes.probe(model, episodes, ["log_weights_centred"], seed=sizes.seed)
     claim = "A linear probe reads the log-weights from its latent"
@@ -149,7 +149,9 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure final regret in the regimes of tables 1 and 2, beside the best language model there."""
+    """Measure final regret in the regimes of tables 1 and 2, compared with the best language model
+    there.
+    """
     measures = []
     for regime, published in BEST_LANGUAGE_MODEL.items():
         episodes = _sample(regime, sizes)
@@ -201,7 +203,14 @@ def _behind_weighted_majority(
 def _growth(
     model: Machine, sizes: Sizes, *, key: str, claim: str, regimes: tuple[str, str]
 ) -> Measure:
-    """Measure how much farther behind Weighted Majority a model is in the second regime."""
+    """Measure how much farther behind Weighted Majority a model is in the second regime.
+
+    Args:
+        model: the model.
+        sizes: how much is measured.
+        key, claim: of the measure.
+        regimes: the easy and the hard one.
+    """
     behind = []
     for regime in regimes:
         episodes = _sample(regime, sizes)

@@ -1,7 +1,7 @@
 """The paper's claims about tabular Q-learning, measured of a model.
 
-Agreement is with the tabular greedy action on steps where no two actions tie; a table that never bootstraps is its
-control. Where a round holds the model's own choice, its own choice is fed.
+Agreement is with the tabular greedy action on steps where no two actions tie; a table that never
+bootstraps is its control. Where a round holds a committed choice, the model's choice is fed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the normalised score where control matters, beside nine tenths of tabular Q-learning's."""
+    """Measure the normalised score where control matters, compared with nine tenths of tabular
+    Q-learning's.
+    """
     n_episodes = max(sizes.n_episodes // 8, 16)
     horizon = returns.HORIZONS[-1]
     regimes = ("chain", "ladder", "grid")
@@ -128,14 +130,28 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
-    """Measure agreement on untied steps of a regime."""
+    """Measure agreement on untied steps of a regime.
+
+    Args:
+        model: the model.
+        regime: of the MDPs.
+        sizes: how much is measured.
+        key: of the measure.
+    """
     scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
     measure = _of_agreement(scores, regime, phase="all", key=key, about=model.name)
     return replace(measure, claim=f"In the regime {regime} its choices agree with the table's")
 
 
 def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
-    """Make the measure of an agreement; a table that never bootstraps is its control."""
+    """Make the measure of an agreement; a table that never bootstraps is its control.
+
+    Args:
+        scores: of the model.
+        regime: of the MDPs.
+        phase: of the episodes.
+        key, about: of the measure.
+    """
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
     return Measure(
         key=key,
@@ -151,7 +167,15 @@ def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: s
 def _probed(
     model: Machine, sizes: Sizes, *, site: str, key: str, nouns: Mapping[str, str]
 ) -> list[Measure]:
-    """Fit a linear probe for each target and return its measure under the ledger's key."""
+    """Fit a linear probe for each target and return its measure under the ledger's key.
+
+    Args:
+        model: the model.
+        sizes: how much is measured.
+        site: where probes read.
+        key: of the measures.
+        nouns: targets, with their names in sentences.
+    """
     n_episodes = min(sizes.n_episodes, 64)
     episodes = mdp.sample(n_episodes, 50, 4, 3, seed=sizes.seed)
     results = probes.probe(model, episodes, list(nouns), sites=site, seed=sizes.seed)

@@ -37,7 +37,13 @@ class Sizes:
 
 
 def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
-    """Measure the largest error of a handwired machine's predictions and state, over all rounds."""
+    """Measure the largest error of a handwired machine's predictions and state, over all rounds.
+
+    Args:
+        model: a handwired one.
+        sizes: how much is measured.
+        key: of the measure.
+    """
     result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)
     largest = float(result.summary()["error"].max())
     return Measure(

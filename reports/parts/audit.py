@@ -18,7 +18,7 @@ _SAYS = TEXTS["audit"]
 
 
 def part(result: AuditResult | None = None) -> Part:
-    """Make the part of an audit; it is computed for the page where no result is given."""
+    """Make the part of an audit; it is computed for the page if ``result`` is None."""
 
     def compute(context: Context) -> AuditResult:
         if result is not None:

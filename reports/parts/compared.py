@@ -25,7 +25,7 @@ _Saved = tuple[Path, str, str, Sequence[Measure]]
 
 
 def _find_saved(context: Context) -> list[_Saved]:
-    """Find each saved comparison in which the model takes part, by its own weights."""
+    """Find each saved comparison in which the model takes part, by the digest of its weights."""
     assert context.folder is not None
     digest = context.model.digest()
     saved = []
@@ -77,7 +77,7 @@ def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
 
 
 def _write_command(context: Context, folder: Path) -> Code:
-    """Write the command, or the Python, that saves a comparison beside the page."""
+    """Write the command, or the Python, that saves a comparison next to the page."""
     if context.source:
         words = ["interp", "compare", context.source, "--report"]
         if folder != Path("output"):

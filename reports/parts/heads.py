@@ -87,7 +87,9 @@ def _describe_heads(heads: Heads) -> str:
 
 
 def _attend(context: Context) -> AttentionView:
-    """View the patterns of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, the round looked at among them."""
+    """Show the patterns of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, including the round
+    looked at.
+    """
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
@@ -111,7 +113,8 @@ class _Read(NamedTuple):
 
 
 def _rank_heads(view: AttentionView) -> list[_Read]:
-    """List every head's strongest read, the strongest first; no read of its own position or of the first counts.
+    """List every head's strongest read, the strongest first; reads within one position, or of the
+    first one, are left out.
 
     Heads rest on the first position.
     """
@@ -174,7 +177,9 @@ def _draw_flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
 
 
 def _find_reads(context: Context) -> pd.DataFrame:
-    """Find the reads of one round: all that wrote something, of a handwired circuit; else the strongest."""
+    """Find the reads of one round: of a handwired circuit all with an effect, of other models the
+    strongest.
+    """
     if context.model.is_handwired:
         return _find_writes(context)
     run = rollout(context.model, context.pairs[0])
@@ -282,7 +287,7 @@ def _call_heads(circuit: Circuit) -> dict[str, str]:
 
 
 def _list_heads(circuit: Circuit) -> pd.DataFrame:
-    """Tabulate the circuit's heads."""
+    """List the circuit's heads."""
     table = circuit.to_frame()
     return table.assign(
         head=table["head"].replace(_call_heads(circuit)),
@@ -292,7 +297,7 @@ def _list_heads(circuit: Circuit) -> pd.DataFrame:
 
 
 def _list_edges(circuit: Circuit) -> pd.DataFrame:
-    """Tabulate which head reads what which other one, or an embedding, wrote."""
+    """List which head reads what an earlier head, or an embedding, wrote."""
     names = _call_heads(circuit)
     edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
     return edges.replace({"source": names, "target": names})

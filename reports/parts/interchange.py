@@ -34,7 +34,9 @@ _Tables = tuple[pd.DataFrame, pd.DataFrame | None]
 
 
 def _compute(context: Context) -> _Tables:
-    """Interchange at the places that a handwired model's circuit names; of a learned model, those its task claims."""
+    """Measure interchange at the places that a handwired model's circuit names; of a learned model,
+    those its task claims.
+    """
     model = context.model
     bases, sources = context.pairs
     t, seed = context.looked_at, context.seed
@@ -94,7 +96,9 @@ def _merge(measures: Sequence[Measure]) -> Measure:
 
 
 def _find_best(rows: pd.DataFrame) -> Measure:
-    """Measure the best place of one variable (the claim) under one outcome (the key), beside its best control."""
+    """Measure the best place of one variable (the claim) under one outcome (the key), with its best
+    control.
+    """
     is_control = rows["control"].astype(bool)
     best = rows[~is_control].sort_values("score", ascending=False).iloc[0]
     scores = pd.Series([best["random_score"], *rows.loc[is_control, "score"]], dtype=float).dropna()
@@ -141,7 +145,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
 
 
 def _tabulate(carried: pd.DataFrame) -> Table:
-    """Tabulate what every place carries, and what chance gives."""
+    """Make a table of what every place carries, and what chance gives."""
     bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
     shown = joined(carried.rename(columns=bounds))
     shown["variable"] = shown["noun"].str.removeprefix("the ")
@@ -161,7 +165,7 @@ _THREE_DIGITS = ("chance_informative", "random", "random_score", "iia", "chance"
 
 
 def _draw_learned(aligned: pd.DataFrame) -> list[object]:
-    """Show the accuracy of learned subspaces beside their controls, and which were not learned."""
+    """Show the accuracy of learned subspaces with their controls, and which were not learned."""
     bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
     aligned = aligned.rename(columns=bounds)
     aligned["site"] = aligned["site"].map(_name_site)

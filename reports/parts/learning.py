@@ -1,4 +1,6 @@
-"""How fast a setting learns beside another: the runs that a shipped model's settings were compared with."""
+"""How fast a setting learns compared with another: the runs that a shipped model's settings were
+compared with.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ _NOT = " This is NOT evidence of what a setting would reach with more steps or a
 
 
 def part(title: str = _TITLE, text: str = _TEXT) -> Part:
-    """Make the part of the learning curves that ship beside a model.
+    """Make the part of the learning curves that ship with a model.
 
-    A machine that is no transformer ships none, and its page says so; that of a transformer leaves the part out.
+    A machine that is no transformer ships none, and its page states this; the page of a transformer
+    without curves leaves the part out.
 
     Args:
         title: of the section.

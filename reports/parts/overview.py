@@ -118,7 +118,7 @@ def sampled(context: Context) -> str:
 
 
 def _describe(model: Any) -> dict[str, str]:
-    """Describe a model in a line; one without heads by what it carries and its points."""
+    """Return a model in a line; one without heads by what it carries and its points."""
     n_weights = sum(int((p != 0).sum()) for p in model.parameters())
     weights = f"{number(n_weights)} non-zero weights"
     precision = str(model.dtype).removeprefix("torch.")

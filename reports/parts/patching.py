@@ -106,7 +106,7 @@ def _describe(result: PatchingResult) -> str:
 
 
 def _list_cells(what: str, result: PatchingResult, heads: Heads) -> Table:
-    """Tabulate the cells that restore most, with heads called as in the pictures.
+    """List the cells that restore most, with heads called as in the pictures.
 
     Args:
         what: was corrupted, in words.
@@ -194,7 +194,7 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
 def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
-    """Judge whether few edges suffice for the difference, and as many at random do not."""
+    """Measure whether few edges suffice for the difference, and as many at random do not."""
     circuit = tables["circuit"].iloc[0]
     random = float(circuit["random_max"])
     share = circuit["size"] / circuit["of"]
@@ -259,7 +259,7 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
 
 
 def _list_nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """Tabulate the drop without each node, by the way in which it is ablated."""
+    """List the drop without each node, by the way in which it is ablated."""
     how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
     long = joined(ablation[["name", "drop", "low", "high"]]).assign(how=how)
     nodes = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
@@ -267,7 +267,7 @@ def _list_nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 
 
 def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """Tabulate the best-scored edges, with their nodes named as in the pictures."""
+    """List the best-scored edges, with their nodes named as in the pictures."""
     listed = edges.query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
@@ -276,7 +276,9 @@ def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 
 
 def _name_node(name: str, heads: Heads) -> str:
-    """Return the text for a node of the graph: ``L0H3.v`` as the head's own name and what of it reads."""
+    """Return the text for a node of the graph: ``L0H3.v`` as the head's name and the port that
+    reads.
+    """
     if name.startswith("mlp "):
         return f"MLP of layer {int(name[4:])}"
     if name == "embed":

@@ -1,4 +1,4 @@
-"""Probes of the latents beside the controls that say what a score is worth, and the state over time."""
+"""Probes of the latents, with the controls that calibrate a score, and the state over time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     Args:
         targets: keys of what is decoded; those that the task names when empty.
-        n_claimed: so many of the first should be read; a quick report leaves out the others.
+        n_claimed: so many of the first should be read; a quick report leaves out the rest.
     """
 
     def choose_targets(context: Context) -> tuple[str, ...]:
@@ -112,7 +112,9 @@ def _widest_site(context: Context) -> str:
 
 
 def _say_roughly(measure: Measure) -> Measure:
-    """Let a sentence say "roughly read" where a map reads less than ``ROUGH`` of the variable."""
+    """Replace "read" by "roughly read" in the sentence where a map reads less than ``ROUGH`` of the
+    variable.
+    """
     is_rough = measure.unit == "R2" and measure.number.estimate < ROUGH
     if not is_rough:
         return measure
@@ -144,7 +146,7 @@ class Trajectory:
     r2: float | None = None
 
     def describe_difference(self) -> str:
-        """Say how far the model and the algorithm lie apart in this episode."""
+        """Say how far the model and the algorithm differ in this episode."""
         difference = np.abs(self.state - self.reference)
         if not difference.max():
             return "are equal in every bit"
@@ -164,13 +166,15 @@ def state(
     units: tuple[str, str] = ("", ""),
     shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),
 ) -> Part:
-    """Make the part that shows the state of one episode over time, beside the algorithm's.
+    """Make the part that shows the state of one episode over time, with the algorithm's.
 
     Args:
         title: of the section.
-        read: the text where the state is read from a handwired model; ``{name}`` is a parameter of the algorithm.
+        read: the text where the state is read from a handwired model; ``{name}`` is a parameter of
+            the algorithm.
         decoded: the text where the state is decoded from a learned model.
-        probed: variable that is decoded, one of those that the report probes; the algorithm's memory when empty.
+        probed: variable that is decoded, one of those that the report probes; the algorithm's
+            memory when empty.
         units: label of the axis where the state is read, and where it is decoded.
         shown: what is drawn where the state is read, and where it is decoded.
     """

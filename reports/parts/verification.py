@@ -27,7 +27,9 @@ _SMALLEST = 1e-17  # what an error of 0 is drawn as, on a logarithmic axis
 
 
 def _unlisted(context: Context) -> str:
-    """Return what a machine lacks whose circuit, if it has one, does not say where it holds what it predicts."""
+    """Return what a machine lacks if it has no circuit, or one that does not locate what it
+    predicts.
+    """
     if not context.compiled:
         return uncompiled(context)
     try:
@@ -45,7 +47,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     Args:
         sizes: at which it is verified, as :func:`circuits.verify` takes them.
         n_episodes: of each size, at most.
-        shown: the variables whose measures the page opens with; the tables hold all.
+        shown: the page opens with the measures of these variables; the tables hold all.
     """
 
     def compute(context: Context) -> VerificationResult:

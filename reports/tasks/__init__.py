@@ -45,12 +45,13 @@ def default_parts(
     after: Mapping[str, Sequence[Part]] | None = None,
     said: Mapping[str, Any] | None = None,
 ) -> tuple[Part, ...]:
-    """Return the parts that every report has, in page order, with a task's own.
+    """Return the parts that every report has, in page order, with those of a task.
 
     Args:
-        replace: parts that stand in the place of those of their key.
-        after: key of a part -> parts of the task's own that follow it.
-        said: what a task with a handwired machine says in the parts that each such task has, by part (``prose.toml``).
+        replace: parts that replace those of their key.
+        after: key of a part -> parts of the task that follow it.
+        said: texts of a task with a handwired machine for the parts that each such task has, by
+            part (``prose.toml``).
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'Compared with other machines', 'The state over time']
@@ -85,7 +86,9 @@ def prose(task: str) -> dict[str, Any]:
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:
-    """Return the parts of a report on a task: what its record says, else its file here, else the default."""
+    """Return the parts of a report on a task: those of its record, or of its file here, or the
+    default.
+    """
     if task.report.parts is not None:
         return tuple(task.report.parts())
     files = [module.name for module in pkgutil.iter_modules(__path__)]

@@ -98,7 +98,9 @@ def _score(context: Context) -> dict[str, _Scored]:
 
 
 def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measure]:
-    """Judge whether it makes fewer mistakes than a majority vote, and predicts as well as Bayes."""
+    """Measure whether it makes fewer mistakes than a majority vote, and predicts as well as
+    Bayes.
+    """
     fewer = scored["majority_vote"].beyond
     vote = scored["majority_vote"].scores.get("regret").estimate
     bayes = scored["bayes"].scores.get("regret").estimate
@@ -147,12 +149,12 @@ _PAIRED = "regret beyond the model's, paired"
 
 
 def _calibrate(context: Context) -> Calibration:
-    """Hold the predictions against the labels' frequencies."""
+    """Compare the predictions with the labels' frequencies."""
     return calibration(predictions_of(context.run), context.episodes, seed=context.seed)
 
 
 def _measure_calibration(result: Calibration, context: Context) -> list[Measure]:
-    """Judge whether the error is one that a calibrated predictor would show.
+    """Measure whether the error is one that a calibrated predictor would show.
 
     A wired algorithm need not be calibrated.
     """

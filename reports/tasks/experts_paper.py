@@ -190,7 +190,7 @@ def _evaluate(context: Context) -> suite.Evaluation:
 
 
 def _measure_elsewhere(result: suite.Evaluation, context: Context) -> list[Measure]:
-    """Judge whether it needs its latent, and whether appendix B holds of it."""
+    """Measure whether it needs its latent, and whether appendix B holds of it."""
     blank = untrained(context.model, context.seed)
     lost = _find_lost(result.tables["latent_control"])
     idle = _find_lost(latent_control(blank, context.episodes, context.seed).to_frame())

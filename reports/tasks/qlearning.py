@@ -49,7 +49,7 @@ _FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
 
 def _compare(context: Context) -> tuple[Scores, Scores]:
-    """Hold the choices of the model, and of an untrained copy, against the table's."""
+    """Compare the choices of the model, and of an untrained copy, with the table's."""
     table = reference_table(context.model)
     chosen = predictions_of(context.run)
     blank = probable(predictions_of(context.blank_run))
@@ -61,7 +61,7 @@ def _compare(context: Context) -> tuple[Scores, Scores]:
 
 
 def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list[Measure]:
-    """Judge whether it chooses as its table does, and whether it bootstraps."""
+    """Measure whether it chooses as its table does, and whether it bootstraps."""
     result, blank = results
     n_steps = result.beside["disputed", "all"]["n_steps"]
     few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
@@ -141,7 +141,7 @@ _CHANCE = "an agent of random actions"
 
 
 def _measure_playing(played: list[_Played], context: Context) -> list[Measure]:
-    """Judge a handwired model by its actions; a learned one by what it earns in each world."""
+    """Measure a handwired model by its actions; a learned one by what it earns in each world."""
     if context.model.is_handwired:
         share = min(world.shared() for world in played)
         random = Control(max(world.shared("random") for world in played))
@@ -150,7 +150,9 @@ def _measure_playing(played: list[_Played], context: Context) -> list[Measure]:
 
 
 def _measure_reward(played: _Played, seed: int) -> Measure:
-    """Judge whether it earns nine tenths of what the learner earns beyond random actions, or more."""
+    """Measure whether it earns nine tenths of what the learner earns beyond random actions, or
+    more.
+    """
     sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in played.agents.items()}
     model = sums["model"] - sums["random"]
     learner = sums["greedy"] - sums["random"]
@@ -200,7 +202,9 @@ _LEAKS = (1e-4, 1e-8, 1e-12)
 
 
 def _find_margins(context: Context) -> pd.DataFrame:
-    """Tabulate what the lemma requires for rounds of this length, by position code and error, and what is measured."""
+    """Make a table of what the lemma requires for rounds of this length, by position code and
+    error, and what is measured.
+    """
     n_positions = context.model.layout.n_positions
     lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
     tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in _LEAKS]
@@ -209,7 +213,7 @@ def _find_margins(context: Context) -> pd.DataFrame:
 
 
 def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:
-    """Show the lemma's numbers beside the corrected ones."""
+    """Show the lemma's numbers next to the corrected ones."""
     table = frame[list(_MARGINS)].rename(columns=_MARGINS)
     table["attention missing"] = 1 - frame["attention"]
     caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"

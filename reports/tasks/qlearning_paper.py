@@ -41,7 +41,9 @@ _SWEEPS = tuple(Sweep(**row) for row in _PROSE["sweeps"])
 
 
 def parts() -> tuple[Part, ...]:
-    """Return the parts, in page order; a handwired model, whose state is read, needs only the chain."""
+    """Return the parts, in page order; a handwired model needs only the chain, since its state can
+    be read.
+    """
     sizes = ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))
     rewards = Part(
         "rewards", "Reward by family and horizon", _play, _draw_families, learned, slow=True
@@ -75,7 +77,7 @@ def parts() -> tuple[Part, ...]:
 
 
 def _play(context: Context) -> pd.DataFrame:
-    """Let the model and tabular agents play in every family of rewards, and in the grid for long."""
+    """Run the model and tabular agents in every family of rewards, and in the grid for long."""
     frames = []
     for regime in EVALUATION:
         rewards = _play_regime(context, regime, _HORIZON)
@@ -85,7 +87,13 @@ def _play(context: Context) -> pd.DataFrame:
 
 
 def _play_regime(context: Context, regime: str, n_rounds: int) -> pd.DataFrame:
-    """Return the cumulative rewards of everybody in one regime."""
+    """Return the cumulative rewards of all players in one regime.
+
+    Args:
+        context: of the report.
+        regime: of the MDPs.
+        n_rounds: to play.
+    """
     mdps = mdp.sample_mdps(_N_WORLDS, **context.sizes, seed=context.seed, regime=regime)
     return earned(played_by_all(context, mdps, n_rounds), context.seed)
 
@@ -93,13 +101,14 @@ def _play_regime(context: Context, regime: str, n_rounds: int) -> pd.DataFrame:
 def played_by_all(
     context: Context, mdps: MDPs, n_rounds: int, before_update: bool = False
 ) -> dict[str, tuple[str, MDPEpisodes]]:
-    """Let the model and tabular agents play in the same MDPs under the same luck.
+    """Run the model and tabular agents in the same MDPs under the same luck.
 
     Args:
         context: of the report.
         mdps: that are played.
         n_rounds: of each.
-        before_update: whether the greedy learner selects before it updates, as a handwired model does.
+        before_update: whether the greedy learner selects before it updates, as a handwired model
+            does.
 
     Returns:
         Key of an agent -> its name and the episodes that it made; the model has the key "model".
@@ -261,7 +270,7 @@ _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")
 
 
 def _probe_update(context: Context) -> list[ProbeResult]:
-    """Probe the change of the latents for the parts of the Bellman update."""
+    """Fit probes of the change of the latents for the parts of the Bellman update."""
     model, episodes = context.model, context.episodes
     seed, run = context.seed, context.run
     return probes.probe(model, episodes, _UPDATE, sites="change", seed=seed, run=run)
@@ -293,7 +302,9 @@ _Decoded = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
 
 def _decode(context: Context) -> _Decoded:
-    """Decode the tables that the latents hold on held-out episodes, beside the true ones and a table of zeros."""
+    """Decode tables from the latents on held-out episodes, and compare them with the true ones and
+    a table of zeros.
+    """
     episodes, seed = context.episodes, context.seed
     true = episodes.q_tables
     decoded = rates.decode(context.model, episodes, seed=seed, run=context.run)

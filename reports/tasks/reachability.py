@@ -50,7 +50,7 @@ _Answers = tuple[pd.DataFrame, measured.Read, measured.Write]
 
 
 def _compute(context: Context) -> _Answers:
-    """Answer the episodes of every regime."""
+    """Compute the answers in the episodes of every regime."""
     model, seed = context.model, context.seed
     read, write = measured.reading(model, seed, 8 * context.n_episodes)
     frames = []
@@ -61,7 +61,9 @@ def _compute(context: Context) -> _Answers:
 
 
 def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
-    """Judge whether it knows of the farthest targets as soon as it can, and whether it answers right in the end."""
+    """Measure whether it finds the farthest targets as soon as it can, and whether it answers right
+    in the end.
+    """
     frame = data[0]
     trained = frame[frame["regime"] == measured.REGIMES[0]]
     known = trained[trained["n"] >= _FEW]
@@ -84,7 +86,9 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
 
 
 def _measure_last(last: pd.DataFrame) -> Measure:
-    """Judge whether it answers right when all can be known, at the depth at which it does worst."""
+    """Measure whether it answers right when all can be known, at the depth at which it does
+    worst.
+    """
     last = last.sort_values("estimate", kind="stable")
     worst = last[last["key"] == MODEL].iloc[0]
     rivals = last[(last["depth"] == worst["depth"]) & ~last["key"].isin(_SEARCHES)]
@@ -129,7 +133,7 @@ def _compute_moved(context: Context) -> _Moved:
 
 
 def _measure_moved(data: _Moved, context: Context) -> list[Measure]:
-    """Judge whether a parent that is written into the set counts a round later."""
+    """Measure whether a parent that is written into the set counts a round later."""
     moves = data[0]
     later = moves[moves["later"] == 1].set_index("move").to_dict("index")
     parent = later[measured.PARENT]
@@ -147,7 +151,7 @@ def _measure_moved(data: _Moved, context: Context) -> list[Measure]:
 
 
 def _draw_moved(data: _Moved, context: Context) -> list[object]:
-    """Show the answers after every move, beside those of parallel search."""
+    """Show the answers after every move, and those of parallel search."""
     moves, sets = data
     rows = []
     for row in moves.to_dict("records"):
