@@ -354,8 +354,8 @@ class GroupedTargets:
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
         """Fit probes of all targets, and of further ones of the same episodes.
 
-            Where some rounds do not count, each round that does is fitted as a separate episode, in the fold and group
-            of its episode. Targets with the same rounds are fitted together.
+        Where some rounds do not count, each round that does is fitted as a separate episode, in the
+        fold and group of its episode. Targets with the same rounds are fitted together.
 
         Args:
             kind: of probe.

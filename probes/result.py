@@ -126,7 +126,13 @@ def _doubt_yes(
 
 
 def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
-    """Forbid a "no" where too little was read, or of too few episodes."""
+    """Return a reason against a "no" where too little was read, or of too few episodes.
+
+    Args:
+        score: of the probe.
+        hidden: why most features were not read; "" if they were.
+        n_features: of the probe, where its score leans low; 0 elsewhere.
+    """
     if hidden:
         return {"no": f"{NOTHING}: {hidden}"}
     if n_features:
@@ -145,14 +151,18 @@ class ProbeResult(Measured):
 
     Attributes:
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
-        score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval, on new episodes (or
-            groups of them) of this probe, refitted on all.
-        metrics, controls: everything measured: "r2" and "mae", or "accuracy" and "log_loss"; by name.
-        predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most probable classes.
-        weights, intercept, columns: the probe refitted on all episodes, for raw activations ``[episode, round,
-            feature]``, with a name for each column; no columns for ``estimators`` of scikit-learn, one per output.
+        score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval, on
+            new episodes (or groups of them) of this probe, refitted on all.
+        metrics, controls: everything measured: "r2" and "mae", or "accuracy" and "log_loss"; by
+            name.
+        predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most
+            probable classes.
+        weights, intercept, columns: the probe refitted on all episodes, for raw activations
+            ``[episode, round, feature]``, with a name for each column; no columns for
+            ``estimators`` of scikit-learn, one per output.
         shape: of one activation.
-        site, place: where the activations were read, when a rollout was given: its name, and how it is found in a run.
+        site, place: where the activations of a rollout were read: its name, and how it is found in
+            a run.
         settings: folds, seed, penalties, model and versions: how to make it again.
         warning: what weakens the intervals or the word; None otherwise.
     """
@@ -229,10 +239,11 @@ class ProbeResult(Measured):
 
     @checked
     def direction(self, output: str | None = None) -> Float[Array, "*any"]:
-        """Return the smallest change of a raw activation that raises a decoded value by 1 and leaves the others.
+        """Return the smallest change of a raw activation that raises one decoded value by 1 and
+        leaves the rest.
 
-        It is where the probe *reads* (how it is made: docs/method/probes.md); a scikit-learn estimator has none.
-        ``output`` is a name from :attr:`columns`; needless where there is one.
+        It is where the probe *reads* (how it is made: docs/method/probes.md); a scikit-learn
+        estimator has none. ``output`` is a name from :attr:`columns`; needless where there is one.
         """
         require(
             not self.estimators,
@@ -251,7 +262,7 @@ class ProbeResult(Measured):
 
         Args:
             run: a rollout, or activations.
-            episodes: whose true values stand beside the decoded ones.
+            episodes: give the true values; None leaves these out.
         """
         activations = self._read(run) if isinstance(run, Rollout) else run
         x = as_inputs(activations)

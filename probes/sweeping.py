@@ -1,9 +1,10 @@
-"""Where can it be read? Every target, with its controls, at every component, layer, position and round window.
+"""Where can it be read? Every target, with its controls, at every component, layer, position and
+round window.
 
-A *cell* is one site in one window of rounds, with the probe of :func:`probes.fit` (ridge, classes as indicators; or an
-estimator of scikit-learn) and its controls. Finished cells are kept: an interrupted sweep goes on where it stopped.
-Hundreds of cells are looked at, each word at its own level, so that a map shows where to intervene and is no evidence
-by itself.
+A *cell* is one site in one window of rounds, with the probe of :func:`probes.fit` (ridge, classes
+as indicators; or an estimator of scikit-learn) and its controls. Finished cells are stored: an
+interrupted sweep goes on where it stopped. A sweep judges hundreds of cells without a correction
+for their number, so that a map shows where to intervene and is no evidence by itself.
 """
 
 from __future__ import annotations
@@ -85,17 +86,17 @@ class _Shared:
 class SweepResult(Result):
     """A sweep's scores, tidy: one row per target, site and window.
 
-    Columns: target, site, component, layer, head, position, start, stop (the window's rounds), those of every measure
-    (:meth:`interp.results.measure.Measure.row`), one for each control's R2, and detectable, the
-    smallest R2 whose interval
-    would have excluded 0. Intervals are of R2 on new episodes of each probe, refitted on all episodes.
+    Columns: target, site, component, layer, head, position, start, stop (the window's rounds),
+    those of every measure (:meth:`interp.results.measure.Measure.row`), one for each control's R2,
+    and detectable, the smallest R2 with an interval that would have excluded 0. Intervals are of R2
+    on new episodes of each probe, refitted on all episodes.
     """
 
     frame: pd.DataFrame
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each cell and target."""
+        """Return one row for each cell and target."""
         return self.frame.copy()
 
     def _draw(self, figures: Any) -> Any:
@@ -194,22 +195,27 @@ def sweep(
     scheduler: str = "",
     shard: str = "",
 ) -> SweepResult:
-    """Probe every target at every site and window, with every control.
+    """Fit a probe of every target at every site and window, with every control.
 
     Args:
-        targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); when None, every variable
-            that varies, states at both moments.
-        sites: sites, their texts ("L1H0@p?"), or components ("resid_post", "resid_post@p?"), which stand for every
-            layer, head and position (:func:`interp.interventions.sites.select_sites`); when None, the residual stream
-            and what is added to it, or every point of a machine without one.
+        model: the machine.
+        episodes: what it runs on.
+        targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); when
+            None, every variable that varies, states at both moments.
+        sites: sites, their texts ("L1H0@p?"), or components ("resid_post", "resid_post@p?"), which
+            stand for every layer, head and position
+            (:func:`interp.interventions.sites.select_sites`); when None, the residual stream and
+            what is added to it, or every point of a machine without one.
         windows: (first round, round after the last); all rounds when None.
         per_round: probe each round by itself, in which the targets vary; drawn as layers by rounds.
-        estimator: a regressor or classifier of scikit-learn, cloned for every fold; the ridge probe when None. A
-            classifier needs targets that are classes.
-        n_untrained, seed: untrained copies, of which the best counts in each cell; of them, the folds and shuffles.
-        cache: folder for finished cells; nothing is kept when None.
-        n_jobs, scheduler, shard: workers, -1 for one per core; and as :func:`interp.support.workers.each` and
-            :func:`interp.support.shares.divide` take them: a shard is of sites and windows, and needs a ``cache``.
+        estimator: a regressor or classifier of scikit-learn, cloned for every fold; the ridge probe
+            when None. A classifier needs targets that are classes.
+        n_untrained: untrained copies; the best one counts in each cell.
+        seed: seed of the copies, the folds and the shuffles.
+        cache: folder for finished cells; None stores none.
+        n_jobs, scheduler, shard: workers, -1 for one per core; and as
+            :func:`interp.support.workers.each` and :func:`interp.support.shares.divide` take them:
+            a shard is of sites and windows, and needs a ``cache``.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -289,7 +295,13 @@ def sweep(
 def _select_sites(
     model: Machine, episodes: Episodes, sites: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
-    """Return the sites that are swept; refuse those that the model does not have."""
+    """Return the sites that are swept; refuse those that the model does not have.
+
+    Args:
+        model: the machine.
+        episodes: for the layout.
+        sites: as the user wrote them; the defaults when None.
+    """
     layout = model.layout.fit(episodes)
     if sites is not None:
         return select_sites(model, layout, sites)
@@ -300,7 +312,13 @@ def _select_sites(
 
 
 def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) -> list[_Window]:
-    """Return the windows that are swept."""
+    """Return the windows that are swept.
+
+    Args:
+        windows: (first round, round after the last); all rounds when None.
+        per_round: one window per round.
+        n_rounds: of the episodes.
+    """
     require(
         not (per_round and windows is not None),
         "give windows= or per_round=True, not both: either says which rounds are probed together",
@@ -323,7 +341,9 @@ def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) ->
 
 
 def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_Window]:
-    """Return the rounds in which every target varies: there is nothing to decode in the others."""
+    """Return the rounds in which every target varies; in the rest there is no difference to
+    decode.
+    """
     varying = []
     for start, stop in spans:
         cuts = [value.rounds(start, stop) for value in values]
@@ -355,7 +375,7 @@ def _of_windows(
         values: the targets, in all rounds.
         windows: first round and round after the last.
         seed: of folds and shuffles.
-        elsewhere: targets of the untrained copies' episodes, where these are others.
+        elsewhere: targets of the untrained copies' episodes, where these differ.
         kind: of probe.
         described: the estimator with its settings, on which finished cells depend, too.
     """
@@ -398,7 +418,8 @@ def _run(
 ) -> Iterator[tuple[_Cell, list[_Row]]]:
     """Yield the missing cells with their rows, as they are done.
 
-    Workers that share memory take the cells of one layer at a time; others are sent the models and their latents.
+    Workers that share memory take the cells of one layer at a time; remote workers get the models
+    and their latents.
 
     Args:
         missing: cells to run.
@@ -431,7 +452,7 @@ def _run(
 
 
 def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
-    """Group cells by an attribute of their sites."""
+    """Return the cells in groups, by an attribute of their sites."""
     groups: dict[Any, list[_Cell]] = {}
     for cell in cells:
         groups.setdefault(getattr(cell[1], attribute), []).append(cell)
@@ -439,7 +460,7 @@ def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
 
 
 def _replay(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
-    """Replay each run and return the activations that the cells read."""
+    """Run each rollout again and return the activations that the cells read."""
     hooks = sorted({site.hook for _, site in cells})
     return [replay(run.model, run, names_filter=hooks)[2] for run in runs]
 

@@ -50,7 +50,8 @@ class Target:
         task: key of its task; empty for the round index, which every task has.
         variable: its symbol, meaning, units and role.
         record: the algorithm that it belongs to; None for the round index, which needs none.
-        moments: ("after", "before") for a variable of the carried state, else ("round",); the first is the default.
+        moments: ("after", "before") for a variable of the carried state, ("round",) for other
+            variables; the first is the default.
         of_the_inputs: whether the round's inputs alone determine it.
     """
 
@@ -69,7 +70,8 @@ class Target:
         Args:
             episodes: of the task.
             when: one of :attr:`moments`; the first when None.
-            parameters: of the algorithm; where not given, those that the episodes were made with, or its defaults.
+            parameters: of the algorithm; missing ones are those that the episodes were made with,
+                or its defaults.
         """
         target = get(self.key, interp.tasks.of(episodes))
         moment = target.moment(when)
@@ -193,7 +195,7 @@ def round_inputs(
 ) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
     """Return what one round says by itself, in every form, and a number for each kind of round.
 
-    There is nothing where the task does not say.
+    Both are empty where the task does not define them.
     """
     describe = interp.tasks.of(episodes).analysis.round_inputs
     if describe is None:
@@ -253,9 +255,10 @@ def compute(
     """Compute several targets, sharing runs of their algorithms and one copy of the round's inputs.
 
     Args:
-        targets: keys, ``key:before`` for a state before each round; when None, every variable that varies in these
-            episodes, of the first algorithm that has it, states at both moments.
-        model: a handwired one sets the parameters of its own algorithm.
+        targets: keys, ``key:before`` for a state before each round; when None, every variable that
+            varies in these episodes, of the first algorithm that has it, states at both moments.
+        episodes: what the targets are computed for.
+        model: a handwired one sets the parameters of its algorithm.
     """
     task = interp.tasks.of(episodes)
     algorithm, its_parameters = _find_parameters(task, model)
@@ -278,7 +281,9 @@ def compute(
 
 
 def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the algorithm of a handwired machine and its parameters; nothing for any other machine."""
+    """Return the key of a handwired machine's algorithm and its parameters; empty ones for any
+    other machine.
+    """
     if model is None or not model.is_handwired or not task.algorithms.records():
         return "", {}
     algorithm = task.explains(model)

@@ -28,19 +28,25 @@ class TargetValues:
     """Values to decode, with what the controls need.
 
     Attributes:
-        key, outputs: the target's name, with ":before" where it is meant before each round; a name for each output.
-        values: ``[episode, round, output]``; class numbers 0, 1, ... where ``kind`` is "class", not "real".
+        key, outputs: the target's name, with ":before" where it is meant before each round; a name
+            for each output.
+        values: ``[episode, round, output]``; class numbers 0, 1, ... where ``kind`` is "class", not
+            "real".
         when: "after" or "before" each round (what is carried from round to round), or "round".
-        mask: entries that are scored; all when None. The others are fitted (a linear readout of a state must be right
-            everywhere) but count in no score.
-        inputs: what the current round alone says, ``[episode, round, feature]``, in several forms of which the control
-            takes the best; that control is left out when there are none.
-        types: a number for each kind of round, ``[episode, round]``, for the control task; left out when None.
-        missing: rounds that did not take place, ``[episode, round]``; they are neither fitted nor scored.
-        participants: whose each episode is: the groups of folds and intervals, where a fit names none.
-        implied_by: controls that hold this target by construction; a verdict does not ask the probe to beat these.
-        parameters: of the algorithm, where others were given than the episodes' own.
-        is_rare: whether a class has so large a share (:data:`_COMMON`) that what is likeliest is it in every round.
+        mask: entries that are scored; all when None. Entries outside are fitted (a linear readout
+            of a state must be right everywhere) but count in no score.
+        inputs: features of the current round alone, ``[episode, round, feature]``, in several
+            forms; the control takes the best form, and is left out when there are none.
+        types: a number for each kind of round, ``[episode, round]``, for the control task; left out
+            when None.
+        missing: rounds that did not take place, ``[episode, round]``; they are neither fitted nor
+            scored.
+        participants: who played each episode: the groups of folds and intervals, where a fit names
+            none.
+        implied_by: controls that hold this target by construction; the probe need not beat these.
+        parameters: of the algorithm, where they differ from those of the episodes.
+        is_rare: whether one class has so large a share (:data:`_COMMON`) that it is the likeliest
+            in every round.
         noun: what a sentence calls the target.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
@@ -88,7 +94,9 @@ class TargetValues:
         return cls(key, array, outputs, kind="class" if of_classes else "real", noun=noun)
 
     def as_numbers(self) -> TargetValues:
-        """Return a copy with everything as arrays: values may be given as tensors, whole numbers or truth values."""
+        """Return a copy with everything as arrays: values may be tensors, whole numbers or truth
+        values.
+        """
         values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
         is_rare = False
         if self.kind == "class":
@@ -143,24 +151,30 @@ class TargetValues:
 
     @checked
     def rounds(self, start: int, stop: int) -> TargetValues:
-        """Return the rounds from ``start`` to before ``stop``."""
+        """Return the rounds from ``start`` to before ``stop``.
+
+        Args:
+            start, stop: rounds, counted from 0.
+        """
         cut = slice(start, stop)
         parts = self._select((slice(None), cut), "values", "mask", "types", "missing")
         return replace(self, **parts, inputs=tuple(form[:, cut] for form in self.inputs))
 
     def packed(self) -> TargetValues:
-        """Return the rounds that count, each as an episode of its own: ``[round, 1, output]``."""
+        """Return the rounds that count, each as a separate episode: ``[round, 1, output]``."""
         parts = self._select(self._counted, "values", "mask", "types")
         as_episodes = {name: part[:, None] for name, part in parts.items()}
         return replace(self, **as_episodes, inputs=(), missing=None)
 
     def _select(self, index: Any, *names: str) -> dict[str, Any]:
-        """Index the arrays of these names, as far as they are known."""
+        """Return the arrays of these names at an index, as far as they are known."""
         parts = {name: getattr(self, name) for name in names}
         return {name: part[index] for name, part in parts.items() if part is not None}
 
     def indicators(self) -> TargetValues:
-        """Return a class target as numbers: 0 or 1 for two classes, else one output per class; a real one as it is."""
+        """Return a class target as numbers: 0 or 1 for two classes, one output per class for more;
+        a real one as it is.
+        """
         if self.kind == "real":
             return self
         n_classes = int(self.values.max()) + 1
@@ -201,10 +215,12 @@ def _as_floats(values: Any, what: str) -> Array:
 
 
 def as_array(values: Any, what: str) -> Array:
-    """Convert numbers to an array: of arrays, tensors of any precision (gradients are let go) and pandas objects.
+    """Convert numbers to an array: of arrays, tensors of any precision (gradients are let go) and
+    pandas objects.
 
-    A pandas object whose index has two levels, episode and round, becomes ``[episode, round, column]`` (a series
-    ``[episode, round]``), in the order of the levels' values; any other is its table.
+    A pandas object with an index of two levels, episode and round, becomes ``[episode, round,
+    column]`` (a series ``[episode, round]``), in the order of the levels' values; any other is its
+    table.
 
     >>> rows = pd.MultiIndex.from_product([["ann", "bob"], range(3)], names=["episode", "round"])
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
@@ -264,7 +280,8 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """Count the features that vary, where :func:`interp.stats.refit.leans_low` of these and a target; else return 0.
+    """Count the features that vary, where :func:`interp.stats.refit.leans_low` is True of these and
+    a target; return 0 where it is not.
 
     Args:
         x: activations.
@@ -283,11 +300,12 @@ def leans_low(
 
 
 def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:
-    """Number the groups of episodes; no group may hold more than half of the episodes.
+    """Count the groups of episodes, and return the number of each episode's; no group may hold more
+    than half of the episodes.
 
     Args:
-        groups: one id per episode; "episode" where each is a group of its own; when None the participants, or the
-            episodes.
+        groups: one id per episode; "episode" where each is a separate group; when None the
+            participants, or the episodes.
         n_episodes: how many there are.
         participants: of the episodes, where they are known.
 
@@ -347,7 +365,7 @@ def check(x: Array, target: TargetValues) -> None:
 
 
 def _check_shapes(target: TargetValues) -> None:
-    """Refuse a target whose parts do not have the shapes that its values ask for."""
+    """Refuse a target if the shapes of its parts do not fit its values."""
     shape = target.values.shape
     rounds = shape[:2]
     what = f"target {target.key!r} of shape {shape}"
@@ -369,7 +387,7 @@ def _check_shapes(target: TargetValues) -> None:
 
 
 def _check_numbers(what: str, values: Array) -> None:
-    """Refuse values that are not finite, or whose squares are not."""
+    """Refuse values that are not finite, or have squares that are not."""
     n_infinite = int((~np.isfinite(values)).sum())
     require(
         not n_infinite,
@@ -388,7 +406,8 @@ _MOST, _LEAST = 1e140, 1e-140
 
 
 def overflows(x: Array) -> bool:
-    """Return whether activations, or sums of their squares, are not finite: then nothing can be fitted to them.
+    """Return whether activations, or sums of their squares, are not finite: then no probe can be
+    fitted to them.
 
     >>> [overflows(np.full((2, 3, 1), value)) for value in (1.0, 1e200, np.nan)]
     [False, True, True]

@@ -49,7 +49,7 @@ class EvaluationPlan:
         parts: model to the names of what is measured separately, such as the regimes.
         measure: ``(model, part, n_episodes, seed)`` to what ``tables`` needs of a part, a table or
             several by name. Parts are independent: they can be measured on different machines and
-            are kept in files.
+            are stored in files.
         tables: ``(model, parts by name)`` to tidy frames by name; "summary" is the one to print.
         headline: ``(model, n_episodes, seed)`` to the rows of a model card, made by :func:`row`.
         theory: ``(model, n_episodes, seed)`` to checks of what the task's theory says, one a row.

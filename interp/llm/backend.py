@@ -144,8 +144,7 @@ class Settings:
             vLLM, llama.cpp).
         extra_body: more request fields, such as ``{"top_k": 20}``.
         send_seed: send a seed made of instance, round, turn and attempt.
-        max_reasks: how often a request is repeated after a malformed answer before the answer
-            counts as missing.
+        max_reasks: how often a malformed answer is asked again before it counts as missing.
     """
 
     model: str
