@@ -158,6 +158,8 @@ class Effects(Result):
         first = self.to_frame().iloc[0]
         if np.isnan(first["effect"]):
             return f"{first['edit']} leaves outcomes without a number, such as {first['outcome']}."
+        if first["effect"] == 0:
+            return "No edit moves an outcome."
         after = "" if first["read"] == first["edited"] else f" after round {first['edited']}"
         size = f"by {first['effect']:+.3g} in round {first['read']}{after}"
         return f"{first['edit']} moves outcome {first['outcome']} most: {size}."
@@ -463,8 +465,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         require(
-            bool(self.edits) and all(self.edits.values()) and self.horizon >= 0,
-            "an experiment needs an edit under every name and a horizon of 0 or more rounds",
+            bool(self.edits) and self.horizon >= 0,
+            "an experiment needs an edit and a horizon of 0 or more rounds",
         )
         shape = self.run.tokens.shape[:2]
         for edit in self.every_edit:

@@ -261,6 +261,7 @@ class TrainedRun:
         model: in evaluation mode, on the CPU.
         step, seconds: batches that it was trained on, and the time spent in them.
         stage: of the curriculum, from 0; the number of stages when all are over, early or not.
+        evaluation: the newest numbers on held-out episodes; ``excess`` above the floor among them.
         metrics: one row per batch that was written to the run's metrics.
         about: the run's own record: versions and git revision it started with.
     """
@@ -272,6 +273,7 @@ class TrainedRun:
     seconds: float
     metrics: pd.DataFrame
     about: dict[str, Any]
+    evaluation: dict[str, float]
 
     @property
     def finished(self) -> bool:
@@ -310,6 +312,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
         seconds=progress.seconds,
         metrics=metrics[metrics["step"] <= progress.step],
         about=read_json(record_file) if record_file.is_file() else {},
+        evaluation=dict(progress.last_evaluation),
     )
 
 
