@@ -24,16 +24,17 @@ from interp.results.style import WIDTH, styled
 from interp.stats.intervals import Interval
 from interp.support.files import read_json, write_csv, write_figure
 from interp.tasks import experts
+from probes import probe
 from reports.comparison import LOOKS, PARTS, machines
-from reports.part import Context
-from reports.parts import probing
 
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["key", "verdict", "condition", "number", "low", "high", "unit", "threshold"]
-SHOWN = "wma-learned-additive"
-"""The model that is drawn beside its handwired one."""
+SHOWN = "wma-learned"
+"""The model of which the README's pictures are: what it carries, and how it goes on with the memory of another."""
+COMPARED = "wma-learned-additive"
+"""The model whose comparison with its handwired machine is drawn."""
 
 
 def saved(folder: Path) -> pd.DataFrame:
@@ -74,7 +75,7 @@ def _turned(frame: pd.DataFrame, apart: pd.Series) -> pd.DataFrame:
 
 @styled
 def words(frame: pd.DataFrame) -> Figure:
-    """The words on several models, a panel a measure: each number with its interval beside the threshold."""
+    """The words on several models, a panel a measure: each number, at least 0, with its interval and threshold."""
     names = list(dict.fromkeys(frame["model"]))
     keys = [key for key in PARTS if key in set(frame["key"])]
     figure = Figure(figsize=(WIDTH, 0.95 + 0.36 * len(names)))
@@ -83,17 +84,18 @@ def words(frame: pd.DataFrame) -> Figure:
     ):
         for row in frame[frame["key"] == key].to_dict("records"):
             y, (colour, _) = len(names) - 1 - names.index(row["model"]), LOOKS[row["verdict"]]
+            number, low, high = (max(0, row[name]) for name in ("number", "low", "high"))
             if np.isfinite(row["low"]):
-                axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=4, alpha=0.45)
+                axes.plot([low, high], [y, y], color=colour, linewidth=4, alpha=0.45)
             axes.plot(
-                row["number"],
+                number,
                 y,
                 "o" if row["verdict"] == "yes" else "D",
                 color=colour,
                 markersize=6,
             )
-            left = row["number"] < 0.5
-            beside = (row["number"] + (0.06 if left else -0.06), y + 0.3)
+            left = number < 0.5
+            beside = (number + (0.06 if left else -0.06), y + 0.3)
             look = {
                 "ha": "left" if left else "right",
                 "va": "center",
@@ -114,19 +116,14 @@ def words(frame: pd.DataFrame) -> Figure:
 
 
 def state_over_time() -> Figure:
-    """Draw what ``SHOWN`` carries in one episode, decoded, beside the log-weights of Weighted Majority."""
-    parts = (
-        probing.part(targets=["log_weights_centred"]),
-        probing.state(probed="log_weights_centred"),
-    )
-    context = Context(load(SHOWN), SHOWN, n_episodes=24, n_rounds=40, seed=0, parts=parts)
-    trajectory = context.result("state")
-    return trajectories(
-        trajectory.state,
-        trajectory.reference,
-        trajectory.labels,
-        ylabel="log-weight less the mean",
-    )
+    """Draw the accuracies decoded from what ``SHOWN`` carries on the Bayes predictor's, in an episode of median fit."""
+    episodes = experts.sample(n_episodes=256, n_rounds=50, n_experts=4, seed=0)
+    (result,) = probe(load(SHOWN), episodes, ["accuracies"])
+    decoded = np.asarray(result.predictions)
+    bayes = np.asarray(result.target.values)
+    misses = ((decoded - bayes) ** 2).sum((1, 2))
+    shown = np.argsort(misses)[len(misses) // 2]
+    return trajectories(decoded[shown], bayes[shown], result.target.outputs, ylabel="accuracy")
 
 
 def memory_handed_over() -> Figure:
@@ -150,10 +147,10 @@ def recurrences() -> Figure:
 
 
 def draw() -> list[Path]:
-    """Draw every picture, from the tables and from the model ``SHOWN``."""
+    """Draw every picture, from the tables and from the models ``SHOWN`` and ``COMPARED``."""
     frame = pd.read_csv(TABLE, keep_default_na=False)
     shown = []
-    for row in frame[frame["model"] == SHOWN].to_dict("records"):
+    for row in frame[frame["model"] == COMPARED].to_dict("records"):
         number, said = (
             Interval(row["number"], row["low"], row["high"]),
             {k: row[k] for k in ("unit", "condition")},
@@ -173,7 +170,7 @@ def draw() -> list[Path]:
         ]
     drawn = {"state": state_over_time(), "hand-over": memory_handed_over()}
     drawn["recurrences"] = recurrences()
-    drawn |= {"verdicts": words(frame), "machines": machines(SHOWN, "wma-handwired", shown)}
+    drawn |= {"verdicts": words(frame), "machines": machines(COMPARED, "wma-handwired", shown)}
     drawn["seeds"] = words(between_seeds())
     scores = pd.read_csv(RESULTS / "which-method" / "edges.csv")
     scores = scores[scores["method"].str.contains(":another|:single|oracle|random")]

@@ -13,15 +13,29 @@ from interp.tasks import experts
 EPISODES = experts.sample(128, 40, 4, seed=5)
 
 
-def read_log_weights(name: str, untrained: bool) -> float:
-    """Return the R2 of ridge regression from the latent after each round to the centred counts of hits."""
+def centred_hits() -> np.ndarray:
+    """Return how often each expert was right after each round, less the mean over experts."""
+    hits = EPISODES.correct.cumsum(1).astype(float)
+    return hits - hits.mean(-1, keepdims=True)
+
+
+def bayes_accuracies() -> np.ndarray:
+    """Return the posterior mean of each accuracy after each round, on a grid of the prior U[.3, .9]."""
+    accuracies = np.linspace(0.3, 0.9, 601)
+    hits = EPISODES.correct.cumsum(1)
+    misses = np.arange(1, EPISODES.n_rounds + 1)[None, :, None] - hits
+    log_posterior = hits[..., None] * np.log(accuracies) + misses[..., None] * np.log1p(-accuracies)
+    posterior = np.exp(log_posterior - log_posterior.max(-1, keepdims=True))
+    return (posterior * accuracies).sum(-1) / posterior.sum(-1)
+
+
+def read(values: np.ndarray, name: str, untrained: bool) -> float:
+    """Return the R2 of ridge regression from the latent after each round to ``values``, [episode, round, expert]."""
     model = interp.load(name)
     if untrained:
         model = model.untrained(0)
     latents = interp.rollout(model, EPISODES).latents[:, 1:, 0].double().numpy()
-    hits = EPISODES.correct.cumsum(1).astype(float)
-    centred = hits - hits.mean(-1, keepdims=True)
-    x, y = latents.reshape(-1, latents.shape[-1]), centred.reshape(-1, 4)
+    x, y = latents.reshape(-1, latents.shape[-1]), values.reshape(-1, 4)
     episode = np.repeat(np.arange(len(EPISODES)), EPISODES.n_rounds)
     ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 7)))
     predicted = cross_val_predict(ridge, x, y, cv=GroupKFold(4), groups=episode)
@@ -38,8 +52,21 @@ def read_log_weights(name: str, untrained: bool) -> float:
     ],
 )
 def test_only_a_replaced_latent_has_to_learn_to_hold_the_log_weights(name, untrained, low, high):
-    """The README's .87 and .13: an untrained latent that is added to shows the log-weights as well as a trained one."""
-    assert low < read_log_weights(name, untrained) < high
+    """The page's .87 and .13: an untrained latent that is added to shows the log-weights as well as a trained one."""
+    assert low < read(centred_hits(), name, untrained) < high
+
+
+@pytest.mark.parametrize(
+    ("name", "untrained", "low", "high"),
+    [
+        pytest.param("wma-learned", False, 0.94, 0.98, id="replaced"),
+        pytest.param("wma-learned", True, 0.1, 0.3, id="replaced, untrained"),
+        pytest.param("wma-learned-additive", True, 0.8, 0.9, id="added, untrained"),
+    ],
+)
+def test_a_replaced_latent_holds_the_accuracies_of_a_bayesian(name, untrained, low, high):
+    """The README's .96 and .21: what it holds of an expert saturates as a Bayesian's belief does."""
+    assert low < read(bayes_accuracies(), name, untrained) < high
 
 
 def test_nothing_of_the_old_latent_is_kept():

@@ -138,7 +138,7 @@ class StatePart(Result):
         doubt = f"{NOTHING}: a memory is" if is_certain else f"{FEW}: a memory may be"
         first, last = worst.band
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-        where = f"{worst.target} on the latents of {worst.source}"
+        where = f"the {worst.seen} of {worst.target} on the latents of {worst.source}"
         measure = Measure(
             "state",
             "",
@@ -146,7 +146,7 @@ class StatePart(Result):
             _STITCHED,
             unit="share of the memory's worth",
             controls={UNTRAINED: best_of(self.untrained)},
-            about=f"{where}, by its {worst.seen}, {rounds}",
+            about=f"{where}, in {rounds}",
         )
         if little:
             reason = f"{doubt} worth less than {_WORTH} nats a round"

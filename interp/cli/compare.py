@@ -64,8 +64,8 @@ def _compare(
     reference: Annotated[
         str,
         typer.Argument(
-            help="What it is held against: another model, or 'none' for algorithms alone; the handwired model of its "
-            "task when empty.",
+            help="The reference: another model, or 'none' for algorithms alone; by default the handwired model of the "
+            "task.",
             autocompletion=options.model_names,
         ),
     ] = "",

@@ -151,6 +151,7 @@ def _evaluate(
 
     save(result.tables, folder)
     say.facts(model=loaded.name, settings=result.settings, measured=_measured(result.tables))
+    say.line(result.sentence)
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")

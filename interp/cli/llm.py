@@ -117,7 +117,7 @@ def _open(
     episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
     rounds: Annotated[int, options.number("Rounds per episode")] = 10,
     condition: str = "online-no-note",
-    every: Annotated[int, options.number("Look after every so many blocks")] = 1,
+    every: Annotated[int, options.number("Probe after every N-th block")] = 1,
     expert: Annotated[
         int, options.number("Whose vote, and count, is patched in the last round, from 0", 0)
     ] = 2,
@@ -211,7 +211,7 @@ def _run(
     Keys come from the environment only, and go to the address they were given for only.
 
     Args:
-        base_url: OpenAI-compatible, such as http://127.0.0.1:8000/v1.
+        base_url: Address of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1.
         agent: Instead of a model: counter, last-step, full-history or random.
         backend: What answers: server, or transformers for a model that runs here.
         conditions: Such as weather-note-only; all six by default.
@@ -220,7 +220,7 @@ def _run(
         temperature: Sampling temperature; none sends none.
         extra_body: More request fields as JSON, such as {"top_k": 20}.
         device: Where a model in this process runs: cpu, cuda, ...
-        prices: Of 1e6 prompt, cached and answer tokens.
+        prices: Prices of 1e6 prompt, cached and answer tokens.
         budget: Stop before more is spent: by --prices, else tokens.
         dry_run: Print calls, tokens and cost, and stop.
     """

@@ -337,7 +337,6 @@ def study(
         say: of the command.
         name: see :func:`load`, as for ``sizes``, ``sampled`` and ``device``.
         arguments: see :func:`load`.
-        recorded: see :func:`use`, as for ``hypothesis``.
     """
     loaded = load(name, sizes, arguments, device, sampled)
     return replace(loaded, people=use(say, loaded.model, recorded, hypothesis))

@@ -65,10 +65,10 @@ def _patch(
     Args:
         corruption: <interp.interventions.causal_tables:corruption_names>; the task's default when empty.
         propagate: Let effects run on, or hold later latents.
-        components: Such as resid_pre attn_out head mlp_out; of a machine, its points.
+        components: Components to patch, such as resid_pre attn_out head mlp_out, or points of a machine.
         metric: <interp.interventions.causal_tables:metric_names>; by default logit_diff and state, both exits.
         direction: Either denoising or noising.
-        tables: Instead, every causal table: all corruptions, alignment, steering, edges.
+        tables: Write every causal table instead: all corruptions, alignment, steering, edges.
     """
     require_known("direction", direction, ("denoising", "noising"))
     _check_rounds(at, read, rounds)

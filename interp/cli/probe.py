@@ -15,7 +15,7 @@ from interp.support.errors import require
 from interp.support.files import folder_to_write, write_csv, write_figure, write_json, write_text
 from interp.support.workers import working
 
-_SITE = "Such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>."
+_SITE = "Where to probe, such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>."
 
 
 def _target_names() -> str:
@@ -58,7 +58,7 @@ def _probe(
     ] = None,
     site: Annotated[str, typer.Option(help=_SITE)] = "latents",
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")
+        bool, typer.Option("--sweep", help="Probe every component, layer and position.")
     ] = False,
     windows: Annotated[
         list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")
@@ -68,7 +68,7 @@ def _probe(
     ] = None,
     quick: bool = False,
     rounds: Annotated[
-        int | None, options.number("Rounds each; 100 by default, 50 with --quick, or all")
+        int | None, options.number("Rounds per episode; 100 by default, 50 with --quick, or all")
     ] = None,
     regime: options.Regime = "",
     seed: int = 0,

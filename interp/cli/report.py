@@ -32,13 +32,13 @@ def _choices(
         ),
     ],
     units: Annotated[
-        int, options.number("Numbers that the GRU carries which is held beside the families")
+        int, options.number("Width of the GRU that is compared with the families")
     ] = 2,
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="Of all participants alone: without the GRU, each of them, and recovery.",
+            help="Fit all participants together, and leave out the GRU, single participants and recovery.",
         ),
     ] = False,
     seed: int = 0,
@@ -91,7 +91,7 @@ def _explore(
     """Serve a live page of a model on this computer, print its address, and go on until interrupted.
 
     Args:
-        view: What is shown first: the query of an address that was kept.
+        view: View to open: the words behind the question mark of a saved address.
     """
     from reports.explore.server import Explorer, Served
     from reports.explore.view import View
@@ -142,7 +142,7 @@ def _report(
     """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed.
 
     Args:
-        quick: Less of everything: 8 to 22 CPU seconds for a model that ships.
+        quick: A smaller page: 8 to 22 CPU seconds for a model that ships.
     """
     from reports.build import write
 

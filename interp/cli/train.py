@@ -44,7 +44,7 @@ def _train(
     preset: str = "laptop",
     name: str = "",
     machine: list[str] | None = None,
-    units: Annotated[int | None, options.number("Numbers that the --machine carries")] = None,
+    units: Annotated[int | None, options.number("Size of the state of the --machine")] = None,
     recorded: list[str] | None = None,
     config: Path | None = None,
     overrides: _Overrides = None,

@@ -54,6 +54,7 @@ class EvaluationPlan:
         headline: ``(model, n_episodes, seed)`` to the rows of a model card, made by :func:`row`.
         theory: ``(model, n_episodes, seed)`` to checks of what the task's theory says, one a row.
         min_episodes: fewer are refused.
+        explained: what the rows and columns of "summary" are, in sentences; they are printed above it.
     """
 
     parts: Callable[[Machine], Sequence[str]]
@@ -62,6 +63,7 @@ class EvaluationPlan:
     headline: Callable[[Machine, int, int], Sequence[Row]] | None = None
     theory: Callable[[Machine, int, int], pd.DataFrame] | None = None
     min_episodes: int = 1
+    explained: str = ""
 
 
 @checked

@@ -465,8 +465,19 @@ def interval(value: Any, of: str = "estimate") -> Interval:
     return Interval(float(value[of]), float(value["low"]), float(value["high"]))
 
 
+_EXPLAINED = (
+    "Numbers are shares of right answers in the last round, by regime and by the depth of the target. "
+    "Columns are the model, the model without its state or with another one, and the task's algorithms."
+)
+
+
 def plan() -> EvaluationPlan:
     """Return what ``interp evaluate`` measures of a model of reachability."""
     return EvaluationPlan(
-        lambda model: [*REGIMES, _SETS], _measure, _tables, _headline, min_episodes=16
+        lambda model: [*REGIMES, _SETS],
+        _measure,
+        _tables,
+        _headline,
+        min_episodes=16,
+        explained=_EXPLAINED,
     )

@@ -40,6 +40,14 @@ class Evaluation(Result):
 
     tables: dict[str, pd.DataFrame]
     settings: dict[str, Any] = field(repr=False)
+    explained: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What was measured, and what the columns of the summary are."""
+        n_episodes = self.settings["n_episodes"]
+        measured = f"{self.settings['model']}, measured on {n_episodes} episodes of each regime."
+        return f"{measured} {self.explained}".strip()
 
     def to_frame(self) -> pd.DataFrame:
         """Return the summary."""
@@ -52,9 +60,7 @@ class Evaluation(Result):
 
     def to_tables(self) -> list[Table]:
         """Return the summary, and the theory checks where there are any, for a terminal."""
-        titles = {
-            f"{self.settings['model']}, {self.settings['n_episodes']} episodes a regime": "summary"
-        }
+        titles = {self.settings["model"]: "summary"}
         tables = []
         if "theory" in self.tables:
             titles["theory"] = "theory"
@@ -149,7 +155,8 @@ def evaluate(
         tables["theory"] = plan.theory(model, n_episodes, seed)
     described = {"task": model.layout.task, "commit": "own", "origin": model.origin}
     finished.clear()
-    return Evaluation(tables, provenance(model, n_episodes=n_episodes, seed=seed, **described))
+    settings = provenance(model, n_episodes=n_episodes, seed=seed, **described)
+    return Evaluation(tables, settings, explained=plan.explained)
 
 
 def _divide(finished: Finished, names: list[str], shard: str) -> list[str]:

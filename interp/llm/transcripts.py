@@ -70,11 +70,11 @@ def import_rounds(
         outcome: column of the truth.
         choice: column of the answer.
         note: column of the note after a round, if there is one.
-        participant: column that says whose round a row is; each conversation of a chat is one.
+        participant: column of the players; in chats each conversation is one.
         session: columns of sessions, each of which is an episode.
         order: column by which rounds are ordered.
         missed: codes of missing answers, such as timeout; none says that no label is one.
-        encoding: of the file, such as latin-1; found by itself when None.
+        encoding: text encoding of the file, such as latin-1; detected when None.
         model: name of the player; the file's by default.
         condition: what the player was told, such as weather-note-only; by default without notes, or with a note alone.
     """

@@ -5,6 +5,7 @@
     >>> [channel.name for channel in machine.channels], machine.name
     (['h', 'c'], 'lstm')
     >>> interp.check_machine(machine)
+    '12 checks passed'
 
 ``interp train TASK --machine KIND-TASK`` trains one: each kind has a builder for each task, as the models that ship
 have. :mod:`interp.machines.presets` lists them among the models.

@@ -2,6 +2,7 @@
 
     >>> import interp
     >>> check_machine(interp.load("wma-handwired", n_experts=2))
+    '12 checks passed'
     >>> sorted(MACHINE_CHECKS)[:3]
     ['channels_are_all_that_passes', 'digest_moves_with_every_weight', 'fresh_copies_are_repeatable']
 
@@ -467,8 +468,8 @@ def check_machine(
     reference: Callable[[Any], Tensor] | None = None,
     only: Sequence[str] | None = None,
     cheap: bool = False,
-) -> None:
-    """Raise unless ``machine`` keeps its contract: a sentence for each way in which it does not.
+) -> str:
+    """Check that ``machine`` keeps its contract, and return how many checks passed, such as "12 checks passed".
 
     Args:
         machine: the machine, which is run and left as it was.
@@ -477,6 +478,9 @@ def check_machine(
             ``[episode, round, outcome]`` as its step gives them, where ``fed.tokens`` are ``[episode, round, pos]``.
         only: the checks to run, by key of ``interp.MACHINE_CHECKS``; all when None.
         cheap: leave out what takes a copy of the machine, or time in proportion to its weights.
+
+    Raises:
+        InputError: with a sentence for each way in which the machine breaks its contract.
     """
     for key in only or ():
         require_known("check of a machine", key, MACHINE_CHECKS, limit=20)
@@ -495,6 +499,10 @@ def check_machine(
         raise InputError(
             f"{machine.name!r} does not keep the contract of a machine:\n- " + "\n- ".join(problems)
         ) from cause
+    ran = [
+        key for key in selected if reference is not None or MACHINE_CHECKS[key] != _check_reference
+    ]
+    return f"{len(ran)} {'check' if len(ran) == 1 else 'checks'} passed"
 
 
 def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Exception | None]:

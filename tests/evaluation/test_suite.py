@@ -119,9 +119,12 @@ def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
             row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")
         ],
         theory=lambda model, n_episodes, seed: frame,
+        explained="A row is a regime.",
     )
     changed_task("qlearning", evaluation=lambda: plan)
     result = suite.evaluate(learner, n_episodes=2, with_theory=True)
+    measured = f"{learner.name}, measured on 2 episodes of each regime."
+    assert result.sentence == f"{measured} A row is a regime."
     assert set(result.tables) == {"summary", "theory"} and result.to_frame()[
         "n_episodes"
     ].tolist() == [2]

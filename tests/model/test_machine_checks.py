@@ -30,6 +30,13 @@ def test_a_cell_two_channels_and_a_loop_keep_the_contract(make):
     interp.check_machine(make())
 
 
+def test_a_machine_that_keeps_the_contract_is_told_how_many_checks_passed():
+    """The check against the model's own forward pass counts only where ``reference=`` is given."""
+    machine = gru()
+    assert interp.check_machine(machine) == "12 checks passed"
+    assert interp.check_machine(machine, only=["steps_are_pure"]) == "1 check passed"
+
+
 LARGE = pytest.param(
     "qlearning-learned",
     marks=pytest.mark.slow(reason="two seconds, of the same class as wma-learned-additive"),

@@ -38,9 +38,16 @@ def plan() -> EvaluationPlan:
         _card_rows,
         _theory,
         min_episodes=30,
+        explained=_EXPLAINED,
     )
 
 
+_EXPLAINED = (
+    "Each row is a regime. Numbers are regrets: mistakes in an episode beyond those of its best expert. "
+    "Fewer are better. "
+    "The first column is the model, the next ones are baselines that play the same episodes. "
+    "The last column is the share of rounds in which the model is right."
+)
 _LONG, _BATCH = "long episodes", "one batch"  # the parts beside the regimes
 _N_ATTENDED = 64  # episodes that attention is averaged over, at most
 

@@ -35,21 +35,21 @@ def read(
 
     Args:
         path: CSV (commas, semicolons, tabs or blanks), or JSON lines; plain or compressed.
-        participant: column that says whose trial a row is; none where all rows are of one.
-        choice: column of what was chosen: an arm, or a side where ``options`` say what stood there.
-        reward: column of what it paid; several are summed.
-        session: column of sessions, in each of which learning begins anew; several together; none for a single one.
+        participant: column of the participants; none if the table has only one.
+        choice: column of the choice: an arm, or a side where ``options`` say what was shown there.
+        reward: column of the reward; several columns are summed.
+        session: columns of sessions, in each of which learning begins anew; none for one session.
         order: column by which trials are ordered; none for the order of the rows.
         options: columns of what was on offer in each trial, in the order in which it was shown.
         pairs: column that says which arms were on offer, such as 12 or A-B.
-        sides: what a choice of each of the options is called, in their order.
-        forced: column that says in which trials the participant could not choose: learned from, not scored.
-        missed: codes of missed trials, such as -999 or timeout; none says that no label is one.
-        scale: what a reward is divided by, so that inverse temperatures can be compared; a usual size when None.
+        sides: the name of the choice of each option, in their order.
+        forced: column of the trials in which the participant could not choose; they are learned from and not scored.
+        missed: codes of missed trials, such as -999 or timeout; none if no label is such a code.
+        scale: divisor of rewards, so that inverse temperatures can be compared; a usual size when None.
         lookalikes: whether labels such as L and l, or 1 and 01, are the "same" or "different".
-        most_arms: most arms that there may be; 20 when None.
-        encoding: of the file, such as latin-1; found by itself when None.
-        decimal: what stands before the fraction of a number, "." or ","; found by itself when None.
+        most_arms: largest number of arms; 20 when None.
+        encoding: text encoding of the file, such as latin-1; detected when None.
+        decimal: the decimal point of the file, "." or ","; detected when None.
     """
     from interp.tasks.bandit.recorded import read_choices
     from interp.tasks.trials import ReadingOptions

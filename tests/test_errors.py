@@ -1,0 +1,146 @@
+"""docs/howto/errors.md: every message that the page explains is raised by a mistake that leads to it."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import interp
+import probes
+from circuits import compare
+from interp.interventions import interchange, patching
+from interp.model import saved
+from interp.support.errors import InputError
+from interp.tasks import experts, mdp
+from interp.tasks.experts.analysis import flip_vote
+from interp.training import config, goal
+from tests.test_tutorials import DOCS
+
+PAGE = (DOCS / "howto" / "errors.md").read_text(encoding="utf-8")
+QUOTED = re.findall(r"^\| `(.+?)` \|", PAGE, re.MULTILINE)
+EPISODES = experts.sample(8, 6, 3, seed=0)
+OF_FOUR = experts.sample(4, 6, 4, seed=0)
+
+
+def handwired():
+    return interp.load("wma-handwired", n_experts=3)
+
+
+def sweep(model, episodes, site):
+    """Patch ``site`` in a pair of episodes that differ in a vote."""
+    clean, corrupted = flip_vote(episodes, round=3, expert="p_1")
+    patching.sweep(model, clean, corrupted, round=3, sites=site)
+
+
+def hook_that_drops_a_dimension():
+    hooks = [("blocks.1.attn.hook_z", lambda z, hook: z[0])]
+    interp.rollout(handwired(), EPISODES, fwd_hooks=hooks)
+
+
+def exchange_with_fewer_episodes():
+    model = handwired()
+    algorithm = interp.tasks.of(model).explains(model)
+    few = EPISODES.select(slice(0, 4))
+    interchange.interchange(model, EPISODES, few, algorithm, "log_weights", "latent")
+
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Linear(8, 2)
+
+
+def adapt_and_check(step):
+    """Check a machine with one channel ``h`` of 8 numbers, whose round is ``step``."""
+    torch.manual_seed(0)
+    machine = interp.adapt(
+        Mine(),
+        experts.TASK.layout(n_experts=3),
+        step=step,
+        channels=[interp.Channel("h", (8,))],
+        points={"read": "read"},
+        name="mine",
+    )
+    interp.check_machine(machine)
+
+
+def mix_rows(net, carried, fed):
+    """Return a state that depends on the other rows of the batch."""
+    heard = fed.tokens.float().mean(1, keepdim=True)
+    state = 0.5 * carried["h"] + heard
+    return net.read(state), {"h": state - state.mean(0)}
+
+
+MISTAKES = {
+    "unknown model": lambda: interp.load("wma-handwird"),
+    "no checkpoint folder": lambda: interp.load("output/training/nothing/model"),
+    "unknown argument": lambda: interp.load("wma-handwired", n_expert=3),
+    "unknown hook point": lambda: interp.rollout(
+        handwired(), EPISODES, names_filter=["blocks.1.attn.hook_patern"]
+    ),
+    "unknown component": lambda: sweep(handwired(), EPISODES, "resid_middle"),
+    "site '...'": lambda: sweep(handwired(), EPISODES, "resid_post[9]@p?"),
+    "unknown target": lambda: probes.probe(handwired(), EPISODES, ["log_weight"]),
+    "episodes have": lambda: interp.rollout(interp.load("wma-learned"), EPISODES),
+    "this model reads": lambda: interp.rollout(handwired(), mdp.sample(4, 4, 3, 2, seed=0)),
+    "episodes must be": lambda: interp.rollout(handwired(), np.zeros((3, 4))),
+    "'...' is called": lambda: handwired()(torch.zeros(3)),
+    "'wma-handwired' is a model": lambda: interp.play(handwired(), EPISODES, n_rounds=3, seed=0),
+    "'qlearning-handwired' is": lambda: compare.machines(handwired(), "qlearning-handwired"),
+    "round 9": lambda: interp.rollout(handwired(), EPISODES, rounds=[9]),
+    "unknown cached": lambda: interp.rollout(handwired(), EPISODES).cache["hook_embed"],
+    "the hook filter": lambda: interp.rollout(
+        handwired(), EPISODES, names_filter=lambda name: False
+    ),
+    "the hook at": hook_that_drops_a_dimension,
+    "round must": lambda: interp.hand_over(interp.rollout(handwired(), EPISODES), 0, handwired()),
+    "5 folds": lambda: probes.probe(handwired(), EPISODES.select(slice(0, 3)), ["log_weights"]),
+    "activations have": lambda: probes.fit(
+        interp.rollout(handwired(), EPISODES), np.zeros((8, 5, 2))
+    ),
+    "target 'target' is": lambda: probes.fit(
+        interp.rollout(handwired(), EPISODES), np.zeros((8, 6, 1))
+    ),
+    "base and source": exchange_with_fewer_episodes,
+    "'wma-learned' is": lambda: interp.load("wma-learned").read_state(torch.zeros(1, 1, 64)),
+    "not applicable": lambda: sweep(interp.load("wma-gru"), OF_FOUR, "head"),
+    "'wma-gru' has": lambda: interp.rollout(interp.load("wma-gru"), OF_FOUR).activation_cache(
+        round=2
+    ),
+    "'mine': scores": lambda: adapt_and_check(
+        lambda net, carried, fed: (net.read(carried["h"])[:, :1], carried)
+    ),
+    "channel 'h'": lambda: adapt_and_check(
+        lambda net, carried, fed: (net.read(carried["h"]), {"state": carried["h"]})
+    ),
+    "steps_are_pure": lambda: adapt_and_check(
+        lambda net, carried, fed: (net.read(carried["h"]), {"h": carried["h"].add_(1)})
+    ),
+    "rollout_is_step": lambda: adapt_and_check(mix_rows),
+    "unknown preset": lambda: goal.preset("experts", "latop"),
+    "unknown training": lambda: config.override(
+        goal.preset("experts", "laptop"), {"learning_rate": 1}
+    ),
+    "cannot read": lambda: experts.read("missing.csv"),
+    "no file": lambda: saved.load("run.safetensors"),
+}
+"""A mistake for each message, by how the message begins."""
+
+
+def test_every_message_of_the_page_has_a_mistake_that_raises_it():
+    assert len(QUOTED) == len(MISTAKES) >= 20
+    for quoted, start in zip(QUOTED, MISTAKES, strict=True):
+        assert quoted.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("quoted", "mistake"), zip(QUOTED, MISTAKES.values(), strict=True), ids=MISTAKES
+)
+def test_the_message_is_raised_as_it_is_quoted(quoted, mistake):
+    """``...`` on the page stands for any text."""
+    pattern = ".*".join(re.escape(part) for part in quoted.split("..."))
+    pattern = pattern.replace(r"\ 0\.1\ ", r" \S+ ")  # a measured number
+    with pytest.raises(InputError, match=pattern):
+        mistake()
