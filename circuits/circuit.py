@@ -130,15 +130,17 @@ class Edge:
 def table(
     rows: Iterable[Mapping[str, str]], parts: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[Edge, ...]:
-    """Make the edges that the rows of a table state, one row for every group of like edges.
+    """Make edges from the rows of a table, each row for a group of similar edges.
 
-    Sources and targets are numbers or names of parts, or embeddings and exits; a number without its mark stands for
-    both halves of a pair of heads.
+    Sources and targets are numbers or names of parts, or embeddings and exits; a number without its
+    mark stands for both halves of a pair of heads.
 
     Args:
-        rows: the columns are source, target, port, kind, positions, carries (:func:`circuits.heads.stated`).
+        rows: the columns are source, target, port, kind, positions, carries
+            (:func:`circuits.heads.stated`).
         parts: names of all heads and groups of neurons.
-        groups: positions by the word that stands for them; "ALL", the labels of the round in order, is one of them.
+        groups: positions by their word in the table; "ALL", the labels of the round in order,
+            is one of them.
 
     >>> row = {"port": "query", "kind": "content", "positions": "VOTES", "carries": "the vote"}
     >>> groups = {"ALL": ("<w>", "p_1"), "VOTES": ("p_1",)}

@@ -69,7 +69,9 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within the tolerance, and no more rounds are undecided than may be."""
+        """Whether the error is within the tolerance and at most the allowed share of rounds is
+        undecided.
+        """
         return self.measure().verdict == "yes"
 
     @property

@@ -2,7 +2,8 @@
 
 The word of a probe is "yes" where its score is clear of every control that counts. A score
 estimates *that score, on new episodes, of this very probe, refitted on all episodes*; its interval
-is that of :mod:`interp.stats.refit`. What each control tells, and how R2 is taken:
+is that of :mod:`interp.stats.refit`. What each
+control shows, and how R2 is computed:
 docs/method/probes.md.
 """
 

@@ -1,7 +1,7 @@
 """One round as it ran, arrow by arrow.
 
-:func:`flow` draws what was measured in one round, an arrow for a head that moves something from one position to
-another, and does NOT say what is moved.
+:func:`flow` draws what was measured in one round, an arrow for a head that moves something from one
+position to another, and does NOT show what is moved.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The page on recorded choices: a table with a row a trial in, one page out.
 
-It asks which families of algorithms explain the choices of all participants and of each, how well this design can tell
-them from each other, whether a cell of a few units that was fitted to other participants predicts better, and how a
-round moves the choice of the next one.
+It shows which families of algorithms explain the choices of all participants and of each, how well
+this design can separate them, whether a cell of a few units that was fitted to other participants
+predicts better, and how a round moves the choice of the next one.
 """
 
 from __future__ import annotations

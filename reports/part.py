@@ -43,8 +43,8 @@ class Part:
     """A part of a report. Its functions take what was computed, and the context.
 
     Attributes:
-        key, title: what other parts call its result by; of its section, under which a page shows
-            why there is none.
+        key, title: the name of its result for other parts; the title of its section, also on a page
+            that shows why there is none.
         compute: the context to anything that the part draws.
         draw: to the blocks of its section, or to one section or several of other titles.
         summary, sentence: to the measures that the page opens with, and to its first sentence,
@@ -53,8 +53,8 @@ class Part:
             where it says them.
         slow: whether a quick report leaves it out.
         opened: whether its section is open from the start: its picture is what a reader looks for.
-        lacking: what this machine lacks of what the part looks at: a sentence that stands in the
-            part's place.
+        lacking: what this machine lacks of what the part looks at: a sentence that replaces the
+            part.
     """
 
     key: str

@@ -285,10 +285,10 @@ class HeadRole:
     """A row of the table: what a head does, in words and shares.
 
     Attributes:
-        weight: share of the model's table that is the head's.
+        weight: the head's share of the model's table.
         reads: the key that it reads most, and the kind of position to which it moves this.
         prediction, update: share of what depends on heads, for each outcome.
-        feeds: the later head of which most depends on it; "" where none does.
+        feeds: the later head that depends most on it; "" if none does.
         match: the other model's head that it is matched with; "" where that has fewer heads.
     """
 

@@ -69,7 +69,9 @@ class Comparison(Measured):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse fields of another kind, and parts without the algorithm, of which the sentence is."""
+        """Refuse fields of another kind, and parts without the algorithm, which the sentence
+        needs.
+        """
         super().__post_init__()
         require("algorithm" in self.parts, "a comparison has the part 'algorithm' at least")
 

@@ -269,7 +269,7 @@ class Participant:
         return claims
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """Return the tokens at which the task says that an input acts on the state, each once."""
+        """Return the tokens at which, by the task, an input acts on the state, each once."""
         causes: dict[tuple[str, ...], None] = {}
         for claim in self.claims(algorithm):
             if claim.outcome == "state":

@@ -344,7 +344,7 @@ def is_hard(target: Participant) -> bool:
 
 
 def _are_choices(distributions: Array) -> bool:
-    """Return whether nearly all of some distributions, ``[..., outcome]``, all but say which outcome it is."""
+    """Return whether nearly all of some distributions, ``[..., outcome]``, are nearly one-hot."""
     return bool((distributions.max(-1) > _CERTAIN).mean() > _HARD)
 
 

@@ -83,7 +83,7 @@ def weighted_majority(
     ids = basis["id"]
 
     def soften(head: wire.Head) -> tuple[wire.Head, ...]:
-        """Return what stands in the place of the linear head."""
+        """Return the softmax heads that replace the linear head."""
         if variant == "P":
             return wire.softmax_pair(head, ids["w"], epsilon, heavy)
         return (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)

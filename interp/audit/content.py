@@ -88,7 +88,9 @@ def _measure_effects(
 
 
 class _ByRank(NamedTuple):
-    """Effects of the part of another episode's state that lies in so many directions, and of the whole state."""
+    """Effects of replacing the part of the state in a number of directions, and of replacing the
+    whole state.
+    """
 
     ranks: list[int]
     principal: Float[np.ndarray, "rank episode"]

@@ -537,10 +537,11 @@ def in_one_round(
 
 @dataclass(frozen=True)
 class RoundInputs:
-    """What one round says by itself: the control of every probe.
+    """The inputs of single rounds: the control of every probe.
 
-    ``features`` are several forms of it, ``[episode, round, feature]``; the control takes the best. ``kinds`` are
-    numbers that together say which kind of round it is, ``[episode, round, part]``, for the control task.
+    ``features`` are several forms of it, ``[episode, round, feature]``; the control takes the best.
+    ``kinds`` are numbers that together identify the kind of round, ``[episode, round, part]``,
+    for the control task.
     """
 
     features: tuple[NDArray[Any], ...]

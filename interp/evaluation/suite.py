@@ -55,7 +55,7 @@ class Evaluation(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the tables say that hold no numbers, by name: what does not apply to this model."""
+        """The sentences of tables without numbers, by name: what does not apply to this model."""
         return notes(self.tables)
 
     def to_tables(self) -> list[Table]:

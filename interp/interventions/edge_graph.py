@@ -346,11 +346,13 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Make hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, where an edge of ``cut`` leads to d.
+    """Make hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, where an edge of
+    ``cut`` leads to d.
 
     Args:
-        shifts: those of all sources in order, ``[source, circuit, ...]``, in parts of which each is of one circuit or
-            of all; each is read when all of its sources have written. Rows are ``[circuit, episode]``.
+        shifts: those of all sources in order, ``[source, circuit, ...]``, in parts. A part is of
+            one circuit or of all circuits, and is read when all of its sources have written. Rows
+            are ``[circuit, episode]``.
     """
 
     def mix(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:

@@ -901,8 +901,9 @@ def _run_on(
 
     Args:
         edits: which edits these are.
-        prediction, carried: what the edited rounds predicted and left, ``[edit, episode, round edited, ...]``.
-        together: the edits of a single name, of which some are made in later rounds, too.
+        prediction, carried: what the edited rounds predicted and left, ``[edit, episode, round
+            edited, ...]``.
+        together: the edits of a single name; some are made in later rounds, too.
     """
     base, horizon, starts = experiment.run, experiment.horizon, experiment.starts
     n_lags = horizon + 1

@@ -657,7 +657,7 @@ class _Swap:
         known: Mapping[Site, Tensor] | None = None,
         counts_all: bool = True,
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Run edits of the base's rounds, all of which must take place where ``counts_all``.
+        """Run edits of the base's rounds; with ``counts_all`` all of them must take place.
 
         Returns:
             Outcomes ``[edit, row, value]``, and what is then at the watched sites.

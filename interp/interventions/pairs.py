@@ -139,8 +139,7 @@ def prepare(
         commit: as in :func:`interp.rollout`.
 
     Returns:
-        The pair, without episodes of which a round from the one to the other did not take place on
-        either side.
+        The pair, without episodes in which a round between the two is missing on either side.
     """
     model.eval()
     sides = clean, corrupted

@@ -426,8 +426,8 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """Return a copy of an activation with new values at the site.
 
-    Where a run of a loop did not take place, which is NaN, infinity says that something was to
-    be put.
+    A run of a loop that did not take place is NaN; a value written there becomes infinite, which
+    marks the attempt.
 
     Args:
         activation: ``[batch, ...]``.

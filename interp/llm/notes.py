@@ -1,6 +1,8 @@
-"""What a note says: the tallies that it writes down, and whether they are right (paper, appendix F.3).
+"""What a note contains: the tallies that it writes down, and whether they are right (paper,
+appendix F.3).
 
-A *tally* says how an expert has done over several rounds. The forms of a tally: docs/method/notes.md.
+A *tally* is the record of an expert over several rounds. The forms of a tally:
+docs/method/notes.md.
 """
 
 from __future__ import annotations

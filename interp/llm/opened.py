@@ -205,8 +205,8 @@ class Opened:
         """Return the logits after every token of texts of one length.
 
         Args:
-            rows: the tokens of each text, those after what was read before.
-            keys: the cache of what was read before, which takes what is read now; None for no cache.
+            rows: the tokens of each text that follow the cached ones.
+                keys: the cache of earlier tokens, which is extended; None for no cache.
             hooks: pairs of a hook point and a function.
         """
         import torch
@@ -494,9 +494,10 @@ class _Conversations:
         """Return the logits after the last token of each conversation.
 
         Args:
-            conversations: what is read.
+            conversations: what the model reads.
             hooks: hook point -> function.
-            n_anew: so many tokens at the end are read anew, with the hooks; what is known before them is not.
+            n_anew: number of tokens at the end that are read again, with the hooks; earlier ones
+                come from the cache.
         """
         rows = [read.ids for read in conversations]
         start = 0

@@ -93,13 +93,14 @@ class SeriesEpisodes(BaseEpisodes):
 
 @dataclass(frozen=True)
 class _Round(RoundLayout):
-    """A round that hears an input, then what came out.
+    """A round with an input, then the outcome.
 
     Attributes:
-        heard: the names of the inputs, of which one is heard, or of the numbers of a vector.
-        numbers: whether a vector is heard.
-        names: of the outcomes; none where a number comes out.
-        pays: whether the round says what the outcome paid.
+        heard: the names of the inputs, or of the numbers of a vector; a round has one of these
+            inputs.
+        numbers: whether the input is a vector.
+        names: of the outcomes; empty where the outcome is a number.
+        pays: whether the round also has what the outcome paid.
     """
 
     task: str = ""  # type: ignore[misc]  # of every layout of a class elsewhere
@@ -224,9 +225,9 @@ def series(
             ``pays``, each ``[episode, round]``; inputs that are vectors have one more axis. Of
             recorded data it draws rows: those that it draws several times are one participant, so
             that no fold, interval or count takes them for several.
-        inputs: the names of the inputs, one of which is heard in each round; or how many numbers
+        inputs: the names of the inputs, one of them in each round; or how many numbers
             are.
-        outcomes: the names of the outcomes, one of which comes out; or what is predicted of a
+        outcomes: the names of the outcomes, one of them in each round; or what is predicted of a
             number.
         pays: whether an outcome pays.
         what: a sentence for pages.

@@ -1,13 +1,15 @@
-"""Lapses of any algorithm: it learns late, stops learning, forgets, or learns from the last rounds alone.
+"""Lapses of any algorithm: it learns late, stops learning, forgets, or learns from the last rounds
+alone.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> made = late(weighted_majority(0.5), 2)
     >>> made.key, made.name, dict(made.parameters)
     ('weighted_majority_late', 'Weighted Majority, some rounds late', {'gain': 0.5, 'lag': 2})
 
-The update of the algorithm stays as it is; the lapse says of which round it is the update, and how much of it counts.
-Every lapsed algorithm is its base exactly where the lapse is none: no lag, an end or a window after the last round.
-Variables keep their keys and are about the round of now, but for the state after it.
+The update of the algorithm stays as it is; the lapse determines which round it updates from, and
+how much of it counts. A lapsed algorithm equals its base exactly for a lapse without effect: no
+lag, an end or a window after the last round. Variables have the same keys and describe the current
+round, except for the state after it.
 """
 
 from __future__ import annotations

@@ -185,12 +185,12 @@ class Explorer:
         return iter(template.generate(name=name, view=view, rows=chain(first, rows), views=None))
 
     def added(self, query: str, parts: dict[str, str]) -> View:
-        """Add an edit to a view, as a form says it; refused where the edit is none of this machine's.
+        """Add an edit from a form to a view; refuse one that this machine does not have.
 
         Args:
             query: of the view.
-            parts: of the edit: ``kind``, round ``at``, ``what``, ``value``, ``on`` for later rounds, too, or ``to``,
-                what a number of the decoded state becomes.
+            parts: of the edit: ``kind``, round ``at``, ``what``, ``value``, ``on`` for later
+                rounds, too, or ``to``, what a number of the decoded state becomes.
         """
         view = View.of(query)
         for name in parts:

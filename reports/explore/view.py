@@ -174,7 +174,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit, as the address says it; ``on`` is "from its round on"."""
+    """One edit, as the address writes it; ``on`` is "from its round on"."""
 
     kind: str
     round: int
@@ -358,7 +358,7 @@ class View:
     @classmethod
     @checked
     def of(cls, query: str) -> Self:
-        """Read a view from a query; what it says twice, or what no view has, is refused."""
+        """Read a view from a query; refuse fields that come twice or that no view has."""
         require(
             len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
         )

@@ -50,7 +50,7 @@ def _compute(context: Context) -> _Tables:
 
 
 def _nowhere(context: Context) -> str:
-    """Return what a circuit lacks that does not say which places carry its variables."""
+    """Return what a circuit lacks if it does not name the places that carry its variables."""
     try:
         claimed = not context.compiled or bool(context.circuit.carried)
     except InputError:

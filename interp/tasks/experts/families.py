@@ -180,12 +180,13 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
 
 
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
-    """Return Weighted Majority that never hears one expert.
+    """Return Weighted Majority that ignores one expert.
 
     Args:
         gain: log gamma.
-        expert: which one, from 1 on; one beyond the last is missed by nobody.
-        hears: what it takes that expert to say in every round, 0 or 1; .5 if the expert has no vote at all.
+        expert: its number, from 1 on; a number beyond the last ignores none.
+        hears: the vote that it assumes of this expert in every round, 0 or 1; .5 if the expert has
+            no vote at all.
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
     require(

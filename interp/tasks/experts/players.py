@@ -26,7 +26,9 @@ _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
 def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
-    """Return what says what one expert says (``agrees`` 1), or the opposite (0), whatever happened before."""
+    """Return an algorithm that always repeats the advice of one expert (``agrees`` 1), or gives the
+    opposite (0).
+    """
     require(
         expert >= 1 and agrees in (0, 1),
         f"expert is counted from 1 and agrees is 0 or 1, got {expert}, {agrees}",

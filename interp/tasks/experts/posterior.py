@@ -232,7 +232,7 @@ def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]
 
 
 def _deal(tally: list[int]) -> list[list[int]]:
-    """List every order of slots of which there are so many of each kind."""
+    """List every order of slots, from the number of slots of each kind."""
     if not any(tally):
         return [[]]
     orders = []

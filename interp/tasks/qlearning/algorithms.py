@@ -3,11 +3,12 @@
     column = Q(., a)    current_value = column(s)    next_values = Q(s', .)    maximum = max next_values
     td_error = r + gamma maximum - current_value      change = alpha td_error e_s      next_column = column + change
 
-The choice is by the table before the update, as in the construction; the lowest index on ties, or the one that a slope
-on the index gives (``tie_slope``), a Boltzmann policy (``beta``), or a softmax so hard that it hardly differs from the
-choice (``hardness``). ``greedy_action`` is by the table after the update, as the recorded targets are.
+The choice is by the table before the update, as in the construction; the lowest index on ties, or
+the one that a slope on the index gives (``tie_slope``), a Boltzmann policy (``beta``), or a softmax
+so hard that it hardly differs from the choice (``hardness``). ``greedy_action`` is by the table
+after the update, as the recorded targets are.
 
-``visits`` is no part of Q-learning: a count that a learner could keep, and what says where a table was ever written.
+``visits`` is no part of Q-learning: it counts where the table was written.
 """
 
 from __future__ import annotations

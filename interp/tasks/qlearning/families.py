@@ -93,10 +93,11 @@ def _family(
 
 
 def families() -> tuple[Family, ...]:
-    """List what a model of Q-learning is compared with: each learner with every way to act by its table.
+    """List what a model of Q-learning is compared with: each learner with every way to act by its
+    table.
 
-    Of an extension few temperatures are tried and none between them: it says that a table is late or stopped. Of a
-    table after the round a lag of one is Q-learning that chooses before it, so that it is left out.
+    Extensions, which make a table late or stop it, are tried at few temperatures. A lag of one of
+    the table after the round equals Q-learning that chooses before its update, and is left out.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)

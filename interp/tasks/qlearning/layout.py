@@ -1,4 +1,4 @@
-"""The round of tabular Q-learning (paper, section 4); :class:`QLearningRound` says what stands where."""
+"""The round of tabular Q-learning (paper, section 4); :class:`QLearningRound` has its positions."""
 
 from __future__ import annotations
 

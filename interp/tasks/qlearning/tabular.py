@@ -1,7 +1,8 @@
-"""Tabular agents: epsilon-greedy Q-learning, of which epsilon 1 is a random policy, and an optimal one.
+"""Tabular agents: epsilon-greedy Q-learning (with epsilon 1 a random policy), and an optimal agent.
 
-The greedy action is the one of the lowest index on exact ties, or any of the tied ones at random: where rewards are far
-away, keeping to one index explores in a direction and choosing at random does not (paper, section 4).
+The greedy action is the one of the lowest index on exact ties, or any of the tied ones at random:
+where rewards are far away, keeping to one index explores in a direction and choosing at random does
+not (paper, section 4).
 """
 
 from __future__ import annotations
