@@ -45,12 +45,12 @@ class PlayerBehaviour(Result):
 
     @property
     def sentence(self) -> str:
-        """Whose play it is, and which algorithms explain it."""
+        """The player's model, condition and regime, and which algorithms explain it."""
         group = ", ".join(self.group.values())
         return f"{group}: {self.found.sentence if self.found else self.answer}"
 
     def _draw(self, figures: Any) -> Any:
-        """Draw what every family loses; the row alone where none was asked."""
+        """Draw what every family loses; only the row where no family was fitted."""
         if self.found is None:
             return super()._draw(figures)
         return self.found._draw(figures)
@@ -89,7 +89,9 @@ class PlayerBehaviour(Result):
 
 
 def _ceiling(repeated: float) -> float:
-    """Return the largest agreement with a player whose repeated plays agree in this share of the rounds."""
+    """Return the largest possible agreement with a player, from the share of rounds in which
+    repeated plays agree.
+    """
     above_even = np.sqrt(max(0.0, 2 * repeated - 1))
     return float((1 + above_even) / 2)
 
@@ -120,7 +122,7 @@ def behaviour(
     Args:
         runs: of language models.
         seed: of the bootstraps and of untrained copies.
-        machines: models of expert advice that each player is held against.
+        machines: models of expert advice that each player is compared with.
     """
     require(bool(runs), "no runs to analyse")
     for machine in machines:

@@ -1,9 +1,10 @@
-"""Which algorithms explain what a player chooses, where choices are all that is seen of it.
+"""Which algorithms explain what a player chooses, from its choices alone.
 
-:func:`explain_choices` compares families of algorithms by what they lose on choices that they were not fitted to
-(:mod:`interp.choices.scoring`). Its answer is a set: the families whose loss the data do not tell from the least one
-(the model confidence set of Hansen, Lunde and Nason). A set of one is a name. The method, and what it is no evidence
-of: ``docs/method/choices.md``.
+:func:`explain_choices` compares families of algorithms by what they lose on choices that they were
+not fitted to (:mod:`interp.choices.scoring`). Its answer is a set: the families with a loss that
+the data cannot distinguish from the least one (the model confidence set of Hansen, Lunde and
+Nason). A set of one is a name. The method, and what it is no evidence of:
+``docs/method/choices.md``.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ class BesideMachine:
     """Whether a player chooses as a machine does.
 
     Attributes:
-        over_floor: nats a choice that the machine's predictions save over the best family without a memory, held out.
+        over_floor: nats a choice that the machine's predictions save over the best family without a
+            memory, out of sample.
         over_untrained: the same over an untrained copy; NaN without one.
         left: nats a choice that the best family saves over the machine.
-        check: the player beside simulated players of the machine's predictions.
+        check: the player compared with simulated players of the machine's predictions.
     """
 
     over_floor: Interval
@@ -113,13 +115,14 @@ class ChoiceExplanation(Result):
 
     Attributes:
         scores: every family by key, the best first.
-        units: summed held-out losses, ``[unit, family]``, in the order of ``scores``.
-        p_values: by key, of the model confidence set; those of at least 1 - :data:`LEVEL` are in the set.
+        units: summed out-of-sample losses, ``[unit, family]``, in the order of ``scores``.
+        p_values: by key, of the model confidence set; those of at least 1 - :data:`LEVEL` are in
+            the set.
         checks: the posterior-predictive check of each family in the set.
         n_choices: how many choices there are.
-        agreement: share of the choices that are what the best family holds likeliest, held out.
+        agreement: share of the choices that the best family predicts as likeliest, out of sample.
         algorithm: the best family at its parameters; None of a guess.
-        beside: of each machine that it was held against, whether the player chooses as it does.
+        beside: of each machine that it was compared with, whether the player chooses as it does.
     """
 
     scores: Mapping[str, FamilyScore]
@@ -138,7 +141,9 @@ class ChoiceExplanation(Result):
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
-        """The keys of the families whose loss the data do not tell from the least one, the best first."""
+        """The keys of the families with a loss that the data cannot distinguish from the least one,
+        the best first.
+        """
         least_p = 1 - LEVEL
         return tuple(key for key in self.scores if self.p_values[key] >= least_p)
 
@@ -159,12 +164,12 @@ class ChoiceExplanation(Result):
 
     @property
     def nats(self) -> Interval:
-        """The held-out loss of the closest family, nats a choice."""
+        """The out-of-sample loss of the closest family, nats a choice."""
         return _mean_of(self.units[:, 0], self.n_choices)
 
     @property
     def floor_nats(self) -> Interval:
-        """The held-out loss of the best family without a memory, nats a choice."""
+        """The out-of-sample loss of the best family without a memory, nats a choice."""
         return _mean_of(self._of(self.floor), self.n_choices)
 
     @property
@@ -181,7 +186,7 @@ class ChoiceExplanation(Result):
 
     @property
     def verdict(self) -> Verdict:
-        """A name, a set of several, no memory, or none of the families that were asked."""
+        """A name, a set of several, no memory, or none of the candidate families."""
         if not any(check.passes for check in self.checks.values()):
             return "none"
         if any(self.scores[key].memoryless for key in self.confidence_set):
@@ -322,10 +327,11 @@ def explain_choices(
 
     Args:
         episodes: what the player saw.
-        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none; at least 32.
-        families: those that are asked; all of the task's when None.
-        beside: by name, a machine's predictions ``[episode, round, outcome]`` on the same episodes, and those of an
-            untrained copy, or None.
+        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none;
+            at least 32.
+        families: the candidates; all of the task's when None.
+        beside: by name, a machine's predictions ``[episode, round, outcome]`` on the same episodes,
+            and those of an untrained copy, or None.
         seed: of the bootstrap over units.
 
     Raises:
@@ -382,7 +388,7 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
-    """Return the families that are asked by key; all of the task's when None."""
+    """Return the candidate families by key; all of the task's when None."""
     chosen_families = (
         tasks.of(episodes).rivals() if families is None else unique(families, "family")
     )
@@ -410,7 +416,7 @@ def explanation_of(
         scores: of every family, and of a guess.
         families: by key.
         seed: of the bootstrap over units.
-        beside: machines that the player was held against.
+        beside: machines that the player was compared with.
     """
     rows = data.rows(player)
     known = data.known[rows]
@@ -445,13 +451,28 @@ def explanation_of(
 def sum_units(
     losses: Array, units: NDArray[np.int64], known: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Sum losses ``[episode, round]`` over each unit that has a choice, ``[unit]``."""
+    """Add up the losses of each unit that has a choice.
+
+    Args:
+        losses: ``[episode, round]``.
+        units: the unit of each choice.
+        known: where there is a choice.
+
+    Returns:
+        Sums ``[unit]``.
+    """
     _, of_choices = np.unique(units[known], return_inverse=True)
     return np.bincount(of_choices, losses[known]).astype(np.float64)
 
 
 def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
-    """Check the choices of a player against P(each choice) ``q [episode, round, outcome]``."""
+    """Check the choices of a player against the predictions of a family.
+
+    Args:
+        data: the choices.
+        player: the number of the player.
+        q: P(each choice), ``[episode, round, outcome]``.
+    """
     rows = data.rows(player)
     known = data.known[rows]
     choices = data.choices[rows]
@@ -474,7 +495,16 @@ def _hold_beside(
     trained: Any,
     untrained: Any,
 ) -> BesideMachine:
-    """Hold a player against a machine, by its predictions and those of an untrained copy."""
+    """Compare a player with a machine, by its predictions and those of an untrained copy.
+
+    Args:
+        data: the choices.
+        scores: of every family.
+        episodes: what the player saw.
+        rows: the episodes with choices.
+        trained: the machine's predictions.
+        untrained: those of the copy, or None.
+    """
     ranked = sorted(scores, key=lambda score: float(score.losses.sum()))
     floor = next(score for score in ranked if score.memoryless)
     machine = score_predictions(data, "machine", checked_distributions(trained, episodes)[rows])
@@ -491,6 +521,12 @@ def _hold_beside(
 
 
 def _saved(data: ChoiceData, over: FamilyScore, by: FamilyScore) -> Interval:
-    """Return the nats a choice that one score loses less than another."""
+    """Return the nats a choice that one score loses less than another.
+
+    Args:
+        data: the choices.
+        over: the score with the larger loss.
+        by: the score with the smaller loss.
+    """
     sums = sum_units(over.losses - by.losses, data.units, data.known)
     return _mean_of(sums, int(data.known.sum()))

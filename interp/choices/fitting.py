@@ -74,7 +74,8 @@ def predictor(subject: Machine | Algorithm | Predict) -> Predict:
 
 
 def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
-    """Return predictions as probabilities: an untrained copy of a handwired model may give others.
+    """Return predictions as probabilities: an untrained copy of a handwired model may give other
+    numbers.
 
     They are even where none is left. Real numbers are cut to within :data:`_LARGE`.
     """
@@ -95,7 +96,13 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
 
 
 def by_round(p: Array, q: Array, kind: Predicted) -> Array:
-    """Return the divergence in every round, ``[episode, round]``; of means in units of the variance of ``q``."""
+    """Return the divergence in every round, ``[episode, round]``; of means in units of the variance
+    of ``q``.
+
+    Args:
+        p, q: distributions ``[episode, round, outcome]``.
+        kind: what is predicted.
+    """
     one_round_each = (-1, 1, p.shape[-1])
     nats = divergence(p.reshape(one_round_each), q.reshape(one_round_each), kind)
     nats = nats.reshape(p.shape[:2])
@@ -145,7 +152,7 @@ def _normal_divergence(p: Array, q: Array) -> Array:
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
-    """Return the rounds whose prediction the task asks for, of ``[episode, round, outcome]``."""
+    """Return the rounds with a scored prediction, of ``[episode, round, outcome]``."""
     task = tasks.of(episodes)
     first = task.data.first_asked
     require(
@@ -224,9 +231,11 @@ class OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """What members of a family predict on batches, ``[episode, asked round, outcome]``, one after the other.
+    """What members of a family predict on batches, ``[episode, scored round, outcome]``, one after
+    the other.
 
-    What the last call computed is reused where parameters do not enter it. Batches of the same shapes run as one.
+    What the last call computed is reused where parameters do not enter it. Batches of the same
+    shapes run as one.
     """
 
     def __init__(self, family: Family, batches: Sequence[Any]) -> None:
@@ -279,12 +288,12 @@ def _joined(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
 def fit(
     family: Family, batches: Sequence[Any], predictions: Sequence[Array]
 ) -> tuple[float, dict[str, float]]:
-    """Find the member of a family whose predictions diverge least.
+    """Find the member of a family with the least divergence of its predictions.
 
     Args:
-        family: whose parameters are searched.
+        family: its parameters are searched.
         batches: of episodes; each counts the same, whatever its size.
-        predictions: of each batch ``[episode, asked round, outcome]``.
+        predictions: of each batch ``[episode, scored round, outcome]``.
 
     Returns:
         The divergence in nats a round, and the parameters.
@@ -311,7 +320,7 @@ def fit(
 
 
 def _of_same_shapes(family: Family, batches: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of the batches whose inputs have the same shapes, so that they run as one."""
+    """Return the numbers of the batches with inputs of the same shapes, which run as one."""
     algorithm = family.make(**{searched.name: searched.grid[0] for searched in family.searched})
     groups: dict[Any, list[int]] = {}
     for number, batch in enumerate(batches):
@@ -364,7 +373,7 @@ def _best_per_choice(
 def _retried_choices(
     loss: Loss, searched: Sequence[Searched], leaders: Sequence[_Point], *, best: _Point
 ) -> list[tuple[float, _Point]]:
-    """Refine other choices, with real parameters that begin at the best ones that were found.
+    """Find the best parameters with other choices; real parameters begin at the best ones so far.
 
     A choice that is right can look bad between two points of a coarse grid.
     """
@@ -394,14 +403,15 @@ def refine(
     *,
     is_smooth: bool = False,
 ) -> tuple[float, dict[str, float]]:
-    """Find the least loss from a point on, by a local optimiser; parameters that are choices stay as they are.
+    """Find the least loss from a point on, by a local optimiser; parameters that are choices stay
+    as they are.
 
     Args:
         loss: of parameters by name.
         searched: the parameters; the steps are those of their grids.
         start: the parameters to begin at.
-        is_smooth: whether L-BFGS-B alone is enough. Else Nelder-Mead goes first, which leaves kinks, such as every
-            whole number of rounds that count.
+        is_smooth: whether L-BFGS-B alone is enough. If not, Nelder-Mead goes first, which leaves
+            kinks, such as every whole number of rounds that count.
 
     Returns:
         The least loss that was found, and its parameters.

@@ -1,10 +1,11 @@
 """How a distribution over outcomes becomes choices: one temperature and one lapse rate.
 
-A player who holds a distribution p over K outcomes, and announces one of them, makes a choice with::
+A player who holds a distribution p over K outcomes, and announces one of them, makes a choice
+with::
 
     q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
 
-When a temperature can be told from a lapse: ``docs/method/choices.md``.
+When a temperature can be separated from a lapse: ``docs/method/choices.md``.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ class Link:
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def spread(self, n_choices: int) -> Link:
-        """Return a copy whose lapse rate lets no held-out choice have probability 0.
+        """Return a copy with a lapse rate that gives every unseen choice a probability above 0.
 
-        It is at least 1 / (n + 2) for n choices that the link was fitted to, and :data:`_MISSED` at temperature 0.
+        It is at least 1 / (n + 2) for n choices that the link was fitted to, and :data:`_MISSED` at
+        temperature 0.
         """
         lowest = 1 / (n_choices + 2)
         if self.temperature == 0:
@@ -98,8 +100,8 @@ class ChoiceLikelihood:
     Args:
         p: distributions ``[choice, outcome]``.
         choices: the outcome chosen, ``[choice]``.
-        tempered: whether p has a temperature of its own, so that an even distribution is meant as it is. Else even ones
-            go by how often each outcome was chosen there.
+        tempered: whether p has a temperature already, so that an even distribution is meant as it
+            is. If not, even ones are replaced by how often each outcome was chosen there.
     """
 
     def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool) -> None:
@@ -128,7 +130,12 @@ class ChoiceLikelihood:
         return np.asarray(1 / ratios.sum(-1))
 
     def nats(self, lapse: float, temperature: float) -> float:
-        """Return the loss of all choices that are not tied."""
+        """Return the loss of all choices that are not tied, in nats.
+
+        Args:
+            lapse: the lapse rate.
+            temperature: of the link.
+        """
         chances = lapse / self.n_outcomes + (1 - lapse) * self.chances(temperature)
         return -float(np.log(chances).sum())
 
@@ -159,7 +166,12 @@ class ChoiceLikelihood:
         return self._gain_of_lapse(self.chances(temperature), 0.0) > 0
 
     def _gain_of_lapse(self, chances: Array, lapse: float) -> float:
-        """Return the slope of the log-likelihood in the lapse rate."""
+        """Return the slope of the log-likelihood in the lapse rate.
+
+        Args:
+            chances: of the choices without a lapse.
+            lapse: the lapse rate.
+        """
         guess = 1 / self.n_outcomes
         mixed = lapse * guess + (1 - lapse) * chances
         return float(((guess - chances) / mixed).sum())
@@ -181,8 +193,9 @@ def fit_link(
         p: distributions ``[episode, round, outcome]``.
         choices: the outcome chosen ``[episode, round]``.
         use: which of them count ``[episode, round]``.
-        tempered: whether p has a temperature of its own; the link's is 1 then.
-        may_lapse: whether a lapse rate above 0 is tried where the choices have a chance without one.
+        tempered: whether p has a temperature already; the link's is 1 then.
+        may_lapse: whether a lapse rate above 0 is tried where the choices have a chance without
+            one.
     """
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered)
     candidates = _without_lapse(likelihood, tempered)

@@ -1,8 +1,9 @@
 """Choices among what was on offer, where the options differ from round to round.
 
-Where episodes say what was on offer (:attr:`~interp.tasks.bandit.BanditEpisodes.offers`), choices and predictions are
-of the slots in which options were shown: a choice is which of them was taken, and a prediction is the probability of
-each, given that one of them is taken. Elsewhere a slot is an outcome, and nothing changes.
+Where episodes say what was on offer (:attr:`~interp.tasks.bandit.BanditEpisodes.offers`), choices
+and predictions are of the slots in which options were shown: a choice is which of them was taken,
+and a prediction is the probability of each, on condition that one of them is taken. Elsewhere a
+slot is an outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LEAST = 1e-12  # probability of an option that a prediction rules out
 
 
 def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
-    """Return the outcomes on offer, ``[episode, asked round, slot]``; None where every one is."""
+    """Return the outcomes on offer, ``[episode, scored round, slot]``; None where every one is."""
     offers = getattr(episodes, "offers", None)
     return None if offers is None else offers[:, first_asked:]
 

@@ -192,15 +192,16 @@ class EachParticipant(Result):
 def explain_each(
     episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
 ) -> EachParticipant:
-    """Find the families that explain the choices of each participant, as ``explain_choices`` does of all.
+    """Find the families that explain the choices of each participant, as ``explain_choices`` does
+    of all.
 
-    Participants share one grid of each family, which is finer than that of one player; no optimiser follows. Families
-    without a temperature of their own are fitted to one participant after the other.
+    Participants share one grid of each family, which is finer than that of one player; no optimiser
+    follows. Families without a temperature are fitted to one participant after the other.
 
     Args:
         episodes: what they saw, with ``participants``.
         choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
-        families: those that are asked; all of the task's when None.
+        families: the candidates; all of the task's when None.
         seed: of the bootstraps.
 
     Raises:

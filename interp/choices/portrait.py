@@ -37,14 +37,15 @@ def phase_portrait(
 ) -> Tabulated:
     """Draw how a round moves the logit of an arm, for several sources side by side.
 
-    The table has a row for each source, choice, reward and bin: the mean ``logit`` before the round, its mean
-    ``change``, the ``spread`` of the change (its standard deviation about a line in the logit), and ``n`` rounds.
+    The table has a row for each source, choice, reward and bin: the mean ``logit`` before the
+    round, its mean ``change``, the ``spread`` of the change (its standard deviation about a line in
+    the logit), and ``n`` rounds.
 
     Args:
-        sources: by name, an algorithm (such as a family at what was fitted to people), a machine, or a function of
-            episodes to the chances of each arm ``[episode, round, arm]``.
-        episodes: whose rounds move the logit; missing ones count nowhere.
-        arm: whose logit it is, counted from 0.
+        sources: by name, an algorithm (such as a family at what was fitted to people), a machine,
+            or a function of episodes to the chances of each arm ``[episode, round, arm]``.
+        episodes: their rounds move the logit; missing ones count nowhere.
+        arm: its index, counted from 0.
         n_bins: of equally many rounds, for each source, choice and reward.
     """
     integer("arm", arm, 0, episodes.n_arms - 1)

@@ -1,9 +1,11 @@
-"""Posterior-predictive check: do a player's choices look like those of simulated players of a fitted family?
+"""Posterior-predictive check: do a player's choices look like those of simulated players of a
+fitted family?
 
-Simulated players see the rounds that were recorded and draw each choice from what the family predicts there. So the
-mean of a statistic over them, and its spread, are known in closed form (:func:`expected_mean`); nobody has to be
-simulated. The statistics: how often the likeliest outcome is chosen, how often a run of equal choices goes on, and how
-often a choice is repeated after a success and given up after a failure.
+Simulated players see the rounds that were recorded and draw each choice from what the family
+predicts there. So the mean of a statistic over them, and its spread, are known in closed form
+(:func:`expected_mean`); nobody has to be simulated. The statistics: how often the likeliest outcome
+is chosen, how often a run of equal choices goes on, and how often a choice is repeated after a
+success and changed after a failure.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Mask = NDArray[np.bool_]
 
 
 class Statistic(NamedTuple):
-    """A statistic of the player's choices beside that of simulated players.
+    """A statistic of the player's choices, and of those of simulated players.
 
     Attributes:
         observed: of the player.
@@ -105,9 +107,10 @@ def check_predictions(
         q: P(each choice) by the fitted family, ``[episode, round, outcome]``.
         choices: the outcome chosen, or the slot of it, ``[episode, round]``.
         known: where there is a choice ``[episode, round]``.
-        successes: whether a choice was a success ``[episode, round]``; None where nothing says so.
+        successes: whether a choice was a success ``[episode, round]``; None where this is unknown.
         participants: the number of the participant of each episode, where their spread counts.
-        offers: the outcome in each slot ``[episode, round, slot]``; None where every one is on offer.
+        offers: the outcome in each slot ``[episode, round, slot]``; None where every one is on
+            offer.
     """
     options = np.arange(q.shape[-1]) if offers is None else offers
     options = np.broadcast_to(options, q.shape)
@@ -186,10 +189,10 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
 
 
 def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) -> Mask | None:
-    """Return whether each choice was a success, ``[episode, asked round]``.
+    """Return whether each choice was a success, ``[episode, scored round]``.
 
-    A choice that paid more than 0 is one; more than the mean where every choice pays more than 0. Where nothing is
-    paid, a choice that was the truth is one. None where the episodes say neither.
+    A choice that paid more than 0 is one; more than the mean where every choice pays more than 0.
+    Without rewards, a choice that was the truth is one. None where the episodes have neither.
     """
     rewards = getattr(episodes, "rewards", None)
     if rewards is not None:

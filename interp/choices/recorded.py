@@ -1,4 +1,5 @@
-"""A small recurrent cell, fitted to what was recorded and held out by participant.
+"""A small recurrent cell, fitted to recorded choices and scored on participants that it was not
+fitted to.
 
     >>> from interp.tasks import bandit
     >>> episodes = bandit.sample(8, 20, 2, "reversal", seed=0)
@@ -6,8 +7,8 @@
     >>> fitted.machine.channels[0].shape, fitted.held_out.shape
     ((2,), (8, 20, 2))
 
-What a cell predicts of a participant it was not fitted to is what it knows of all; a fit to the same participant would
-know that one by heart.
+What a cell predicts of a participant it was not fitted to is what it knows of all; a fit to the
+same participant would know that one by heart.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ class _FittedCell:
 
     Attributes:
         machine: fitted to all of them.
-        held_out: what cells that were fitted to the other participants predict, ``[episode, round, outcome]``.
+        held_out: predictions of cells that were fitted to the other participants, ``[episode,
+            round, outcome]``.
         nats: what these lose a round, with its interval over participants.
-        participants: a row for each: its ``rounds`` that count, and what it loses a round, ``nats``.
+        participants: a row for each: its ``rounds`` that count, and what it loses a round,
+            ``nats``.
     """
 
     machine: AdaptedMachine
@@ -70,10 +73,12 @@ def fit_cell(
     """Fit a cell of a few units to what was recorded of participants.
 
     Args:
-        episodes: of a task that predicts one of several outcomes; each stands for itself where it has no participants.
+        episodes: of a task that predicts one of several outcomes; each stands for itself where it
+            has no participants.
         kind: "gru" or "lstm".
         units: how many numbers it carries.
-        n_folds: groups of participants of which each is held out once; 5, or as many as there are, when None.
+        n_folds: groups of participants, each of them left out once; 5, or as many as there are,
+            when None.
         steps: of Adam, each on all episodes.
         seed: of the weights, the folds and the bootstrap.
 

@@ -1,7 +1,8 @@
-"""Recovery: simulate players whose algorithm is known, and ask which family each of them is.
+"""Recovery: simulate players with a known algorithm, and find the family of each.
 
-A confusion of families and the error of parameters, for a design (trials, participants, arms), say how well an answer
-can be resolved there. :func:`recovery_of_design` takes both from what was found of recorded choices.
+A confusion of families and the error of parameters, for a design (trials, participants, arms), say
+how well an answer can be resolved there. :func:`recovery_of_design` takes both from what was found
+of recorded choices.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Recovery(Result):
 
     @property
     def sentence(self) -> str:
-        """How often the own family is in the set, alone in it and the closest, and how well parameters return."""
+        """How often the true family is in the set, alone in it and the closest, and how well
+        parameters return.
+        """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
         in_set = self._in_set()
@@ -81,7 +84,9 @@ class Recovery(Result):
         return counts.reindex(index=families, columns=[*families, *others], fill_value=0)
 
     def sets(self) -> pd.DataFrame:
-        """Return a row for each family: the share of its players whose set holds each family, a column."""
+        """Return a row for each family: the share of its players with each family, a column, in
+        their set.
+        """
         rows = []
         for algorithm, explanation in zip(self.truth, self.each.found.values(), strict=True):
             in_set = {key: float(key in explanation.confidence_set) for key in explanation.scores}
@@ -89,10 +94,11 @@ class Recovery(Result):
         return pd.DataFrame(rows).groupby("family", sort=False).mean()
 
     def correlations(self) -> pd.DataFrame:
-        """Return how well parameters return, of the players that are closest to their own family.
+        """Return how well parameters return, of the players that are closest to their true family.
 
         Returns:
-            A row for each family and parameter: ``n`` players, Pearson's ``r`` of true and fitted values, and ``off``,
+            A row for each family and parameter: ``n`` players, Pearson's ``r`` of true and fitted
+                values, and ``off``,
             their mean distance. ``r`` is NaN where fewer than 3 players vary.
         """
         table = self.to_frame()
@@ -179,14 +185,15 @@ def recovery(
     seed: int = 0,
     **played: Any,
 ) -> Recovery:
-    """Simulate players among arms, and ask of each which family it is.
+    """Run simulated players among arms, and find the family of each.
 
     Args:
-        players: families, of each of which ``n_players`` are drawn; and algorithms, a player each as it is, such as
-            ``one.algorithm`` of those that :func:`explain_each` found.
+        players: families, of each of which ``n_players`` are drawn; and algorithms, a player each
+            as it is, such as ``one.algorithm`` of those that :func:`explain_each` found.
         n_players: of each family.
-        within: bounds of what is drawn by the name of a parameter; those of the family's search where it is not named.
-            Values are drawn evenly between the points of the search, or between the bounds.
+        within: bounds of what is drawn by the name of a parameter; those of the family's search
+            where it is not named. Values are drawn evenly between the points of the search, or
+            between the bounds.
         families: those that are fitted; all of the task's when None.
         seed: of what is drawn, of the players and of the bootstraps.
         played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as
@@ -194,8 +201,8 @@ def recovery(
 
     Example::
 
-        learners, habit = bandit.TASK.rivals()["rescorla_wagner"], choice_kernel(rate=0.3, inverse_temperature=3)
-        found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
+        learners, habit = bandit.TASK.rivals()["rescorla_wagner"], choice_kernel(rate=0.3,
+        inverse_temperature=3) found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
         found.confusion(), found.correlations(), found.plot()
     """
     require(
@@ -241,7 +248,7 @@ def _draw_member(
 
 
 def _joined_players(batches: Sequence[BanditEpisodes]) -> BanditEpisodes:
-    """Join the episodes of several players, each a participant of its own."""
+    """Join the episodes of several players, each a separate participant."""
     arrays: dict[str, Any] = {}
     for name in batches[0].round_arrays:
         arrays[name] = np.concatenate([getattr(batch, name) for batch in batches])
@@ -258,11 +265,12 @@ def recovery_of_design(
     n_players: int = 8,
     seed: int = 0,
 ) -> Recovery:
-    """Ask how well families and parameters return in the design of recorded choices.
+    """Measure how well families and parameters return in the design of recorded choices.
 
-    Players of every family in the set (of the closest where there is one alone), and of the best family of each other
-    kind, play as many trials as a participant did, at the fitted parameters. What the recorded arms would have paid is
-    unknown: arms pay as in the recorded regime, else as in "reversal".
+    Players of every family in the set (of the closest where there is one alone), and of the best
+    family of each other kind, play as many trials as a participant did, at the fitted parameters.
+    What the recorded arms would have paid is unknown: arms pay as in the recorded regime, or as in
+    "reversal" if there is none.
 
     Args:
         explanation: what was found of the recorded choices.

@@ -1,9 +1,10 @@
 """How well each family of algorithms predicts choices that it was not fitted to.
 
-Every player's choices are cut into units: participants, episodes, or blocks of trials. A family's parameters and its
-link (:mod:`interp.choices.link`) are fitted to three of every four units and scored on the fourth, in turn, so that
-every loss is held out. A fit begins on a grid. Where there is one player, a local optimiser goes on from there
-(:func:`score_families`); many players share one fine grid (:func:`score_players`), in which each has its best point.
+Every player's choices are cut into units: participants, episodes, or blocks of trials. A family's
+parameters and its link (:mod:`interp.choices.link`) are fitted to three of every four units and
+scored on the fourth, in turn, so that every loss is out of sample. A fit begins on a grid. Where
+there is one player, a local optimiser goes on from there (:func:`score_families`); many players
+share one fine grid (:func:`score_players`), in which each has its best point.
 """
 
 from __future__ import annotations
@@ -49,18 +50,20 @@ _ROUNDED = 1e-12
 
 @dataclass(frozen=True)
 class FamilyScore:
-    """A family, fitted to the choices of one player, and what it loses on those that it was not fitted to.
+    """A family, fitted to the choices of one player, and what it loses on those that it was not
+    fitted to.
 
     Attributes:
         extends: key of the family that it extends; empty where it extends none.
         parameters: fitted to all choices.
         link: fitted to all choices, at these parameters.
-        intervals: 95 % profile likelihood intervals of its real parameters, where they were computed.
+        intervals: 95 % profile likelihood intervals of its real parameters, where they were
+            computed.
         at_bound: the parameters that lie at an end of the search.
         nats: its loss on the choices that it was fitted to, a choice.
         fitted: P(each choice) by what was fitted to all choices, ``[episode, round, outcome]``.
-        losses: held-out loss of each choice ``[episode, round]``, 0 where there is none.
-        prefers: the likeliest outcome, held out, ``[episode, round]``; -1 where several are.
+        losses: out-of-sample loss of each choice ``[episode, round]``, 0 where there is none.
+        prefers: the likeliest outcome, out of sample, ``[episode, round]``; -1 where several are.
     """
 
     key: str
@@ -78,13 +81,15 @@ class FamilyScore:
 
 
 class ChoiceData:
-    """Choices, the episodes in which they were made, and the units that are fitted, scored and resampled whole.
+    """Choices, the episodes in which they were made, and the units that are fitted, scored and
+    resampled whole.
 
     Args:
         episodes: what the players saw.
         choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
-        first_asked: the first round whose prediction the task asks for.
-        players: the number of the player of each episode, ``[episode]``; None where all are scored as one.
+        first_asked: the first round with a scored prediction.
+        players: the number of the player of each episode, ``[episode]``; None where all are scored
+            as one.
     """
 
     def __init__(
@@ -132,7 +137,9 @@ class ChoiceData:
         return np.where(self.known, losses, 0.0)
 
     def sums(self, values: Array) -> Array:
-        """Sum ``values [episode, round]`` for each player over each of :attr:`masks`, ``[player, mask]``."""
+        """Add up ``values [episode, round]`` for each player over each of :attr:`masks`, ``[player,
+        mask]``.
+        """
         n_cells = self.n_players * N_FOLDS
         by_cell = np.bincount(self._cells, values[self.known], minlength=n_cells)
         totals = by_cell.reshape(self.n_players, N_FOLDS)
@@ -141,15 +148,16 @@ class ChoiceData:
 
 
 def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
-    """Number the units of choices, ``[episode, round]``.
+    """Return the number of the unit of each choice, ``[episode, round]``.
 
     Args:
         known: where there is a choice, ``[episode, round]``.
         participants: the name of each episode's participant, or None.
 
     Returns:
-        The number of the participant where there are at least :data:`FEWEST_UNITS`, else of the episode where there are
-        as many, else of a block of trials, of which there are :data:`BLOCKS` where there are as many trials.
+        The number of the participant where there are at least :data:`FEWEST_UNITS`; of the episode
+        where there are as many of these; otherwise of a block of trials, of which there are at most
+        :data:`BLOCKS`.
     """
     n_episodes, n_rounds = known.shape
     if participants is not None:
@@ -211,7 +219,7 @@ class _Best:
         self._players = data.players
 
     def keep(self, parameters: Parameters, p: Array, fits: _Links) -> None:
-        """Keep parameters for the players and masks that they fit better than what was kept before.
+        """Keep parameters for the players and masks that they fit better than the earlier ones.
 
         Args:
             parameters: by name.
@@ -228,12 +236,23 @@ class _Best:
             self.p[mask, rows] = p[rows]
 
     def parameters(self, player: int, mask: int = 0) -> Parameters:
-        """Return the best parameters of a player; those of all choices by default."""
+        """Return the best parameters of a player.
+
+        Args:
+            player: its number.
+            mask: of the choices that were fitted; all by default.
+        """
         return self._parameters[self._points[player, mask]]
 
 
 def _fit_links(data: ChoiceData, p: Array, tempered: bool) -> _Links:
-    """Fit the link of each player to each of the masks."""
+    """Fit the link of each player to each of the masks.
+
+    Args:
+        data: the choices.
+        p: predictions ``[episode, round, outcome]``.
+        tempered: whether these have a temperature.
+    """
     if data.n_players > 1 and tempered:
         return _fit_lapses(data, p)
     nats = np.zeros((data.n_players, len(data.masks)))
@@ -248,7 +267,9 @@ def _fit_links(data: ChoiceData, p: Array, tempered: bool) -> _Links:
 
 
 def _fit_lapses(data: ChoiceData, p: Array) -> _Links:
-    """Choose a lapse rate of :data:`_LAPSES` for each player and mask, where the family has its own temperature."""
+    """Find the best lapse rate of :data:`_LAPSES` for each player and mask, where the family has a
+    temperature.
+    """
     n_outcomes = p.shape[-1]
     even = np.full(n_outcomes, 1 / n_outcomes)
     links = np.empty(len(_LAPSES), object)
@@ -265,7 +286,9 @@ def _fit_lapses(data: ChoiceData, p: Array) -> _Links:
 
 
 def _in_run_order(family: Family) -> list[Searched]:
-    """Return the parameters, those first that enter the state: its run then serves many values of the others."""
+    """Return the parameters, those first that enter the state: one run of the state then serves
+    many values of the rest.
+    """
     return sorted(family.searched, key=lambda searched: bool(searched.enters))
 
 
@@ -276,7 +299,7 @@ def _grid_points(searched: Sequence[Searched], grids: Sequence[Any]) -> Iterator
 
 
 def fine_grid(searched: Searched, n_values: int) -> Sequence[float]:
-    """Return ``n_values`` of a real parameter, as many between any two of the family's own grid."""
+    """Return ``n_values`` of a real parameter, as many between any two of the family's grid."""
     if searched.kind == "choice" or len(searched.grid) == 1:
         return searched.grid
     positions = np.linspace(0, len(searched.grid) - 1, n_values)
@@ -301,7 +324,15 @@ def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
 def _score(
     data: ChoiceData, family: Family, best: _Best, player: int, intervals: Mapping[str, Interval]
 ) -> FamilyScore:
-    """Score what was fitted to all folds but one on that one."""
+    """Score what was fitted to all folds but one on that one.
+
+    Args:
+        data: the choices.
+        family: the family.
+        best: the fits.
+        player: its number.
+        intervals: of the parameters.
+    """
     rows = data.rows(player)
     known = data.known[rows]
     q = np.empty_like(best.p[0, rows])
@@ -430,7 +461,7 @@ def score_families(data: ChoiceData, families: Mapping[str, Family]) -> list[Fam
 
 
 def _fit_grid(data: ChoiceData, family: Family) -> _Best:
-    """Fit a family to each of the masks, on its own grid."""
+    """Fit a family to each of the masks, on the grid that it defines."""
     searched = _in_run_order(family)
     predict = _Predictor(data, family)
     best = None
@@ -452,10 +483,12 @@ def _try(
 
 
 def _contained_points(family: Family, inner: Family, best: _Best, n_masks: int) -> list[Parameters]:
-    """Return the members of a family that are, or are near, the best ones of the family that it extends.
+    """Return the members of a family that are, or are near, the best ones of the family that it
+    extends.
 
-    Parameters of the same name have the same value. The others are those of the grid; where the inner family has one
-    parameter of another name, such as one learning rate in place of two, they may all have its value.
+    Parameters of the same name have the same value. The rest are those of the grid; where the inner
+    family has one parameter of another name, such as one learning rate in place of two, they may
+    all have its value.
 
     Args:
         family: the larger one.
@@ -516,7 +549,13 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
 
 
 def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
-    """Score predictions ``p [episode, round, outcome]`` of one player through a link, which alone is fitted."""
+    """Score predictions of one player; only the link is fitted.
+
+    Args:
+        data: the choices.
+        key: of the score.
+        p: ``[episode, round, outcome]``.
+    """
     fixed = Family(key, key, make=_no_algorithm)
     of_slots = among_offered(p, data.offers)
     best = _Best(data, of_slots.shape[-1])

@@ -206,7 +206,7 @@ class Opened:
 
         Args:
             rows: the tokens of each text that follow the cached ones.
-                keys: the cache of earlier tokens, which is extended; None for no cache.
+            keys: the cache of earlier tokens, which is extended; None for no cache.
             hooks: pairs of a hook point and a function.
         """
         import torch

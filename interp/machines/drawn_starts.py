@@ -1,11 +1,12 @@
-"""How much depends on where a machine begins: one whose ``initial=`` draws its start, as recurrent depth does.
+"""How much depends on where a machine begins: one with an ``initial=`` that draws its start, as
+recurrent depth does.
 
 Starts and episodes are crossed: every episode is run from every start.
 
     share of the start, in round t = mean over episodes of the variance over starts / variance over both
 
-It is 0 where a start is forgotten, and 1 where nothing else counts. It is NOT evidence that a state was forgotten
-which returns in a later round.
+It is 0 where a start is forgotten, and 1 where only the start counts. It is NOT evidence that a
+state was forgotten which returns in a later round.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def starts(
         machine: the machine.
         episodes: of its task.
         n_starts: how many starts are drawn, of the seeds from 0 on.
-        channel: the state whose variance counts; the first channel if empty.
+        channel: the variance of this state counts; the first channel if empty.
     """
     names = [known.name for known in machine.channels]
     channel = channel or names[0]
@@ -110,7 +111,13 @@ def starts(
 
 
 def _read_channel(machine: AdaptedMachine, run: Rollout, channel: str) -> NDArray[Any]:
-    """Return what a channel holds after each round, ``[episode, round, number]``."""
+    """Return what a channel holds after each round, ``[episode, round, number]``.
+
+    Args:
+        machine: the machine.
+        run: its rollout.
+        channel: the channel's name.
+    """
     state = unpack(machine.channels, run.latents[:, 1:])[channel]
     return np.asarray(state.flatten(2).numpy(force=True))
 
@@ -150,7 +157,9 @@ def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -
 
 
 def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> NDArray[np.int_]:
-    """Number the final states of each episode: two that lie close have one number."""
+    """Count the distinct final states of each episode, and return their numbers: two that lie close
+    have one number.
+    """
     apart = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
     numbers = np.zeros(states.shape[:2], dtype=int)
     for episode in range(states.shape[1]):

@@ -85,7 +85,8 @@ def learner(
         task, sizes: as ``interp.adapt`` takes them.
         width: of its state, or of its embeddings.
         n_layers: of cells, state spaces and thoughts; a loop has one block.
-        n_rounds: how many rounds the cache of "thoughts" has room for; the others take any number.
+        n_rounds: how many rounds the cache of "thoughts" has room for; the remaining kinds take any
+            number.
     """
     require_known("kind of learner", kind, list(KINDS))
     require(
@@ -129,7 +130,13 @@ def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
 
 
 def _read_in(module: Any, said: Said, fed: EncodedRounds) -> list[Tensor]:
-    """Return the two inputs of a round: its question, and all of it with the truth."""
+    """Return the two inputs of a round: its question, and all of it with the truth.
+
+    Args:
+        module: reads them in.
+        said: writes a round as numbers.
+        fed: the round.
+    """
     return [module.ask(said.before(fed)), module.hear(said.after(fed))]
 
 

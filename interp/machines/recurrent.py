@@ -1,9 +1,10 @@
-"""Recurrent machines of others: cells and layers, a block that loops, the LSTM of an agent.
+"""Recurrent machines of foreign models: cells and layers, a block that loops, the LSTM of an agent.
 
-:func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells, :func:`loop` a block that is applied
-several times in a round, :func:`depth` one whose every run is a round, :func:`agent` what ``sb3-contrib`` trained. Each
-takes two functions of the user's, what the model hears of a round and how its prediction is read; :class:`Said` says a
-round as numbers where a model has no input format of its own.
+:func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells, :func:`loop` a block
+that is applied several times in a round, :func:`depth` one that runs once a round,
+:func:`agent` what ``sb3-contrib`` trained. Each takes two functions of the user's, what the model
+reads of a round and how its prediction is read; :class:`Said` writes a round as numbers where a
+model has no input format.
 """
 
 from __future__ import annotations
@@ -90,11 +91,13 @@ class Said:
         self.n_told = len(self.told) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
-        """Return what a round says before the prediction, ``[batch, n_asked]``, in the dtype of the machine."""
+        """Return the inputs of a round before the prediction, ``[batch, n_asked]``, in the dtype of
+        the machine.
+        """
         return self._numbers(fed, self.asked)
 
     def after(self, fed: EncodedRounds) -> Tensor:
-        """Return all that a round says, the truth with it, ``[batch, n_told]``."""
+        """Return all inputs of a round, with the truth, ``[batch, n_told]``."""
         return self._numbers(fed, self.told)
 
     def _numbers(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
@@ -241,10 +244,11 @@ def loop(
 ) -> AdaptedMachine:
     """Make a machine of a module with a block that loops.
 
-    Its points ``entered`` and ``cycle`` are what each run of the block is given and gives.
+    Its points ``entered`` and ``cycle`` are the input and the output of each run of the block.
 
-    What is carried is refined ``cycles`` times by the block, to which what the round says is given every time; the
-    index of a cycle stands where a layer's does. One is made in docs/method/kinds-of-machine.md.
+    The block refines what is carried ``cycles`` times, and reads the round's inputs every time.
+    Sites write the index of a cycle where they write that of a layer. One is made in
+    docs/method/kinds-of-machine.md.
 
     Args:
         module: with a submodule ``block``.
@@ -252,9 +256,10 @@ def loop(
         cycles: how often the block runs in a round; 1 where the rounds themselves are the loop.
         shape: of what is carried, without the batch axis: ``(width,)``, or ``(pos, width)``.
         hear: ``(module, fed)`` to what the round gives the block, in the shape of what is carried.
-        read: ``(module, z, fed)`` to scores, from what was carried into the round, ``[batch, *shape]``.
+        read: ``(module, z, fed)`` to scores, from what was carried into the round, ``[batch,
+            *shape]``.
         block: name of the submodule; it takes a tensor, and returns one of the same shape.
-        inject: ``(module, z, heard)`` to what the block is given; their sum when None.
+        inject: ``(module, z, heard)`` to the input of the block; their sum when None.
     """
     integer("cycles", cycles, 1)
     axes, labels = _find_places(module, block, shape)
@@ -279,7 +284,13 @@ def loop(
 def _find_places(
     module: nn.Module, block: str, shape: tuple[int, ...]
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the axes and labels of what a block gives, in a state of that shape; refuse a block that is none."""
+    """Return the axes and labels of a block's output; refuse a block that does not exist.
+
+    Args:
+        module: has the block.
+        block: its name.
+        shape: of the state.
+    """
     require(len(shape) in (1, 2), f"shape is (width,) or (pos, width), got {shape}")
     names = [name for name, _ in module.named_modules() if name]
     require(block in names, f"block {block!r} must name a submodule; there are {', '.join(names)}")
@@ -307,25 +318,29 @@ def depth(
 ) -> AdaptedMachine:
     """Make a machine of a module that thinks about one question: every recurrence is a round.
 
-    The question is heard in the first round and carried; what later rounds say is not heard. Each round runs the block
-    once, from the state that the one before left, and predicts from what it gives. Rounds beyond those that the module
-    was trained with are only more rounds. One is made in docs/method/kinds-of-machine.md.
+    The question is heard in the first round and carried; what later rounds say is not heard. Each
+    round runs the block once, from the state that the one before left, and predicts from what it
+    gives. Rounds beyond those that the module was trained with are only more rounds. One is made in
+    docs/method/kinds-of-machine.md.
 
     Args:
         module: with a submodule ``core``.
         task, options: as ``interp.adapt`` takes them.
         shape: of the state, without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: ``(module, fed)`` to what the question gives the block in every round, ``[batch, *heard]``.
-        read: ``(module, z, fed)`` to scores, from the state after this round's recurrence, ``[batch, *shape]``.
+        hear: ``(module, fed)`` to what the question gives the block in every round, ``[batch,
+            *heard]``.
+        read: ``(module, z, fed)`` to scores, from the state after this round's recurrence,
+            ``[batch, *shape]``.
         core: name of the submodule; it takes a tensor, and returns one of the state's shape.
         heard: the shape of what ``hear`` gives; that of the state when None.
-        begin: ``(module, heard)`` to the state before the first recurrence; ``initial=``, or zeros, when None.
-        inject: ``(module, z, heard)`` to what the block is given; their sum when None.
-        gate: ``(module, z)`` to what the module says of whether it is done, ``[batch]``: a channel, "gate", beside the
-            prediction, which no later round reads.
+        begin: ``(module, heard)`` to the state before the first recurrence; ``initial=``, or zeros,
+            when None.
+        inject: ``(module, z, heard)`` to the input of the block; their sum when None.
+        gate: ``(module, z)`` to the module's decision whether it is done, ``[batch]``: a channel,
+            "gate", which no later round reads.
         cycles: how many recurrences ``whole`` runs.
-        whole: ``(module, fed)`` to the scores of the module's own pass over the question; the machine is refused where
-            its round ``cycles`` gives others.
+        whole: ``(module, fed)`` to the scores of the module's original pass over the question; the
+            machine is refused where its round ``cycles`` gives different ones.
     """
     integer("cycles", cycles, 1)
     axes, labels = _find_places(module, core, shape)
@@ -361,7 +376,13 @@ def depth(
 def _require_own_pass(
     machine: AdaptedMachine, cycles: int, whole: Callable[[Any, Any], Tensor]
 ) -> None:
-    """Refuse a machine whose last round of ``cycles`` predicts something else than the module's own pass."""
+    """Refuse a machine if the prediction of its last round differs from the module's original pass.
+
+    Args:
+        machine: the machine.
+        cycles: number of rounds.
+        whole: module and question to scores.
+    """
     episodes = catalog.get(machine.layout.task).sample_for(machine, 4, cycles, 0)
     run = rollout(machine, episodes)
     with torch.no_grad():
@@ -445,7 +466,9 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
 
 
 def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights of a policy by the names of :class:`Actor`, and the names of others that act."""
+    """Return the weights of a policy by the names of :class:`Actor`, and the names of further
+    weights that act.
+    """
     weights: dict[str, Tensor] = {}
     unread = []
     for name, value in stored.items():

@@ -1,6 +1,8 @@
-"""Machines of others that read a round as a sequence: Mamba, HRM-Text, and a GPT-2 that thinks in embeddings.
+"""Machines of foreign models that read a round as a sequence: Mamba, HRM-Text, and a GPT-2 that
+thinks in embeddings.
 
-:class:`Embedded` says how a round becomes the input embeddings of such a model, and where its prediction is read.
+:class:`Embedded` says how a round becomes the input embeddings of such a model, and where its
+prediction is read.
 """
 
 from __future__ import annotations
@@ -55,12 +57,13 @@ class Embedded:
 
     @classmethod
     def tokens(cls, layout: RoundLayout, table: str, ids: Sequence[int] | None = None) -> Embedded:
-        """Embed the round's own tokens by the embedding called ``table`` of a model.
+        """Make embeddings of the round's tokens, by the embedding called ``table`` of a model.
 
         Args:
             layout: of the round.
             table: name of the embedding within the model.
-            ids: the model's token for each token of the layout's vocabulary; their own numbers when None.
+            ids: the model's token for each token of the layout's vocabulary; their numbers when
+                None.
 
         >>> from interp.tasks import experts
         >>> round = Embedded.tokens(experts.TASK.layout(n_experts=4), "transformer.wte")
@@ -108,7 +111,9 @@ def _find_core(module: nn.Module, core: str, attribute: str, what: str) -> Any:
 
 
 def _redraw(module: nn.Module) -> None:
-    """Draw all weights anew: those of models of ``transformers`` by their own rule, those of other parts by theirs."""
+    """Draw all weights anew: those of models of ``transformers`` by the rule of the library, those
+    of other parts by ``reset_parameters``.
+    """
     reset_parameters(module)
     for part in module.modules():
         begin = getattr(part, "_init_weights", None)
@@ -126,23 +131,25 @@ def state_space(
     core: str = "core",
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of a module with recurrent layers of ``transformers`` in it, such as a ``MambaModel``.
+    """Make a machine of a module with recurrent layers of ``transformers`` in it, such as a
+    ``MambaModel``.
 
-    A round may be several inputs; the prediction is read after one of them, from the core's normed output. Every tensor
-    of the model's cache is a channel, called as it is there. The model is refused unless running it so gives what its
-    own forward pass over the whole sequence does: RWKV, xLSTM, Mamba 2 and FalconMamba are taken; where a state is kept
-    elsewhere, or a cache grows, the reason is said. The equations, and one that is made:
-    docs/method/kinds-of-machine.md.
+    A round may be several inputs; the prediction is read after one of them, from the core's normed
+    output. Every tensor of the model's cache is a channel, called as it is there. The model is
+    refused if such a run differs from its forward pass over the whole sequence. RWKV, xLSTM, Mamba
+    2 and FalconMamba are accepted; where a state is stored elsewhere, or a cache grows, the error
+    states the reason. The equations, and one that is made: docs/method/kinds-of-machine.md.
 
-    Its points, for every input of a round: ``layer_1``, ``layer_2``, ... are what the layers give. Of Mamba, which runs
-    in plain PyTorch, ``selected_1``, ... are what dt, B and C are read from, and ``gated_1``, ... what the layer's
-    state gives, before the projection out.
+    Its points, for every input of a round: ``layer_1``, ``layer_2``, ... are what the layers give.
+    Of Mamba, which runs in plain PyTorch, ``selected_1``, ... are what dt, B and C are read from,
+    and ``gated_1``, ... what the layer's state gives, before the projection out.
 
     Args:
         module: that holds the model.
         task, options: as ``interp.adapt`` takes them.
         embedded: how a round becomes inputs; its ``slot`` is not used.
-        read: ``(module, y, fed)`` to scores from the core's normed output ``[batch, width]`` at the prediction.
+        read: ``(module, y, fed)`` to scores from the core's normed output ``[batch, width]`` at the
+            prediction.
         core: name of the model within ``module``; "" for itself.
     """
     model = _find_core(module, core, "config", "model of transformers with recurrent layers")
@@ -194,7 +201,9 @@ def state_space(
 
 
 class _Cached:
-    """A model of ``transformers`` that is run from the tensors of its cache, by its own forward pass."""
+    """A model of ``transformers`` that is run from the tensors of its cache, by its forward
+    pass.
+    """
 
     def __init__(self, model: Any, n_at_once: int) -> None:
         self.n_at_once = n_at_once
@@ -330,7 +339,8 @@ def _hold_against(
     width: str = "hidden_size",
     n_inputs: int = 5,
 ) -> None:
-    """Refuse a model whose own forward pass, on a few inputs, gives other numbers than the adapter's form of it.
+    """Refuse a model if its forward pass, on a few inputs, gives different numbers than the
+    adapter's form of it.
 
     Args:
         model: of ``transformers``.
@@ -400,14 +410,15 @@ def hrm(
 
     Its points ``fast`` and ``slow`` are what the stacks give in each of their runs.
 
-    Both states are carried: the one at the end of a round is added where the next one begins. With nothing carried, a
-    round is the model's own forward pass, bit for bit. One is made in docs/method/kinds-of-machine.md.
+    Both states are carried: the one at the end of a round is added where the next one begins. From
+    a zero state, a round is the model's forward pass, bit for bit. One is made in
+    docs/method/kinds-of-machine.md.
 
     Args:
         model: an ``HrmTextForCausalLM``.
         task, options: as ``interp.adapt`` takes them.
         outcomes: the model's tokens that stand for the outcomes, in the layout's order.
-        ids: the model's token for each token of the layout's vocabulary; their own numbers when None.
+        ids: the model's token for each token of the layout's vocabulary; their numbers when None.
     """
     inner: Any = getattr(model, "model", None)
     require(
@@ -502,19 +513,24 @@ def thoughts(
 ) -> AdaptedMachine:
     """Make a machine of a GPT-2 of ``transformers``, or of a module that holds one.
 
-    Two things pass from round to round, each a channel, and a point where it enters the round: the *thought* and the
-    growing *cache* of keys and values. Which of them is used, and one that is made: docs/method/kinds-of-machine.md.
+    Two things pass from round to round, each a channel, and a point where it enters the round: the
+    *thought* and the growing *cache* of keys and values. Which of them is used, and one that is
+    made: docs/method/kinds-of-machine.md.
 
     Args:
         model: a GPT-2, or a module that holds one.
         task, options: as ``interp.adapt`` takes them.
-        n_rounds: how many rounds the cache has room for; the model needs as many positions times those of a round.
+        n_rounds: how many rounds the cache has room for; the model needs as many positions times
+            those of a round.
         outcomes: the model's tokens that stand for the outcomes, in the layout's order.
-        read: instead, ``(model, hidden, fed)`` to scores from the hidden state ``[batch, n_embd]`` at the prediction.
-        ids: the model's token for each token of the layout's vocabulary; their own numbers when None.
-        embedded: how a round becomes embeddings; when None, its tokens, with the thought in the place of the latent.
+        read: instead, ``(model, hidden, fed)`` to scores from the hidden state ``[batch, n_embd]``
+            at the prediction.
+        ids: the model's token for each token of the layout's vocabulary; their numbers when None.
+        embedded: how a round becomes embeddings; when None, its tokens, with the thought in the
+            place of the latent.
         core: name of the ``GPT2Model`` within ``model``; "" for itself.
-        uses: what a round reads of "thought" and "cache": leave one out for a model that does without.
+        uses: what a round reads of "thought" and "cache": leave one out for a model that does
+            without.
     """
     require(
         bool(uses) and {*uses} <= {"thought", "cache"},
@@ -633,10 +649,11 @@ def _run_gpt2(
 
 @checked
 def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
-    """Read the GPT-2 in a checkpoint of Coconut, a state dict whose keys begin with ``base_causallm.``.
+    """Read the GPT-2 in a checkpoint of Coconut, a state dict with keys that begin with
+    ``base_causallm.``.
 
-    Sizes are read off the weights; only the number of heads cannot be, which is GPT-2's own, one for 64 dimensions,
-    when None. Nothing but tensors is unpickled.
+    Sizes are read from the weights, except the number of heads, which is that of GPT-2, one for 64
+    dimensions, when None. Only tensors are unpickled.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 

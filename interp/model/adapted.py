@@ -1,7 +1,8 @@
-"""Make a machine of any ``nn.Module``: a cell, a loop, a model that thinks in embeddings, with no line of it changed.
+"""Make a machine of any ``nn.Module``: a cell, a loop, a model that thinks in embeddings, with no
+line of it changed.
 
-The module keeps its weights and its code. What the toolkit has to be told is what a round does (``step``), what passes
-to the next one (``channels``) and which of its submodules to look into (``points``).
+The module's weights and code stay as they are. The user describes what a round does (``step``),
+what passes to the next one (``channels``) and which submodules to look into (``points``).
 
     >>> import torch, interp
     >>> from torch import nn
@@ -161,7 +162,13 @@ class AdaptedMachine(HookedMachine):
     @exclusive
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Tensor:
-        """Return what the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` got ``initial=``."""
+        """Return what the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` got
+        ``initial=``.
+
+        Args:
+            n_episodes: rows of the batch.
+            layout: not used; the state has one size.
+        """
         start: Any = {}
         if self.start is not None:
             start = self._call_start()
@@ -189,9 +196,11 @@ class AdaptedMachine(HookedMachine):
             return self._call("initial=", self.start, self.module, generator)
 
     def started(self, seed: int) -> Self:
-        """Return the same machine with another draw of what its first round reads; it shares the weights.
+        """Return the same machine with another draw of what its first round reads; it shares the
+        weights.
 
-        All episodes begin with the same draw, so that starts and episodes can be told apart.
+        All episodes begin with the same draw, which separates the effect of the start from that of
+        the episode.
         """
         require(
             self.start_seed is not None,
@@ -202,7 +211,9 @@ class AdaptedMachine(HookedMachine):
         return other
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return :meth:`step` for rounds whose states occur."""
+        """Return :meth:`step` for rounds of normal runs, in which only states that occur are
+        read.
+        """
         return partial(self.step, occurs=True)
 
     @exclusive
@@ -243,7 +254,13 @@ class AdaptedMachine(HookedMachine):
         return stepped if void is None else self._mark_void(stepped, void)
 
     def _mark_void(self, stepped: Stepped, void: Tensor) -> Stepped:
-        """Return the result of a round, NaN in the rows in which a run was changed that did not take place."""
+        """Return the result of a round, with NaN in void rows: those in which a hook changed a run
+        that did not take place.
+
+        Args:
+            stepped: the result.
+            void: rows that are known to be void, ``[batch]``.
+        """
         for tap in self.taps.values():
             if tap.halting is not None:
                 void = void | tap.halting.void.to(void.device)
@@ -270,7 +287,13 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _fit_scores(self, scores: Tensor, layout: RoundLayout, n_rows: int) -> Tensor:
-        """Return the scores of a layout's outcomes; those of the largest layout are cut to it."""
+        """Return the scores of a layout's outcomes; those of the largest layout are cut to it.
+
+        Args:
+            scores: of the module.
+            layout: of the rounds.
+            n_rows: rows of the batch.
+        """
         if layout.kind == "mean" and scores.ndim == 1:
             scores = scores.unsqueeze(-1)
         n_outputs = layout.n_outputs
@@ -299,7 +322,13 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _call(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the user's; whatever it raises is reported as raised by ``what``."""
+        """Call a function of the user's; report whatever it raises as raised by ``what``.
+
+        Args:
+            what: names the function.
+            function: of the user.
+            *args: its arguments.
+        """
         remedy = "what is made of tokens must be, too, .to(fed.values)"
 
         def about_dtypes() -> str:
@@ -378,11 +407,12 @@ class AdaptedMachine(HookedMachine):
         return blank
 
     def said(self) -> str:
-        """Return what its digest holds beside the weights: what it is, and what it does in six fixed rounds.
+        """Return what its digest holds in addition to the weights: what it is, and what it does in
+        six fixed rounds.
 
-        The rounds are run each time, since what a step reads outside the state of its module (a closure, a global, an
-        attribute) may change. A change that shows in later rounds only, or moves what is largest by less than .0005 of
-        it, has the same digest.
+        The rounds are run each time, since what a step reads outside the state of its module (a
+        closure, a global, an attribute) may change. A change that shows in later rounds only, or
+        moves what is largest by less than .0005 of it, has the same digest.
         """
         step: Any = self.one_step
         name = getattr(step, "__qualname__", type(step).__qualname__)
@@ -437,7 +467,9 @@ class AdaptedMachine(HookedMachine):
 
     @contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        """Run no hook of the machine, and train nothing."""
+        """Run the machine without its hooks and in evaluation mode, for the duration of a
+        context.
+        """
         with ExitStack() as stack:
             for part in (self, *self.hook_points()):
                 attributes = part.__dict__
@@ -473,26 +505,31 @@ def adapt(
     Its rounds run in evaluation mode, whatever mode the module is in; the module is left as it was.
 
     Args:
-        module: the module, whose weights the machine shares.
-        task: what it learns: a registered task (its key or record) with its ``sizes``, or the layout of its rounds.
-        step: ``(module, carried, fed) -> (scores, carried)``, one round of a batch. ``carried`` maps each channel's
-            name to ``[batch, *shape]``; of a channel that grows, the step returns only the new rows, and reads in
-            ``NAME_length``, Int[batch], how many are written. ``fed`` holds the round's ``tokens`` and ``values``,
-            ``[batch, pos]`` each; ``scores`` are ``[batch, outcome]``; of a real number its mean, ``[batch]`` or
-            ``[batch, 1]``, or mean and log variance, ``[batch, 2]``. It must be pure, and predict without the tokens
-            after the prediction.
+        module: the module; the machine shares its weights.
+        task: what it learns: a registered task (its key or record) with its ``sizes``, or the
+            layout of its rounds.
+        step: ``(module, carried, fed) -> (scores, carried)``, one round of a batch. ``carried``
+            maps each channel's name to ``[batch, *shape]``; of a channel that grows, the step
+            returns only the new rows, and reads in ``NAME_length``, Int[batch], how many are
+            written. ``fed`` holds the round's ``tokens`` and ``values``, ``[batch, pos]`` each;
+            ``scores`` are ``[batch, outcome]``; of a real number its mean, ``[batch]`` or ``[batch,
+            1]``, or mean and log variance, ``[batch, 2]``. It must be pure, and predict without the
+            tokens after the prediction.
         channels: all that passes from round to round.
         points: where to look: key -> submodule (its output), or a :class:`Point`.
-        initial: module to what the first round reads, per channel ``[*shape]``; zeros where it says nothing. A function
-            of the module and a ``torch.Generator`` draws it, by the seed of :meth:`AdaptedMachine.started`.
-        read: channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine whose state is known exactly.
-        algorithm: what such a machine was made to compute, for all that holds it against an algorithm; the one that its
-            task names when None.
-        reset: draws the weights of a module anew; ``reset_parameters`` of every submodule when None.
-        output: what the scores are: "logits" of the outcomes (when None), a "probability" each, or where the layout
-            predicts a real number the "value" itself.
+        initial: module to what the first round reads, per channel ``[*shape]``; zeros for missing
+            ones. A function of the module and a ``torch.Generator`` draws it, by the seed of
+            :meth:`AdaptedMachine.started`.
+        read: channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine with an
+            exactly known state.
+        algorithm: what such a machine was made to compute; analyses compare it with this algorithm.
+            The one that its task names when None.
+        reset: draws the weights of a module anew; ``reset_parameters`` of every submodule when
+            None.
+        output: what the scores are: "logits" of the outcomes (when None), a "probability" each, or
+            where the layout predicts a real number the "value" itself.
         origin: how to make it again, for results and checkpoints.
-        check: whether :func:`check_machine` runs; it says in a sentence what part of the contract is not kept.
+        check: whether :func:`check_machine` runs; it names the part of the contract that is broken.
     """
     layout = layout_for(task, sizes)
     scores_are = _output_of(layout, output)
@@ -597,7 +634,9 @@ def _require_dense(machine: AdaptedMachine) -> None:
 def layout_for(
     task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None
 ) -> RoundLayout:
-    """Return the layout of a task's rounds; sizes that are not given are the task's defaults. A layout is itself."""
+    """Return the layout of a task's rounds; missing sizes are the task's defaults. A layout is
+    returned as it is.
+    """
     if isinstance(task, RoundLayout):
         require(not sizes, f"a layout has its sizes, so sizes={sizes} says nothing; give either")
         return task

@@ -145,7 +145,8 @@ class BoundRounds:
 
 @checked
 def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all") -> BoundRounds:
-    """Bind chosen rounds of rollouts to their model, for TransformerLens' tools, which call ``model(tokens)``.
+    """Make a model that takes tokens from chosen rounds of rollouts, for TransformerLens' tools,
+    which call ``model(tokens)``.
 
     Args:
         model: the transformer that was run.
@@ -153,7 +154,8 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
         rounds: the rounds that are bound.
 
     Returns:
-        The model with a bank of rounds; a row of ``bound.tokens[i]`` stands for a round of the i-th rollout.
+        The model with a bank of rounds; a row of ``bound.tokens[i]`` stands for a round of the i-th
+        rollout.
 
     >>> import interp
     >>> from interp.tasks import experts

@@ -1,12 +1,15 @@
-"""Checkpoints: a folder with ``model.safetensors``, ``config.json`` and, for shipped models, ``README.md`` (the card).
+"""Checkpoints: a folder with ``model.safetensors``, ``config.json`` and, for shipped models,
+``README.md`` (the card).
 
-Strict both ways: ``config.json`` holds the SHA-256 of the weights and a digest over itself, so that an edited
-configuration is refused like edited weights; every weight must be there with its shape, finite; and a folder of another
-format version is refused. Nothing is pickled; the folder appears whole or not at all.
+Strict both ways: ``config.json`` holds the SHA-256 of the weights and a digest over itself, so that
+an edited configuration is refused like edited weights; every weight must be there with its shape,
+finite; and a folder of another format version is refused. Checkpoints contain no pickles; the
+folder appears whole or not at all.
 
-A transformer is made again from its configuration. Any other machine is made again by its *builder*, a function that
-:func:`interp.register_machine` knows, from the JSON values that it was given; no code is stored. What it predicts on a
-few episodes is, so that a builder that has changed since is refused.
+A transformer is made again from its configuration. Any other machine is made again by its
+*builder*, a function that :func:`interp.register_machine` knows, from the JSON values of its
+arguments; no code is stored. The checkpoint also stores predictions on a few episodes, so that a
+builder that has changed since is refused.
 """
 
 from __future__ import annotations
@@ -213,7 +216,9 @@ def _hash_file(path: Path) -> str:
 
 
 def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return what a checkpoint says of a model beside its weights: its configuration, and what it predicts."""
+    """Return the description of a model in a checkpoint: its configuration, and what it
+    predicts.
+    """
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
     predicting = model
@@ -225,14 +230,15 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 @checked
 @torch.random.fork_rng(devices=[])
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
-    """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
+    """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was
+    saved so).
 
-    A machine whose builder is not registered here is refused with what to do.
+    A machine with an unregistered builder is refused, with a remedy.
 
     Args:
         folder: the checkpoint.
-        max_gb: a transformer of more units of 1e9 bytes, by its configuration, is refused before memory is taken,
-            another machine by the size of its weights.
+        max_gb: a transformer of more units of 1e9 bytes, by its configuration, is refused before
+            memory is taken, another machine by the size of its weights.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     description = _read_config(folder)
@@ -288,7 +294,9 @@ _SAME: set[str] = set()
 
 
 def _is_ours(builder: str) -> bool:
-    """Return whether a builder is the toolkit's; what others read from outside may change at any time."""
+    """Return whether a builder is the toolkit's; builders of the user read files that may change at
+    any time.
+    """
     return BUILDERS[builder].__module__.startswith("interp.")
 
 
@@ -328,7 +336,9 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
-    """Refuse a configuration of a machine that lacks a field, or whose task is not registered."""
+    """Refuse a configuration of a machine that lacks a field, or names a task that is not
+    registered.
+    """
     missing = [
         name for name, kind in _MACHINE_FIELDS.items() if not isinstance(config.get(name), kind)
     ]
@@ -418,7 +428,9 @@ def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str
 
 
 def _gap_since(machine: Machine, then: dict[str, Any]) -> float:
-    """Return how far a machine does something else than when it was saved, relative to the largest number."""
+    """Return how far a machine's behaviour differs from that when it was saved, relative to the
+    largest number.
+    """
     now = _run_few_episodes(machine, *np.shape(then["predictions"])[:2])
     if now["episodes"] != then["episodes"]:  # the task samples others now
         return 0.0
@@ -433,7 +445,13 @@ def _gap_since(machine: Machine, then: dict[str, Any]) -> float:
 
 
 def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict[str, Any]:
-    """Run a few episodes and return what the machine does: predictions, how much it carries, and a known state."""
+    """Run a few episodes and return what the machine does: predictions, how much it carries, and a
+    known state.
+
+    Args:
+        machine: the machine.
+        n_episodes, n_rounds: how many.
+    """
     task = catalog.get(machine.layout.task)
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)
     layout = machine.layout.fit(episodes)

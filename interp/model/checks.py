@@ -1,4 +1,5 @@
-"""Does a machine keep its contract (:mod:`interp.core.machine`)? Checks that users run on a model of their own.
+"""Does a machine keep its contract (:mod:`interp.core.machine`)? Checks that users run on a new
+machine.
 
     >>> import interp
     >>> check_machine(interp.load("wma-handwired", n_experts=2))
@@ -6,8 +7,8 @@
     >>> sorted(MACHINE_CHECKS)[:3]
     ['channels_are_all_that_passes', 'digest_moves_with_every_weight', 'fresh_copies_are_repeatable']
 
-Every check is a function of a machine and a small run of it, and yields a sentence for each way in which the machine
-breaks it. With pytest::
+Every check is a function of a machine and a small run of it, and yields a sentence for each way in
+which the machine breaks it. With pytest::
 
     @pytest.mark.parametrize("check", interp.MACHINE_CHECKS)
     def test_contract(check): interp.check_machine(my_machine(), only=[check])
@@ -49,7 +50,7 @@ _N_SHIFTS = 3
 
 
 class _Case:
-    """A machine with encoded episodes. Steps are given copies: a faulty one may write into them."""
+    """A machine with encoded episodes. Steps get copies, since a faulty one may write into them."""
 
     def __init__(
         self, machine: Machine, episodes: Episodes, reference: Callable[[Any], Tensor] | None
@@ -217,9 +218,11 @@ def _gap_of_first_rows(result: Stepped, other: Stepped) -> float:
 
 
 def _check_truth(case: _Case) -> Iterator[str]:
-    """Whether a prediction changes when what comes after it is replaced by that of other rounds.
+    """Check whether a prediction changes when what comes after it is replaced by that of other
+    rounds.
 
-    Every round of the run is a row of one batch, so that a machine that sees the truth late is found as well.
+    Every round of the run is a row of one batch, so that a machine that sees the truth late is
+    found as well.
     """
     layout = case.layout
     # What is declared counts, whatever is read.
@@ -255,7 +258,13 @@ def _check_truth(case: _Case) -> Iterator[str]:
 
 
 def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> EncodedRounds:
-    """Return rounds in which a position, or a further tensor, is that of other rows."""
+    """Return rounds in which a position, or a further tensor, is that of other rows.
+
+    Args:
+        fed: the rounds.
+        place: the position, or the name of the tensor.
+        shift: by how many rows.
+    """
     if isinstance(place, str):
         further: Any = {place: fed.tensors()[place].roll(shift, 0)}
         return replace(fed, **further)
@@ -316,7 +325,15 @@ def _check_points(case: _Case) -> Iterator[str]:
 
 
 def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
-    """Yield a sentence where runs that ``alive=`` says do not take place move the result."""
+    """Yield a sentence where a change of runs that, by ``alive=``, do not take place changes the
+    result.
+
+    Args:
+        case: the machine with encoded episodes.
+        key: of the point.
+        tap: of the point.
+        plain: the result without a change.
+    """
     name = case.machine.points[key].hook.format(layer=0)
     tap.disturbs = True
     try:
@@ -469,13 +486,15 @@ def check_machine(
     only: Sequence[str] | None = None,
     cheap: bool = False,
 ) -> str:
-    """Check that ``machine`` keeps its contract, and return how many checks passed, such as "12 checks passed".
+    """Check that ``machine`` keeps its contract, and return how many checks passed, such as "12
+    checks passed".
 
     Args:
         machine: the machine, which is run and left as it was.
         episodes: of its task, at least 2 of at least 2 rounds; a few are sampled when None.
-        reference: the model's own forward pass over whole episodes, to compare the machine with: ``(fed)`` to scores
-            ``[episode, round, outcome]`` as its step gives them, where ``fed.tokens`` are ``[episode, round, pos]``.
+        reference: the model's forward pass over whole episodes, to compare the machine with:
+            ``(fed)`` to scores ``[episode, round, outcome]`` as its step gives them, where
+            ``fed.tokens`` are ``[episode, round, pos]``.
         only: the checks to run, by key of ``interp.MACHINE_CHECKS``; all when None.
         cheap: leave out what takes a copy of the machine, or time in proportion to its weights.
 

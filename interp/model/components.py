@@ -1,11 +1,13 @@
-"""The parts of the hooked latent transformer: embeddings, attention with per-head rules, MLP, normalisation.
+"""The parts of the hooked latent transformer: embeddings, attention with per-head rules, MLP,
+normalisation.
 
-Weight and hook names are those of TransformerLens' HookedTransformer. Attention (paper, Algorithm 2) with a rule per
-head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
+Weight and hook names are those of TransformerLens' HookedTransformer. Attention (paper, Algorithm
+2) with a rule per head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
 
 * ``softmax``: ``A_i = softmax(s_i)``;
-* ``hard``: uniform over the exact argmax set of ``s_i`` (softmax in the limit of infinite inverse temperature);
-* ``linear``: ``A_ij = s_ij`` for j <= i, else 0 (raw scores: the head sums instead of averaging).
+* ``hard``: uniform over the exact argmax set of ``s_i`` (softmax in the limit of infinite inverse
+temperature); * ``linear``: ``A_ij = s_ij`` for j <= i and 0 otherwise (raw scores: the head sums
+instead of averaging).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class LayerNormPre(nn.Module):
         self.hook_normalized = HookPoint()
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Center and scale the last axis."""
+        """Normalise the last axis: subtract its mean and divide by its standard deviation."""
         is_hooked = self.hook_scale._forward_hooks or self.hook_normalized._forward_hooks
         if self.training and not is_hooked:
             # One operation where nobody looks between: a fifth less of a training step, and equal to rounding.
@@ -71,7 +73,7 @@ def _empty(*shape: int) -> nn.Parameter:
 
 
 class _Drawn(nn.Module):
-    """A module with parameters of its own, which are drawn when it is made."""
+    """A module with parameters that are drawn when it is made."""
 
     std: float
 
@@ -137,7 +139,7 @@ class Attention(_Drawn):
     def forward(
         self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Attend.
+        """Compute the output of all heads.
 
         Args:
             q_in, k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when
@@ -163,7 +165,11 @@ class Attention(_Drawn):
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
     def keys_values(self, k_in: Tensor, v_in: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what later positions read of these ones, ``[batch, pos, head, d_head]`` each."""
+        """Return what later positions read of these ones, ``[batch, pos, head, d_head]`` each.
+
+        Args:
+            k_in, v_in: normalised inputs, as in :meth:`forward`.
+        """
         keys = self.hook_k(_project_per_head(k_in, self.W_K) + self.b_K)
         values = self.hook_v(_project_per_head(v_in, self.W_V) + self.b_V)
         return keys, values
@@ -172,7 +178,7 @@ class Attention(_Drawn):
 def attend_by_rules(
     scores: Tensor, rules: tuple[str, ...]
 ) -> Float[Tensor, "batch head query key"]:
-    """Turn masked scores ``[batch, head, query, key]`` into attention, each head by its rule."""
+    """Compute attention from masked scores ``[batch, head, query, key]``, each head by its rule."""
     runs = [(rule, len(list(heads))) for rule, heads in groupby(rules)]
     if len(runs) == 1:
         return _RULES[rules[0]](scores)
@@ -184,7 +190,9 @@ def attend_by_rules(
 def _project_per_head(
     x: Tensor, weight: Float[Tensor, "head d_model d_head"]
 ) -> Float[Tensor, "batch pos head d_head"]:
-    """Return the product of every head, whose inputs are the same unless ``x`` is forked per head."""
+    """Return the product of every head; all have the same inputs unless ``x`` is forked per
+    head.
+    """
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)
     side_by_side = weight.transpose(0, 1).flatten(1)
@@ -262,7 +270,12 @@ class Block(nn.Module):
     def forward(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Run the block on all positions, or on a suffix of them whose ``past`` keys and values are known."""
+        """Run the block on all positions, or on a suffix of them.
+
+        Args:
+            resid: the residual stream before the block.
+            past: keys and values of the positions before the suffix; None for all positions.
+        """
         resid = self.hook_resid_pre(resid)
         if self.runtime.use_split_qkv_input:
             fork = resid.unsqueeze(2).expand(-1, -1, self.runtime.n_heads, -1)
@@ -284,7 +297,13 @@ class Block(nn.Module):
         return self.hook_resid_post(resid)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
-        """Add these positions' keys and values to ``past``: all that the last block has to know of most."""
+        """Add these positions' keys and values to ``past``: the last block needs no more of
+        positions that are not read.
+
+        Args:
+            resid: the residual stream before the block.
+            past: extended in place.
+        """
         normalized = self.ln1(resid)
         past.append(*self.attn.keys_values(normalized, normalized))
 

@@ -24,22 +24,28 @@ class LatentTransformerConfig:
     """Configuration of a :class:`~interp.model.transformer.HookedLatentTransformer`.
 
     Attributes:
-        layout: the round's token layout; its vocabulary and range of sizes fix the embedding tables.
+        layout: the round's token layout; its vocabulary and range of sizes fix the embedding
+            tables.
         d_mlp: MLP width; 0 means attention only.
-        normalization_type: "LNPre" (pre-norm LayerNorm without affine parameters, which the next matrix would
-            absorb) or None.
-        attention_rules: per layer, per head: "softmax", "hard" (uniform over the maximal scores) or "linear"
-            (masked raw scores). Softmax everywhere when empty.
+        normalization_type: "LNPre" (pre-norm LayerNorm without affine parameters, which the next
+            matrix would absorb) or None.
+        attention_rules: per layer, per head: "softmax", "hard" (uniform over the maximal scores) or
+            "linear" (masked raw scores). Softmax everywhere when empty.
         attn_scale: scores are divided by it; sqrt(d_head) when None.
         latent_update: "replace" writes the update over its slot, "add" adds it.
-        write_map: the update is a learned affine map of the normalised residual stream, not that stream itself, whose
-            norm LayerNorm fixes: what is added to a latent may then be small.
-        position_codes: "index" codes a position by its index, "label" by its label's index in the largest round: what
-            stands at ``p?`` or ``Select`` has one code for every size of a round.
-        strip_position: subtract the position code from the update, so that a latent holds content blocks only.
-        output: what the unembedding gives at the prediction position: "logits" or "probability" of outcomes, or where
-            the layout predicts a real number the "value" itself (its mean, or mean and log variance).
-        clipped: whether probabilities are cut to [0, 1], where learned weights, unlike a construction's, do not end.
+        write_map: the update is a learned affine map of the normalised residual stream, not that
+            stream itself. LayerNorm fixes the norm of the stream; with a map the update may be
+            small.
+        position_codes: "index" codes a position by its index, "label" by its label's index in the
+            largest round: what stands at ``p?`` or ``Select`` has one code for every size of a
+            round.
+        strip_position: subtract the position code from the update, so that a latent holds content
+            blocks only.
+        output: what the unembedding gives at the prediction position: "logits" or "probability" of
+            outcomes, or where the layout predicts a real number the "value" itself (its mean, or
+            mean and log variance).
+        clipped: whether probabilities are cut to [0, 1], where learned weights, unlike a
+            construction's, do not end.
         value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
         init_std: standard deviation of the initial weights of a model to be trained.
         head_names: per layer, per head, a name from the paper; empty for learned models.
@@ -112,7 +118,12 @@ class LatentTransformerConfig:
         )
 
     def _check_table(self, name: str, table: tuple[tuple[str, ...], ...]) -> None:
-        """Refuse a table that is not of every layer and head, or empty."""
+        """Refuse a table that is not of every layer and head, or empty.
+
+        Args:
+            name: of the field.
+            table: a row per layer.
+        """
         lengths = [len(row) for row in table]
         is_whole = lengths == [self.n_heads] * self.n_layers
         require(

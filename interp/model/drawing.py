@@ -29,10 +29,10 @@ def reset_parameters(module: nn.Module) -> None:
 def draw_anew(
     machine: _Machine, seed: int, draw: Callable[[_Machine], object] = reset_parameters
 ) -> _Machine:
-    """Return a copy in evaluation mode whose weights are fresh, and drawn by no global generator.
+    """Return a copy in evaluation mode with fresh weights, drawn by no global generator.
 
     Args:
-        machine: the machine, whose weights stay as they are.
+        machine: the machine; its weights stay as they are.
         seed: the same seed draws the same weights on every device.
         draw: draws the copy's weights.
     """
@@ -70,7 +70,13 @@ def _select_real(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
 
 
 def _require_drawn(machine: HookedMachine, fresh: HookedMachine, weights: dict[str, Any]) -> None:
-    """Refuse a copy in which a number was not drawn: weights that it had before, or has now."""
+    """Refuse a copy in which a number was not drawn: weights that it had before, or has now.
+
+    Args:
+        machine: the original.
+        fresh: the copy.
+        weights: of the copy before the draw.
+    """
     tensors = {
         **weights,
         **_select_real(fresh.named_buffers()),
@@ -100,7 +106,13 @@ def _draw_the_rest(module: nn.Module) -> None:
 
 
 def _draw_missing(part: nn.Module, draw: Callable[..., object], *args: nn.Module) -> None:
-    """Let ``draw`` fill the weights of a submodule that are not numbers yet; the others stay."""
+    """Draw the weights of a submodule that are not numbers yet; weights that are numbers stay.
+
+    Args:
+        part: the submodule.
+        draw: draws all its weights.
+        *args: of ``draw``.
+    """
     weights = _select_real(part.named_parameters(recurse=False)).values()
     drawn = [(weight, weight.clone()) for weight in weights if not weight.isnan().any()]
     if len(drawn) == len(weights):

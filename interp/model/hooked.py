@@ -1,7 +1,8 @@
 """Machines with TransformerLens' hooks, which are never silent here.
 
-TransformerLens ignores a filter that matches nothing and a hook that never fires; here a name that does not exist is an
-error that offers the nearest ones, and a hook point that fires only on request is switched on by asking for it.
+TransformerLens ignores a filter without a match and a hook that never fires; here a name that does
+not exist is an error that offers the nearest ones, and a hook point that fires only on request is
+switched on by asking for it.
 """
 
 from __future__ import annotations
@@ -170,10 +171,12 @@ class HookedMachine(HookedRootModule):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator[Self]:
-        """Attach hooks as TransformerLens' context manager does, and switch on points that fire on request.
+        """Add hooks as TransformerLens' context manager does, and switch on points that fire on
+        request.
 
         Args:
-            fwd_hooks: pairs of a filter of names and a function; names and what hooks give are checked.
+            fwd_hooks: pairs of a filter of names and a function; names and what hooks give are
+                checked.
             bwd_hooks: the same for gradients.
             reset_hooks_end, clear_contexts: as in TransformerLens.
         """
@@ -193,14 +196,23 @@ class HookedMachine(HookedRootModule):
                     setattr(self.runtime, flag, value)
 
     def _refuse_nothing(self, args: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Refuse a call without episodes and without a round."""
+        """Refuse a call without episodes and without a round.
+
+        Args:
+            args, options: of the call.
+        """
         require(
             len(args) + len(options) > 0,
             f"{self.name!r} runs episodes, or a round of a batch and what it carries, and got nothing; give episodes",
         )
 
     def _hooks_by_name(self, side: str, pairs: Any) -> list[tuple[str, HookFunction]]:
-        """Return a pair of a name and a hook for every hook point that ``pairs`` of filters and hooks select."""
+        """Return a pair of a name and a hook for every hook point that filters select.
+
+        Args:
+            side: names the argument in errors.
+            pairs: of filters and hooks.
+        """
         listed = fitted(Sequence[Any], pairs)
         are_pairs = listed is not NO and all(map(_is_hook, listed))
         require(
@@ -213,7 +225,12 @@ class HookedMachine(HookedRootModule):
         return hooks
 
     def remove_all_hook_fns(self, direction: Any = "both", *which: Any, **options: Any) -> None:
-        """Do what TransformerLens' method does, past the points without hooks: every context ends in it."""
+        """Remove all hooks, like TransformerLens' method but only at points that have any: every
+        context ends in it.
+
+        Args:
+            direction, which, options: as in TransformerLens.
+        """
         for point in self.hook_points():
             if point.fwd_hooks or point.bwd_hooks:
                 point.remove_hooks(direction, *which, **options)
@@ -277,9 +294,11 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def weights_version(self) -> tuple[Any, ...]:
-        """Return where every tensor of weights lies and how often it was written to, but for writes by ``.data``.
+        """Return where every tensor of weights lies and how often it was written to, but for writes
+        by ``.data``.
 
-        Beside them all numbers and texts that its modules keep, which may change what they compute; hook points do not.
+        It also has all numbers and texts that its modules store, which may change what they
+        compute; those of hook points do not.
         """
         tensors: list[Tensor | None] = []
         plain = []

@@ -1,15 +1,18 @@
-"""The token layout of one round: a label for every position, what each position is for, and what is predicted.
+"""The token layout of one round: a label for every position, what each position is for, and what is
+predicted.
 
-A round of prediction with expert advice (paper, section 3) and one of tabular Q-learning (section 4)::
+A round of prediction with expert advice (paper, section 3) and one of tabular Q-learning (section
+4)::
 
     <w> <z> e_1 p_1 ... e_n p_n p? | y w?
     <BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update
 
-A layout is a task's (``interp.tasks``). Latents stand at ``latent_positions``; the prediction is read at
-``predict_position``, and the update after it, at ``update_position``. Everything after the prediction is the *suffix*:
-only there is the model told the truth, or commits its own choice. What is predicted is one of several ``outcomes``
-(``kind = "classes"``), or a real number, ``"mean"`` or ``"normal"``. :meth:`RoundLayout.fit` gives the layout for the
-sizes of given episodes. What else a layout says: docs/method/round-tokens.md.
+A layout is a task's (``interp.tasks``). Latents stand at ``latent_positions``; the prediction is
+read at ``predict_position``, and the update after it, at ``update_position``. Everything after the
+prediction is the *suffix*: only there does the model read the truth, or commit its choice. What is
+predicted is one of several ``outcomes`` (``kind = "classes"``), or a real number, ``"mean"`` or
+``"normal"``. :meth:`RoundLayout.fit` gives the layout for the
+sizes of some episodes. Further properties of layouts: docs/method/round-tokens.md.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class EncodedRounds:
         values: Float[episode, round, pos], scalar payloads (rewards), zero elsewhere.
         slots: Int[episode, round], the latent slot that the round's update is written to.
         missing: Bool[episode, round], True where a round did not take place; None where all did.
-        after: names of further tensors that a machine is told only after it has predicted.
+        after: names of further tensors that a machine may read only after it has predicted.
     """
 
     tokens: Tensor
@@ -79,7 +82,7 @@ class EncodedRounds:
         return replace(parts[0], **joined)
 
     def rows(self, rounds: Sequence[int]) -> Self:
-        """Lay some rounds of every episode in one batch.
+        """Return some rounds of every episode as one batch.
 
         Row ``e * len(rounds) + i`` is episode e at the i-th of them.
         """
@@ -121,16 +124,20 @@ def add_axes(mask: Tensor, n_axes: int) -> Tensor:
 @dataclass(frozen=True)
 @checked
 class RoundLayout:
-    """What every layout says; a task's folder holds its own.
+    """What every layout defines; each task's folder has one.
 
     Attributes:
         task: key of the task.
-        predict_label: label of the position where the prediction is read; the truth must come after it.
-        update_label: label of the position where the update is read, after the prediction; the last one when None.
-        kind: what a prediction is: the probabilities of "classes", or of a real number the "mean", or a "normal".
-        choice_label: label of the position where the model's own choice is committed; None when there is none.
+        predict_label: label of the position where the prediction is read; the truth must come after
+            it.
+        update_label: label of the position where the update is read, after the prediction; the last
+            one when None.
+        kind: what a prediction is: the probabilities of "classes", or of a real number the "mean",
+            or a "normal".
+        choice_label: label of the position where the model's choice is committed; None when there
+            is none.
         payload: what the scalar payloads are, such as "rewards"; None when rounds hold none.
-        payload_hint: what else a handwired model can be given where its payloads do not fit.
+        payload_hint: what the user can pass to a handwired model that does not take some payloads.
     """
 
     task: ClassVar[str]
@@ -180,7 +187,9 @@ class RoundLayout:
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """The tokens of the draw that tells a machine when to explore, and what; none where nothing tells it."""
+        """The tokens of the draw that makes a machine explore, or not; empty where rounds have no
+        draw.
+        """
         return ()
 
     @property
@@ -215,7 +224,9 @@ class RoundLayout:
         raise NotImplementedError
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Return tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
+        """Return tokens, payloads and update slots of ``episodes``; their task and sizes must be
+        this layout's.
+        """
         raise NotImplementedError
 
     def blank(self, *sizes: int) -> Tensor:
@@ -301,7 +312,8 @@ class RoundLayout:
     def commit(
         self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]
     ) -> Tensor:
-        """Return tokens ``[..., pos]`` with the model's own choice ``[...]``, where the round holds one.
+        """Return tokens ``[..., pos]`` with the model's choice ``[...]``, where the round holds
+        one.
 
         Args:
             tokens: those of a round.
@@ -326,7 +338,7 @@ class RoundLayout:
     # How the algorithm's state is spread over the latents. One latent that holds all of it changes none of these.
 
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
-        """Arrange what a state readout gives per latent, ``[..., latent, k]``, as the algorithm's state."""
+        """Return a readout per latent, ``[..., latent, k]``, arranged as the algorithm's state."""
         return readout.squeeze(-2)
 
     def per_latent(self, state: Tensor) -> Tensor:
@@ -334,7 +346,12 @@ class RoundLayout:
         return state.unsqueeze(-2)
 
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the part of a state that an update to latent ``slots`` writes."""
+        """Return the part of a state that an update writes.
+
+        Args:
+            state: the algorithm's.
+            slots: the latents that are written.
+        """
         return state
 
     @property
@@ -371,7 +388,7 @@ class RoundLayout:
 
     @property
     def choice_position(self) -> int | None:
-        """Where the model's own choice is committed (``a*``); None when a round holds no such token."""
+        """Where the model's choice is committed (``a*``); None when a round holds no such token."""
         return None if self.choice_label is None else self.position(self.choice_label)
 
     @cached_property
@@ -402,7 +419,7 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
     Args:
         name: what an error calls the size.
         size: the size of a round.
-        given: that range; just ``size`` when None.
+        given: that range; only ``size`` when None.
     """
     size = integer(name, size, 1)
     require(

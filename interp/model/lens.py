@@ -104,15 +104,17 @@ class LensSurface(HookedMachine):
         return self.runtime
 
     def set_use_attn_result(self, flag: bool) -> None:
-        """Let what each head writes fire (``hook_result``), or not."""
+        """Set whether the point of what each head writes fires (``hook_result``)."""
         self.runtime.use_attn_result = flag
 
     def set_use_split_qkv_input(self, flag: bool) -> None:
-        """Let what each head reads fire (``hook_q_input``, ...), or not."""
+        """Set whether the points of what each head reads fire (``hook_q_input``, ...)."""
         self.runtime.use_split_qkv_input = flag
 
     def set_use_hook_mlp_in(self, flag: bool) -> None:
-        """Let what an MLP reads before its normalisation fire (``hook_mlp_in``), or not."""
+        """Set whether the point of what an MLP reads before its normalisation fires
+        (``hook_mlp_in``).
+        """
         self.runtime.use_hook_mlp_in = flag
 
     def set_use_attn_in(self, flag: bool) -> None:
@@ -130,11 +132,11 @@ class LensSurface(HookedMachine):
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
-        """Sum the biases that are written to the residual stream before a layer.
+        """Add the biases that are written to the residual stream before a layer.
 
         Args:
             layer: its index.
-            mlp_input: add that of the layer's own attention, for its MLP.
+            mlp_input: add that of the layer's attention, for its MLP.
             include_mlp_biases: add those of MLPs.
         """
         n = len(self.blocks)
@@ -220,10 +222,12 @@ class LensSurface(HookedMachine):
 
     @property
     def QK(self) -> FactoredMatrix:
-        """``W_Q W_K^T`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        """``W_Q W_K^T`` of every head, ``[layer, head, d_model, d_model]``, stored as two
+        factors.
+        """
         return FactoredMatrix(self.W_Q, self.W_K.transpose(-1, -2))
 
     @property
     def OV(self) -> FactoredMatrix:
-        """``W_V W_O`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        """``W_V W_O`` of every head, ``[layer, head, d_model, d_model]``, stored as two factors."""
         return FactoredMatrix(self.W_V, self.W_O)

@@ -1,8 +1,10 @@
-"""What can be loaded by name: handwired circuits, compiled on the spot, the learned models that ship, your machines.
+"""What can be loaded by name: handwired circuits, compiled on the spot, the learned models that
+ship, your machines.
 
-The room that wires circuits stands above this one: it registers how each is loaded (:func:`register`), and the facade
-says which module does (:mod:`interp.support.lazy`). A machine of your own is known by the function that builds it
-(:func:`register_machine`): it can then be loaded by name, trained, saved and loaded again.
+The room that wires circuits stands above this one: it registers how each is loaded
+(:func:`register`), and the facade says which module does (:mod:`interp.support.lazy`). A new
+machine is registered with the function that builds it (:func:`register_machine`): it can then be
+loaded by name, trained, saved and loaded again.
 """
 
 from __future__ import annotations
@@ -66,19 +68,22 @@ _BUILT: dict[str, ModelRecord] = {}
 def register_machine(
     name: str, build: Callable[..., Machine], *, description: str, task: str
 ) -> None:
-    """Make machines of your own known by ``name``: to :func:`load`, to training, to checkpoints and `interp models`.
+    """Register new machines by ``name``: for :func:`load`, training, checkpoints and `interp
+    models`.
 
-    A checkpoint holds weights, this name and the arguments, and no code: where it is loaded, the same builder must be
-    registered first, so call this in a module that can be imported.
+    A checkpoint holds weights, this name and the arguments, and no code: where it is loaded, the
+    same builder must be registered first, so call this in a module that can be imported.
 
     Args:
         name: what :func:`load` will call it, which no other model may have.
-        build: makes the machine, as a rule with ``interp.adapt``, from arguments that JSON can say (numbers, texts,
-            lists, tables), each with a default. It is given a generator of random numbers with the same seed each time.
+        build: makes the machine, as a rule with ``interp.adapt``, from arguments that JSON can say
+            (numbers, texts, lists, tables), each with a default. It runs with the same seed of
+            random numbers each time.
         description: one line for `interp models`.
         task: key of the task that its machines learn.
 
-    What it builds must keep the contract of machines: the cheap checks of ``interp.check_machine`` run on it.
+    What it builds must keep the contract of machines: the cheap checks of ``interp.check_machine``
+    run on it.
 
     Example:
         >>> register_machine("wma-learned", dict, description="", task="experts")
@@ -129,11 +134,12 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
 
     Args:
         name: a name from :func:`models`, or the path of a checkpoint folder.
-        max_gb: a model of more units of 1e9 bytes is refused, with an estimate, before memory is taken.
-        arguments: what a handwired circuit is built from: ``n_experts``, ``gamma``, ``n_states``, ``n_actions``,
-            ``alpha``, ``variant``, ...; of a machine of your own, what its builder takes. A learned model takes none:
-            its checkpoint says everything; where it does not serve the sizes asked for, the error names the models
-            that do.
+        max_gb: a model of more units of 1e9 bytes is refused, with an estimate, before memory is
+            taken.
+        arguments: what a handwired circuit is built from: ``n_experts``, ``gamma``, ``n_states``,
+            ``n_actions``, ``alpha``, ``variant``, ...; for a registered machine, what its builder
+            takes. A learned model takes none: its checkpoint says everything; where it does not
+            serve these sizes, the error names the models that do.
 
     Example:
         >>> import interp
@@ -156,7 +162,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
 
 
 def _find_checkpoint(name: str) -> Path:
-    """Return the folder of a model that ships, or of a checkpoint given by its path."""
+    """Return the folder of a model that ships, or of a checkpoint by its path."""
     shipped = SHIPPED / name
     if (shipped / "config.json").is_file():
         return shipped

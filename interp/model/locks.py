@@ -1,9 +1,9 @@
 """Locks that let one thread at a time run a machine.
 
-Hook points, flags and modules belong to the machine, not to a run: a hook that one thread attaches would act in
-the runs of every other thread. A thread that runs a machine, or has hooks on it, therefore holds the machine's lock,
-and another thread waits. Copies have their own locks, so threads that each run ``copy.deepcopy(machine)`` do not wait
-for each other.
+Hook points, flags and modules belong to the machine, not to a run: a hook that one thread attaches
+would act in the runs of every other thread. A thread that runs a machine, or has hooks on it,
+therefore holds the machine's lock, and another thread waits. Copies have separate locks, so threads
+that each run ``copy.deepcopy(machine)`` do not wait for each other.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def lock_of(module: nn.Module) -> MachineLock:
 def exclusive(
     method: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
-    """Decorator: the machine whose method it is runs in this thread alone while the method runs."""
+    """Wrap a method so that its machine runs in this thread alone while the method runs."""
 
     @wraps(method)
     def run_alone(machine: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
@@ -92,8 +92,8 @@ def exclusive(
 class DefaultDtype:
     """PyTorch's default dtype while a round runs, which all threads share.
 
-    Rounds that need the same dtype run beside each other; rounds that need another one wait until these are done.
-    A round within a round waits for nobody: it would wait for itself.
+    Rounds that need the same dtype run at the same time; rounds that need another one wait until
+    these are done. A round within a round waits for nobody: it would wait for itself.
     """
 
     _changed = threading.Condition()
@@ -134,7 +134,7 @@ class DefaultDtype:
 
     @classmethod
     def renew(cls) -> None:
-        """Forget the threads that do not exist in this process."""
+        """Remove the threads that do not exist in this process."""
         cls._changed = threading.Condition()
         thread = threading.get_ident()
         if cls._threads and thread not in cls._threads:

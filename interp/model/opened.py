@@ -27,8 +27,8 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
 def gates(part: nn.Module) -> tuple[str, ...]:
     """Return the names of the gates that can be looked into.
 
-    A module has none that is no fused cell, whose layers run both ways or project, or that its owner runs otherwise.
-    Gates of several layers are numbered: ``reset_1``.
+    There are none in modules that are no fused cells, that run both ways or project, or that have a
+    changed ``forward``. Gates of several layers are numbered: ``reset_1``.
     """
     names = _GATES.get(type(part), ())
     if "forward" in vars(part):
@@ -47,8 +47,8 @@ def gates(part: nn.Module) -> tuple[str, ...]:
 class OpenedCell(nn.Module):
     """The gates of a fused recurrent cell, or of layers of one direction, as submodules.
 
-    PyTorch computes these in one kernel. Here it is done with the module's own weights, gate by gate, equal to rounding
-    (a test compares them).
+    PyTorch computes these in one kernel. Here it is done with the module's weights, gate by gate,
+    equal to rounding (a test compares them).
     """
 
     def __init__(self, fused: Any) -> None:
@@ -59,7 +59,9 @@ class OpenedCell(nn.Module):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the fused module compute in this form."""
+        """Replace the forward pass of the fused module by this one, for the duration of a
+        context.
+        """
         fused = self._fused[0]
         fused.forward = self.forward
         try:
@@ -68,7 +70,11 @@ class OpenedCell(nn.Module):
             del fused.forward
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        """Compute what the fused module computes, from the same arguments."""
+        """Compute what the fused module computes.
+
+        Args:
+            x, state: as the fused module takes them.
+        """
         fused = self._fused[0]
         if isinstance(state, Tensor):
             state = (state,)

@@ -46,7 +46,7 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
     Args:
         model: the transformer.
         runtime: its flags, which switch hook points on.
-        served: endings of hook points whose hooks run all the same.
+        served: endings of hook points with hooks that run all the same.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
@@ -80,16 +80,19 @@ def _runs_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
 
 
 class PlainBlock:
-    """A block without its modules, for its weights as they are now: the same operations in the same order.
+    """A block without its modules, for its weights as they are now: the same operations in the same
+    order.
 
-    A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of parameters take
-    more time than the matrices. Each operation has the operands of :class:`Block`'s in the same shape, so the numbers
-    are equal bit for bit (a property test), but to rounding where weights are stored as sparse.
+    A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of
+    parameters take more time than the matrices. Each operation has the operands of :class:`Block`'s
+    in the same shape, so the numbers are equal bit for bit (a property test), but to rounding where
+    weights are stored as sparse.
 
     Args:
         block: the block.
         is_handwired: its matrices are almost all 0; large ones are stored as sparse.
-        narrow: of a handwired block, leave out heads that write nothing, and columns that no head uses.
+        narrow: of a handwired block, leave out heads that write only zeros, and columns that no
+            head uses.
     """
 
     def __init__(self, block: Block, is_handwired: bool = False, narrow: bool = False) -> None:
@@ -131,14 +134,23 @@ class PlainBlock:
         self.out = _store(out, self.is_sparse)
 
     def _join_heads(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the matrices of heads, ``[head, d_model, n]``, side by side, and their biases."""
+        """Return the matrices of heads in one, and their biases.
+
+        Args:
+            weight: ``[head, d_model, n]``.
+            bias: ``[head, n]``.
+        """
         matrix = weight.transpose(0, 1).flatten(1)
         return _store(matrix, self.is_sparse), bias[:, : weight.shape[-1]].flatten()
 
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Run the block as :class:`~interp.model.components.Block` does."""
+        """Run the block as :class:`~interp.model.components.Block` does.
+
+        Args:
+            resid, past: as there.
+        """
         z = self._attend(self._normalize(resid), past)
         out = _multiply(z, self.out).add_(self.bias)
         columns = self.written_columns
@@ -152,7 +164,12 @@ class PlainBlock:
     def _attend(
         self, normalized: Tensor, past: KeyValues | None
     ) -> Float[Tensor, "batch pos head_and_d_head"]:
-        """Return what the heads move, before their output matrices."""
+        """Return what the heads move, before their output matrices.
+
+        Args:
+            normalized: input of the heads.
+            past: keys and values of earlier positions.
+        """
         keys = self._project(normalized, self.k)
         values = self._project(normalized, self.v)
         if past is not None:
@@ -180,7 +197,12 @@ class PlainBlock:
         return z.transpose(1, 2).reshape(*normalized.shape[:2], -1)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
-        """Add these positions' keys and values to ``past``."""
+        """Add these positions' keys and values to ``past``.
+
+        Args:
+            resid: the residual stream before the block.
+            past: extended in place.
+        """
         normalized = self._normalize(resid)
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
 
@@ -191,7 +213,7 @@ class PlainBlock:
         return KeyValues(keys, values)
 
     def _normalize(self, x: Tensor) -> Tensor:
-        """Apply LayerNorm without affine parameters, or nothing."""
+        """Apply LayerNorm without affine parameters, if the block has any normalisation."""
         if self.eps is None:
             return x
         x = x - x.mean(-1, keepdim=True)
@@ -201,7 +223,12 @@ class PlainBlock:
     def _project(
         self, x: Tensor, weights: tuple[Tensor, Tensor]
     ) -> Float[Tensor, "batch pos head d_head"]:
-        """Compute queries, keys or values of every head."""
+        """Compute queries, keys or values of every head.
+
+        Args:
+            x: input of the heads.
+            weights: matrix and bias.
+        """
         matrix, bias = weights
         projected = _multiply(x, matrix).add_(bias)
         return projected.unflatten(-1, (len(self.rules), -1))

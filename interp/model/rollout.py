@@ -71,13 +71,16 @@ def rollout(
     Args:
         model: the machine.
         episodes: of its task.
-        names_filter: hook points to cache (a name, a list, a predicate); nothing is cached when None.
+        names_filter: hook points to cache (a name, a list, a predicate); None caches none.
         rounds: which rounds to cache.
-        n_rounds: run only the first of them, where later ones are not read; what these give is equal bit for bit.
-        commit: feed the model's own choice at ``a*`` ("own") or the recorded one ("target").
+        n_rounds: run only the first of them, where later ones are not read; what these give is
+            equal bit for bit.
+        commit: feed the model's choice at ``a*`` ("own") or the recorded one ("target").
         fwd_hooks: (hook name, function) pairs for every round, or ``{round: pairs}``.
-        propagate: let the hooks' effect run on into later rounds, or hold later latents at their clean values.
-        clean: a rollout of the same episodes without hooks; rounds before the first hooked one are taken from it.
+        propagate: let the hooks' effect run on into later rounds, or hold later latents at their
+            clean values.
+        clean: a rollout of the same episodes without hooks; rounds before the first hooked one are
+            taken from it.
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
@@ -105,7 +108,13 @@ def rollout(
 
 
 def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -> None:
-    """Refuse a run whose tokens, payloads and states fill this machine's memory."""
+    """Refuse a run if its tokens, payloads and states fill this machine's memory.
+
+    Args:
+        model: the machine.
+        episodes: what it would run on.
+        layout: of the rounds.
+    """
     n_numbers = 4 * layout.n_positions + model.initial(1, layout).numel()
     n_numbers *= len(episodes) * episodes.n_rounds
     refuse_beyond_machine(
@@ -124,7 +133,7 @@ def _refuse_large_cache(
         episodes: the episodes that will run.
         names: the hook points that will be cached.
         n_rounds: how many rounds will be cached.
-        commit: whose choice rounds hold.
+        commit: which choice rounds hold, "own" or "target".
     """
     first = episodes.select(slice(0, 1))
     round_run = rollout(model, first, names_filter=names, n_rounds=1, commit=commit)
@@ -148,7 +157,13 @@ def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
 
 
 def _hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
-    """Return the hooks of each hooked round; names that do not exist are refused."""
+    """Return the hooks of each hooked round; refuse names that do not exist.
+
+    Args:
+        model: the machine.
+        fwd_hooks: pairs, or pairs by round.
+        n_rounds: of the run.
+    """
     hooks: dict[int, Hooks] = {}
     if isinstance(fwd_hooks, Mapping):
         for t, pairs in fwd_hooks.items():
@@ -169,18 +184,20 @@ def _hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, 
 def play(
     model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0
 ) -> tuple[Any, Rollout]:
-    """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
+    """Run the model in worlds in which it acts: its choice in round t is its action in round t + 1.
 
     Args:
         model: the machine that acts.
         worlds: one per episode; for Q-learning the MDPs of ``interp.tasks.mdp.sample_mdps``.
         n_rounds: how many rounds it acts.
         seed: of the worlds' draws.
-        epsilon: probability of a uniform random action instead, by an epsilon-greedy wrapper around the model; a model
-            that reads the round's draw (``layout.draws``) is told it, and chooses that action by itself.
+        epsilon: probability of a uniform random action instead, by an epsilon-greedy wrapper around
+            the model; a model
+            that reads the round's draw (``layout.draws``) gets it, and chooses that action by
+            itself.
 
     Returns:
-        The episodes that it made, and the rollout (own choices committed).
+        The episodes that it made, and the rollout (with the model's choices committed).
     """
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
@@ -226,14 +243,15 @@ def require_own(
     encoded: EncodedRounds | None = None,
     commit: str = "",
 ) -> Rollout:
-    """Return a rollout, unless another model made it, hooks acted in it, or it is of other episodes.
+    """Return a rollout, unless another model made it, hooks acted in it, or it is of other
+    episodes.
 
     Args:
         run: the rollout.
         model: the machine that must have made it.
         episodes: those that it must be of; any when None.
         encoded: these as rounds, where they are known.
-        commit: whose choices it must hold; those of the rollout when empty.
+        commit: which choices it must hold; those of the rollout when empty.
     """
     is_own = run.settings.get("digest") == model.digest()
     require(
@@ -256,7 +274,13 @@ def require_own(
 
 
 def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
-    """Return whether a rollout ran these rounds; choices of the model's own are not compared."""
+    """Return whether a rollout ran these rounds; choices of the model are not compared.
+
+    Args:
+        run: the rollout.
+        encoded: the rounds.
+        layout: of the rounds.
+    """
     if run.tokens.shape != encoded.tokens.shape:
         return False
     tokens = encoded.tokens
@@ -295,7 +319,7 @@ def run_round(
         encoded: the round of every episode.
         latents: what it reads.
         layout: the round's layout.
-        commit: whose choice it holds, the model's "own" or the recorded "target".
+        commit: which choice it holds, that of the model ("own") or the recorded one ("target").
         hooks: pairs of a hook point and a function.
         step: the model's ``stepper()``, for callers that run many rounds without hooks.
     """
@@ -326,7 +350,7 @@ def sequential(
         model: the machine.
         encoded: the rounds.
         layout: their layout.
-        commit: whose choices they hold.
+        commit: which choices they hold, "own" or "target".
         hooks: those of each hooked round.
         clean: a run without hooks, from which the rounds are taken that the hooks cannot change.
         hold: let every round read what it reads in the clean run.
@@ -367,16 +391,18 @@ def _settings(
 def _run_unhooked(
     model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str
 ) -> Rollout:
-    """Run all rounds in order, without hooks; once a session where nothing of the model was hooked by hand.
+    """Run all rounds in order, without hooks; once a session if no hook was attached to the model
+    by hand.
 
-    On a CPU :data:`_CHUNK` episodes run at a time, fewer of long rounds: the activations of more leave its caches.
+    On a CPU :data:`_CHUNK` episodes run at a time, fewer of long rounds: the activations of more
+    leave its caches.
 
     Args:
         model: the machine.
         episodes: the episodes.
         encoded: their rounds.
         layout: the layout of these.
-        commit: whose choices they hold.
+        commit: which choices they hold, "own" or "target".
     """
 
     def run_chunks() -> Rollout:
@@ -416,7 +442,13 @@ def _require_numbers(model: Machine, run: Rollout) -> None:
 
 
 def _require_finite(model: Machine, what: str, values: Tensor) -> None:
-    """Refuse numbers ``[episode, round, ...]`` that are not finite, by the first round that has one."""
+    """Refuse numbers that are not finite, by the first round that has one.
+
+    Args:
+        model: the machine, for its name.
+        what: names the numbers.
+        values: ``[episode, round, ...]``.
+    """
     is_finite = values.isfinite()
     if is_finite.all():
         return
@@ -434,8 +466,8 @@ def _require_finite(model: Machine, what: str, values: Tensor) -> None:
 class _Record:
     """What the rounds of a run gave, each written to its place in tensors that hold all of them.
 
-    A list of each round's small tensors would leave one between the large ones of every round, whose memory could then
-    not be used again: 300 MiB in 200 rounds of 256 episodes.
+    A list of each round's small tensors would leave one between the large ones of every round. The
+    memory of the large ones could then not be used again: 300 MiB in 200 rounds of 256 episodes.
     """
 
     def __init__(self, initial: Tensor, n_rounds: int) -> None:
@@ -466,7 +498,7 @@ class _Record:
 
         Args:
             layout: the rounds' layout.
-            commit: whose choices they hold.
+            commit: which choices they hold, "own" or "target".
             settings: the settings of the run.
         """
         predictions = self.tensors.pop("predictions")
@@ -477,7 +509,8 @@ class _Record:
 def _cache_rounds(
     model: Machine, run: Rollout, rounds: list[int], names: list[str], hooks: Mapping[int, Hooks]
 ) -> dict[str, Tensor]:
-    """Replay rounds to cache activations: those without hooks at once, each hooked one with its hooks.
+    """Run rounds again to cache activations: those without hooks at once, each hooked one with its
+    hooks.
 
     Args:
         model: the machine.
@@ -519,16 +552,18 @@ def replay(
         model: the machine.
         run: its rollout.
         rounds: the rounds that run.
-        names_filter: hook points to cache; nothing is cached when None.
-        fwd_hooks: applied to the whole batch; row ``e * len(rounds) + i`` is episode e at the i-th chosen round.
-        chunk: rows that run at a time, so that memory does not grow with episodes and rounds. Hooks then see one chunk
-            after the other, which is right where they treat every row alike. All rows run at once where it is None and
-            there are hooks.
+        names_filter: hook points to cache; None caches none.
+        fwd_hooks: applied to the whole batch; row ``e * len(rounds) + i`` is episode e at the i-th
+            chosen round.
+        chunk: rows that run at a time, so that memory does not grow with episodes and rounds. Hooks
+            then see one chunk after the other, which is right where they treat every row in the
+            same way. All rows run at once where it is None and there are hooks.
 
     Returns:
-        Predictions ``[episode, chosen round, ...]``, what each round leaves ``[episode, chosen round, row, width]``
-        (the latents that the next one reads) and the cache ``name -> [episode, chosen round, ...]``. Of a round that
-        did not take place they are NaN, the latents that it read, and NaN.
+        Predictions ``[episode, chosen round, ...]``, what each round leaves ``[episode, chosen
+        round, row, width]`` (the latents that the next one reads) and the cache ``name -> [episode,
+        chosen round, ...]``. Of a round that did not take place they are NaN, the latents that it
+        read, and NaN.
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)

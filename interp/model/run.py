@@ -30,17 +30,21 @@ class Rollout:
     """What a model did over a batch of episodes.
 
     Attributes:
-        predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the task's layout makes of it
-            (expert advice: P(y = 1) ``[episode, round]``); of a real number its mean, or mean and log variance. NaN in
-            a round that did not take place (:attr:`missing`), as in the cache.
-        latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
-        fed: the rounds as they were fed, choices committed; ``tokens``, ``values`` and ``slots`` are its tensors.
+        predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the
+            task's layout makes of it (expert advice: P(y = 1) ``[episode, round]``); of a real
+            number its mean, or mean and log variance. NaN in a round that did not take place
+            (:attr:`missing`), as in the cache.
+        latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0
+            the initial latents.
+        fed: the rounds as they were fed, choices committed; ``tokens``, ``values`` and ``slots``
+            are its tensors.
         commit: where the choice tokens came from, "own" or "target".
-        cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
+        cache: ``name -> [episode, cached round, ...]``; empty without a ``names_filter``.
         cached_rounds: the rounds that the cache holds, in order.
-        settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds, versions.
-        model, episodes: what was run over what, from which controls are drawn; None in a rollout with hooks, and in one
-            that was read from a file.
+        settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds,
+            versions.
+        model, episodes: what was run over what, from which controls are drawn; None in a rollout
+            with hooks, and in one that was read from a file.
     """
 
     predictions: Tensor
@@ -130,15 +134,16 @@ class Rollout:
         )
 
     def activation_cache(self, round: int, names_filter: Any = None) -> Any:
-        """Run one round again and return TransformerLens' ``ActivationCache`` of it, ``[episode, ...]``.
+        """Run one round again and return TransformerLens' ``ActivationCache`` of it, ``[episode,
+        ...]``.
 
         Args:
             round: its index; negative ones count from the end.
-            names_filter: hook points to cache, all that fire when None. ``stack_head_results``, ``accumulated_resid``
-                and the other methods need the points that they read.
+            names_filter: hook points to cache, all that fire when None. ``stack_head_results``,
+                ``accumulated_resid`` and the other methods need the points that they read.
 
         Returns:
-            The cache; an episode whose round did not take place has NaN in it.
+            The cache; NaN for an episode in which the round did not take place.
 
         >>> import interp
         >>> from interp.tasks import experts

@@ -106,7 +106,9 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
 
 
 def _require_fitting(run: Rollout, where: str) -> None:
-    """Refuse a rollout whose parts are of different sizes: it would be read as of others."""
+    """Refuse a rollout with parts of different sizes, which would be read as those of different
+    episodes.
+    """
     require_known("commit", run.commit, ("own", "target"))
     n_episodes, n_rounds = by_round = run.predictions.shape[:2]
     by_position = (*by_round, run.layout.n_positions)

@@ -1,4 +1,4 @@
-"""Hook points at the submodules of a module that has none: what a submodule is given, or gives."""
+"""Hook points at the submodules of a module that has none: at their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ _MOST_RUNS = 1000  # of a submodule in a round: every run has a hook point of it
 @dataclass(frozen=True)
 @checked_fields
 class Point:
-    """Where to look into a module: what one of its submodules is given, or gives.
+    """Where to look into a module: the input or the output of one of its submodules.
 
     Attributes:
         module: name of the submodule, as in ``named_modules``; "" for the whole.
         of: its "output", or its "input": the first argument, or one that ``item`` names.
-        item: where the tensor is, if not alone: an index (an ``LSTMCell`` gives ``h`` and ``c``), a key, an attribute,
-            or several of these, one within the other: ``("past", 0, "h")``.
-        times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its third run. With
-            ``alive`` it is how often at most.
-        alive: for a loop that halts: from what ``gate`` has given in the runs of this round, ``[row, ...]`` each, to
-            whether the next run takes place, Bool[row] or Bool[row, pos]. What has halted stays so. A run that did not
-            take place is NaN for hooks and caches; where a hook changes it, the round predicts and leaves NaN.
-        gate: name of the submodule that decides; the one looked into when empty. A loop that runs on with the rows that
-            have not halted alone calls both with these rows.
-        axes, labels: what lies between the batch axis and the vector, as in :class:`~interp.core.machine.Component`.
+        item: where the tensor is, if not alone: an index (an ``LSTMCell`` gives ``h`` and ``c``), a
+            key, an attribute, or several of these, one within the other: ``("past", 0, "h")``.
+        times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its
+            third run. With ``alive`` it is how often at most.
+        alive: for a loop that halts: from the outputs of ``gate`` in the runs of this round,
+            ``[row, ...]`` each, to whether the next run takes place, Bool[row] or Bool[row, pos].
+            What has halted stays so. A run that did not take place is NaN for hooks and caches;
+            where a hook changes it, the round predicts and leaves NaN.
+        gate: name of the submodule that decides; the one looked into when empty. A loop that runs
+            on with the rows that have not halted alone calls both with these rows.
+        axes, labels: what lies between the batch axis and the vector, as in
+            :class:`~interp.core.machine.Component`.
         name: in tables; the key with spaces when empty.
     """
 
@@ -91,7 +93,13 @@ def list_parts(value: Any) -> Mapping[Any, Any]:
 
 
 def replace_part(value: Any, key: Any, part: Any) -> Any:
-    """Return a copy of a value in which the part that ``key`` names is replaced."""
+    """Return a copy of a value with one part replaced.
+
+    Args:
+        value: a tensor, a sequence, a mapping or an object.
+        key: of the part.
+        part: the new part.
+    """
     if isinstance(value, Tensor):
         return part
     if isinstance(value, tuple | list):
@@ -124,7 +132,12 @@ class Halting:
         self.outputs: list[Tensor] = []
 
     def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
-        """Ask who goes on, once the gate has run."""
+        """Update which rows go on, once the gate has run.
+
+        Args:
+            gate, args: not used.
+            output: of the gate.
+        """
         value = output if isinstance(output, Tensor) else list_parts(output)[0]
         self.outputs.append(self._spread(value))
         assert self.point.alive is not None
@@ -158,7 +171,13 @@ class Halting:
         return spread.index_put((rows,), value)
 
     def look(self, hook_point: nn.Module, value: Tensor) -> Tensor:
-        """Return the tensor of a run after its hooks; they see NaN where the run does not take place."""
+        """Return the tensor of a run after its hooks; they see NaN where the run does not take
+        place.
+
+        Args:
+            hook_point: has the hooks.
+            value: the tensor.
+        """
         whole = self._spread(value)
         alive = add_axes(self.alive.to(whole.device), whole.ndim)
         visible = whole.masked_fill(~alive, torch.nan)
@@ -173,9 +192,16 @@ class Halting:
         return edited if len(value) == self.n_rows else edited[self._rows]
 
     def _find_void(self, alive: Tensor, whole: Tensor, result: Tensor) -> Tensor:
-        """Return the rows in which a hook changed what did not take place, or put in such: Bool[row].
+        """Return the rows in which a hook changed what did not take place, or put in such values:
+        Bool[row].
 
-        A hook may add to NaN, which shows in no number: one that changes every row that goes on changes the others.
+        A hook may add to NaN, which shows in no number. A hook that changes every row that goes on
+        is taken to change the rest, too.
+
+        Args:
+            alive: rows, or positions, that go on.
+            whole: the tensor before the hooks.
+            result: the tensor after them.
         """
         is_put = ~alive & ~result.isnan()
         is_void = is_put | (alive & ~result.isfinite())
@@ -207,7 +233,8 @@ class Tap(nn.Module):
 
     @contextmanager
     def attached_to(self, module: nn.Module, gate: nn.Module, n_rows: int) -> Iterator[None]:
-        """Pass what the submodule is given, or gives, through the hook points.
+        """Wrap the input or the output of the submodule by the hook points, for the duration of a
+        context.
 
         Args:
             module: the submodule.
@@ -231,7 +258,9 @@ class Tap(nn.Module):
                 handle.remove()
 
     def _require_runs(self) -> None:
-        """Refuse more runs than were said, and show the hooks the runs that a halted loop left out."""
+        """Refuse more runs than were declared, and show the hooks the runs that a halted loop left
+        out.
+        """
         name, times, n_runs = self.point.module, self.point.times, self.n_runs
         require(
             n_runs <= times,

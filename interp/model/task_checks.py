@@ -199,7 +199,14 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
 
 
 def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
-    """Refuse losses that do not take predictions as models of the task make them, and as a sweep stacks them."""
+    """Refuse losses that do not take predictions as models of the task make them, and as a sweep
+    stacks them.
+
+    Args:
+        task: has the losses.
+        layout: of the rounds.
+        episodes: to score.
+    """
     n_rounds = episodes.n_rounds
     by_round = (_N_DRAWN, n_rounds)
     even = 1 / layout.n_outputs if layout.kind == "classes" else 0.0
@@ -283,7 +290,7 @@ class _Declared(dict[str, Any]):
 
 
 def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
-    """Refuse an algorithm whose inputs, state or equations are not those that it declares."""
+    """Refuse an algorithm if its inputs, state or equations differ from what it declares."""
     what = f"algorithm {algorithm.key!r}:"
     inputs = algorithm.read(episodes)
     state = algorithm.initial(episodes)

@@ -1,14 +1,16 @@
 """HookedLatentTransformer: one class for handwired and learned latent-context models.
 
-A decoder-only causal transformer over the tokens of one round (paper, Algorithm 1), in which some positions hold
-continuous latents instead of tokens. It reads the round, predicts at one position and writes an update at the last;
-:mod:`interp.model.rollout` feeds the update back into the next round's latents.
+A decoder-only causal transformer over the tokens of one round (paper, Algorithm 1), in which some
+positions hold continuous latents instead of tokens. It reads the round, predicts at one position
+and writes an update at the last; :mod:`interp.model.rollout` feeds the update back into the next
+round's latents.
 
-It has HookedTransformer's hook names, weight names and shapes, so that TransformerLens' tools work on it (through
-:class:`interp.model.bound.BoundRounds` where they expect token input). It has no LayerNorm parameters, an attention
-rule per head, and latents and scalar payloads as further inputs. A hook name that does not exist, or would not fire, is
-an error. Where no hook is attached and no gradient asked for, blocks run without their modules
-(:class:`~interp.model.plain.PlainBlock`): the same numbers in half the time.
+It has HookedTransformer's hook names, weight names and shapes, so that TransformerLens' tools work
+on it (through :class:`interp.model.bound.BoundRounds` where they expect token input). It has no
+LayerNorm parameters, an attention rule per head, and latents and scalar payloads as further inputs.
+A hook name that does not exist, or would not fire, is an error. Where no hook is attached and no
+gradient needed, blocks run without their modules (:class:`~interp.model.plain.PlainBlock`): the
+same numbers in half the time.
 """
 
 from __future__ import annotations
@@ -206,18 +208,20 @@ class HookedLatentTransformer(LensSurface):
         n_read: int | None = None,
         blocks: Sequence[PlainBlock] | None = None,
     ) -> Float[Tensor, "batch read d_model"]:
-        """Return the residual stream after running blocks ``layer`` to ``stop - 1`` (to the last when None).
+        """Return the residual stream after running blocks ``layer`` to ``stop - 1`` (to the last
+        when None).
 
         Args:
             resid: the residual stream before block ``layer``, at consecutive positions.
             layer: the first block that runs.
             stop: the first that does not.
-            past: for each block that runs, the keys and values of all positions before those of ``resid``, whose own
-                are appended. None where ``resid`` starts at the first position.
-            n_read: how many of the last positions are read at the end, and so computed in the last block; all when
-                None.
-            blocks: all blocks as :func:`_plain_blocks` gives them, for callers that run many rounds and ask for it
-                once.
+            past: for each block that runs, the keys and values of all positions before those of
+                    ``resid``; new ones are appended. None where ``resid`` starts at the first
+                    position.
+            n_read: how many of the last positions are read at the end, and so computed in the last
+                block; all when None.
+            blocks: all blocks as :func:`_plain_blocks` gives them, for callers that run many rounds
+                    and compute it once.
         """
         if blocks is None:
             blocks = _plain_blocks(self, past is None)
@@ -328,7 +332,12 @@ class HookedLatentTransformer(LensSurface):
     def initial(
         self, n_episodes: int, layout: RoundLayout | None = None
     ) -> Float[Tensor, "batch latent d_model"]:
-        """Return the latents before the first round of the layout, the model's own when None."""
+        """Return the latents before the first round.
+
+        Args:
+            n_episodes: rows of the batch.
+            layout: of the rounds; the model's layout when None.
+        """
         n_latents = (layout or self.layout).n_latents
         capacity = len(self.latents.table)
         require(
@@ -352,7 +361,12 @@ class HookedLatentTransformer(LensSurface):
         return super().prepare(fed)
 
     def _require_payloads_in(self, low: float, high: float, values: Tensor) -> None:
-        """Refuse payloads that the model is not proven for; 0 stands where there are none."""
+        """Refuse payloads that the model is not proven for; 0 stands where there are none.
+
+        Args:
+            low, high: what the model is proven for.
+            values: the payloads.
+        """
         layout = self.layout
         lowest = float(values.min())
         highest = float(values.max())
@@ -437,7 +451,7 @@ class HookedLatentTransformer(LensSurface):
     origin = property(attrgetter("config.origin"))
 
     def said(self) -> str:
-        """Return the configuration as JSON: what its digest holds beside the weights."""
+        """Return the configuration as JSON: what its digest holds in addition to the weights."""
         return json.dumps(self.config.to_dict(), sort_keys=True)
 
     def precision(self) -> dict[str, Any]:
@@ -489,7 +503,11 @@ class _RanRound:
     prediction: Tensor
 
     def is_of(self, carried: Tensor, fed: EncodedRounds) -> bool:
-        """Return whether this round runs again, with another choice."""
+        """Return whether this round runs again, with another choice.
+
+        Args:
+            carried, fed: of the new call.
+        """
         return carried is self.carried and fed.values is self.fed.values
 
 
@@ -553,7 +571,12 @@ class _Stepper:
         return self._write(normalized, prediction, carried, fed, layout)
 
     def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
-        """Return the prediction, from the last positions of the residual stream."""
+        """Return the prediction, from the last positions of the residual stream.
+
+        Args:
+            normalized: these positions.
+            layout: of the rounds.
+        """
         read = normalized[:, -layout.n_read]
         return self.model.read_prediction(self.model.unembed(read), layout.n_positions)
 

@@ -1,2 +1,3 @@
-"""What every room stands on and that knows nothing of machines: errors, checks of input, files,
-lazy imports, sessions."""
+"""What every room needs, independent of machines: errors, checks of input, files,
+lazy imports, sessions.
+"""

@@ -67,7 +67,9 @@ _MOST_INTEGER = 2**63
 
 
 class _Numbers:
-    """What ``ArrayLike`` stands for in annotations: numbers in a rectangular array. NumPy's own takes texts, too."""
+    """What ``ArrayLike`` means in annotations: numbers in a rectangular array. NumPy's type also
+    takes texts.
+    """
 
 
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
@@ -82,7 +84,13 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
-    """Return ``value`` as ``kind``, or :data:`NO`; numbers must be ``finite`` where it says so."""
+    """Return ``value`` as ``kind``, or :data:`NO` if it does not fit.
+
+    Args:
+        kind: a type.
+        value: any value.
+        finite: whether numbers must be finite.
+    """
     return _judge(kind)(value, finite)
 
 
@@ -223,7 +231,7 @@ def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
 
 
 def _listed(value: Any) -> Any:
-    """Return a one-dimensional array as a list, and anything else as it is."""
+    """Return a one-dimensional array as a list, and any other value as it is."""
     is_row = getattr(value, "ndim", None) == 1 and hasattr(value, "tolist")
     has_numbers = not getattr(value, "is_meta", False)
     return value.tolist() if is_row and has_numbers else value
@@ -276,7 +284,7 @@ def described(kind: Any) -> str:
 
 
 def _described_by_parts(origin: Any, parts: tuple[Any, ...]) -> str:
-    """Return a kind that is made of others in words; empty where its own name says enough."""
+    """Return a composite kind in words; "" where its name is enough."""
     if origin in _UNIONS:
         *words, last = dict.fromkeys(described(part) for part in parts)
         return f"{', '.join(words)} or {last}" if words else last
@@ -328,7 +336,8 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: Any) -> str:
-    """Return a value in a few words: a number as it is, an array by its shape, anything else shortened.
+    """Return a value in a few words: a number as it is, an array by its shape, other values
+    shortened.
 
     >>> shown(np.zeros((2, 3))), shown(float("nan")), shown({"q": np.zeros(4)})
     ('an ndarray of shape (2, 3)', 'nan', "{'q': ndarray of shape (4,)} (dict)")
@@ -379,7 +388,14 @@ def require_real(name: str, value: object) -> None:
 
 
 def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
-    """Return ``value`` as a ``kind`` between two bounds."""
+    """Return ``value`` as a ``kind`` between two bounds.
+
+    Args:
+        kind: int or float.
+        name: names the value in errors.
+        value: any value.
+        least, most: bounds; None for none.
+    """
     fitting = fitted(kind, value)
     if fitting is not NO:
         is_large = least is None or fitting >= least
@@ -475,7 +491,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
 
 
 def _without_torch(values: Any) -> Any:
-    """Return a tensor as an array, and anything else as it is."""
+    """Return a tensor as an array, and any other value as it is."""
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
@@ -484,7 +500,13 @@ def _without_torch(values: Any) -> Any:
 
 
 def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> list[Any]:
-    """Return ``values`` as a list, which must not be empty; ``what`` says what to give instead."""
+    """Return values as a list, which must not be empty.
+
+    Args:
+        name: names them in errors.
+        values: the values.
+        what: what to give instead, in words.
+    """
     items = list(values)
     require(bool(items), f"{name} is empty; give {what}")
     return items
@@ -520,7 +542,13 @@ MOST_GB = 10.0
 
 
 def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
-    """Refuse what would take more than a bound, in units of 1e9 bytes; ``what`` says what would be made."""
+    """Refuse what would take more memory than a bound.
+
+    Args:
+        what: would be made, in words.
+        n_bytes: it would take.
+        max_gb: the bound, in units of 1e9 bytes.
+    """
     require(
         n_bytes <= max_gb * 1e9,
         f"{what} would take about {n_bytes / 1e9:.3g} GB, more than {max_gb:g} GB; take smaller sizes, "
@@ -575,7 +603,9 @@ def refuse_slow(what: str, seconds: float) -> None:
 
 
 def _memory() -> tuple[float, str]:
-    """Return the bytes that this process may take, and whose bound that is: the machine's, the shell's, ..."""
+    """Return the bytes that this process may take, and where that bound comes from: the machine,
+    the shell, ...
+    """
     try:
         machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):  # the system does not say
@@ -613,7 +643,13 @@ def _container_bytes(root: str = "/") -> float:
 
 
 def _group_bytes(home: Path, group: str, file_name: str) -> float:
-    """Return the least limit of a control group and of those around it, up to ``home``."""
+    """Return the least limit of a control group and of those around it, up to ``home``.
+
+    Args:
+        home: folder of all groups.
+        group: path of the group below it.
+        file_name: of the limit.
+    """
     least = inf
     inner = home / group.lstrip("/")
     for place in (inner, *inner.parents):

@@ -36,7 +36,14 @@ def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) 
 
 
 def require_known(kind: str, name: object, valid: Collection[str], limit: int = 8) -> None:
-    """Raise :func:`unknown_name` unless ``name`` is among ``valid``."""
+    """Raise :func:`unknown_name` unless ``name`` is among ``valid``.
+
+    Args:
+        kind: what the name is of, in words.
+        name: any value.
+        valid: the known names.
+        limit: how many of these an error lists.
+    """
     if not isinstance(name, str) or name not in valid:
         raise unknown_name(kind, name, valid, limit)
 

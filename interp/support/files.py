@@ -1,9 +1,11 @@
-"""Writing files so that a reader never sees half of one, and reading them so that what is wrong is said in a sentence.
+"""Writing files so that a reader never sees half of one, and reading them so that a sentence names
+what is wrong.
 
-A file is written under a temporary name beside its target, then renamed. A temporary name holds the machine and the
-process that made it, so that what a killed process left is removed by the next one that writes there. One process at a
-time works in a folder that is :func:`locked`. Errors of the system and of libraries become
-:class:`~interp.support.errors.InputError` that names the file; the first error stays its cause.
+A file is written under a temporary name in the folder of its target, then renamed. A temporary name
+holds the machine and the process that made it, so that what a killed process left is removed by the
+next one that writes there. One process at a time works in a folder that is :func:`locked`. Errors
+of the system and of libraries become :class:`~interp.support.errors.InputError` that names the
+file; the first error stays its cause.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Call ``write(temporary_path)``, then rename the result to ``path``; nothing is left behind on failure."""
+    """Call ``write(temporary_path)``, then rename the result to ``path``; on failure no file
+    remains.
+    """
     path = file_to_write(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +70,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 def file_to_write(path: str | Path) -> Path:
-    """Return ``path``, where nothing is yet or a regular file: nothing else that exists is replaced."""
+    """Return ``path`` if it does not exist or is a regular file: no other thing is replaced."""
     path = Path(file_path(path))
     with writing(path):
         try:
@@ -170,13 +174,13 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a table (a CSV file) that ships beside the code, by its columns."""
+    """Read the rows of a table (a CSV file) that ships with the code, by its columns."""
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """Read the tables of a TOML file that ships beside the code, by name."""
+    """Read the tables of a TOML file that ships with the code, by name."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
@@ -189,7 +193,9 @@ def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new name beside ``path``, for what will be renamed to it; remove what killed processes left there."""
+    """Return a new name in the folder of ``path``, for what will be renamed to it; remove what
+    killed processes left there.
+    """
     if path.parent not in _CLEARED:
         _remove_left_behind(path.parent)
         _CLEARED.add(path.parent)
@@ -255,7 +261,9 @@ def write_json(path: str | Path, value: object) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this process; the system lets go when the process ends, however that ends."""
+    """Open a context that holds ``folder`` for this process; the system lets go when the process
+    ends, however that ends.
+    """
     from filelock import FileLock, Timeout
 
     holder = folder / ".holder"

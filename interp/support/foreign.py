@@ -1,7 +1,9 @@
-"""The one place through which text that others wrote passes before it is shown: names, answers, errors, file names.
+"""The one place through which foreign text passes before it is shown: names, answers, errors, file
+names.
 
-A model's name, what a server says and what a trace holds may carry codes that a terminal obeys, marks that a library
-reads as markup, or the beginning of a spreadsheet's formula. Honest text comes out as it went in.
+A model's name, what a server says and what a trace holds may carry codes that a terminal obeys,
+marks that a library reads as markup, or the beginning of a spreadsheet's formula. Honest text comes
+out as it went in.
 
     >>> plain("a\\x1b[31mred"), plain("Grüße, 2 × 3")
     ('a\\\\x1b[31mred', 'Grüße, 2 × 3')
@@ -33,7 +35,8 @@ _NUMBERS = re.compile(rf"{_NUMBER}(?: (?:to|±) {_NUMBER})*(?: \[{_NUMBER}, {_NU
 
 
 def plain(text: object) -> str:
-    """Return text that does nothing but be read: what cannot be seen is escaped as Python does, lines and tabs stay.
+    """Return text that is safe to print: invisible characters are escaped as Python does, lines and
+    tabs stay.
 
     >>> plain("ok\\r\\n"), plain("\\ud800"), plain("a\\u202eb")
     ('ok\\n', '\\\\ud800', 'a\\\\u202eb')
@@ -52,7 +55,7 @@ def one_line(text: object) -> str:
 
 
 def loaded(text: str | bytes, **how: Any) -> Any:
-    """Read JSON that others wrote; halves of characters, which no text can hold, become question marks.
+    """Read foreign JSON; halves of characters, which no text can hold, become question marks.
 
     >>> loaded('{"name": "a\\\\ud800", "n": 1}')
     {'name': 'a?', 'n': 1}

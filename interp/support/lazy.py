@@ -1,7 +1,7 @@
-"""Objects that are imported when they are first asked for, by name, and the modules that ship something to be found.
+"""Objects that are imported by name on first use, and the modules that ship something to be found.
 
-A task is light although its layout needs torch, and ``interp.load`` knows every handwired model although the rooms that
-build them stand above it: both are named, and imported when somebody asks.
+A task is light although its layout needs torch, and ``interp.load`` knows every handwired model
+although the rooms that build them stand above it: both are named, and imported on first use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def lazies(module: str, *names: str) -> dict[str, Any]:
 
 
 def above(kind: str, name: str) -> Callable[..., Any]:
-    """Like :func:`lazy`, but look ``name`` up in the package registered for ``kind`` by :func:`enter`.
+    """Return what :func:`lazy` does, with ``name`` looked up in the package registered for ``kind``
+    by :func:`enter`.
 
     For packages that may not be imported here, such as circuits.
     """
@@ -62,10 +63,11 @@ def named(name: str) -> Any:
 
 
 def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when first used.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its names on
+    first use.
 
-    The names are those that the package's ``__init__.pyi`` imports, for type checkers and for this function; its rooms,
-    the packages in it, are imported in the same way.
+    The names are those that the package's ``__init__.pyi`` imports, for type checkers and for this
+    function; its rooms, the packages in it, are imported in the same way.
     """
     path = sys.modules[package].__path__
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
@@ -105,7 +107,9 @@ def entry(kind: str) -> ModuleType:
 
 
 class _Deferred(ModuleType):
-    """A package whose ``__init__`` runs, in this very module, when more is wanted of it than one of its modules."""
+    """A package that runs its ``__init__``, in this very module, when more is wanted of it than one
+    of its modules.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name not in self.__dict__["_homes"]:
@@ -166,7 +170,9 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 
 def strangers(home: Path = _HOME) -> list[str]:
-    """Return a sentence for each room whose name leads to a foreign package; ``home`` holds ``interp``."""
+    """Return a sentence for each room with a name that leads to a foreign package; ``home`` holds
+    ``interp``.
+    """
     sentences = []
     for name in _PACKAGES:
         spec = PathFinder.find_spec(name)

@@ -71,7 +71,7 @@ def replaced_tasks() -> dict[str, Any]:
 
 @contextmanager
 def replacing(key: str, task: Any) -> Iterator[None]:
-    """Put ``task`` in the place of the registered task ``key`` while it is open, in this thread."""
+    """Replace the registered task ``key`` by ``task`` while the context is open, in this thread."""
     token = _USED.set({**replaced_tasks(), key: task})
     with _COUNTING:
         _OPEN[key] += 1

@@ -1,4 +1,5 @@
-"""Compute once what several analyses need: a model's digest and runs, an algorithm's values, fitted decoders.
+"""Compute once what several analyses need: a model's digest and runs, an algorithm's values, fitted
+decoders.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -9,10 +10,11 @@
     >>> interp.rollout(model, episodes) is interp.rollout(model, episodes)
     False
 
-A report, a comparison and a sweep each open a session; what all of them call asks :func:`once` in it. A session
-remembers by identity: the same model object, the same episodes object. :func:`remembered` computes once for an object
-that is passed on. Results are shared, so nobody may write into them. Finished parts of long work are kept in files
-(:class:`Finished`), so that a run that was killed goes on where it was. What a part is: docs/method/sessions.md.
+A report, a comparison and a sweep each open a session; what all of them call asks :func:`once` in
+it. A session remembers by identity: the same model object, the same episodes object.
+:func:`remembered` computes once for an object that is passed on. Results are shared, so nobody may
+write into them. Finished parts of long work are stored in files (:class:`Finished`), so that a run
+that was killed goes on where it was. What a part is: docs/method/sessions.md.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -53,7 +55,9 @@ _OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = Conte
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Let :func:`once` remember while it is open. A session inside a session is the same session."""
+    """Open a context in which :func:`once` remembers. A session inside a session is the same
+    session.
+    """
     outer = _OPEN.get()
     token = _OPEN.set({} if outer is None else outer)
     try:
@@ -89,7 +93,8 @@ def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
 def remembered(
     find: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
-    """Decorator: cache results on the first argument, keyed by the other arguments.
+    """Wrap a function so that results are cached on the first argument, keyed by the other
+    arguments.
 
     Texts, numbers and tuples of these are compared by value, other arguments by identity.
 
@@ -116,9 +121,10 @@ class Finished:
     """The finished parts of one piece of work.
 
     Attributes:
-        folder: holds nothing else; None keeps nothing.
+        folder: for these files only; None stores none.
         settings: everything that all parts depend on, or digests of it.
-        named: what parts hold and no file can (records of functions), by the ``key`` that each of them has.
+        named: what parts hold and no file can (records of functions), by the ``key`` that each of
+            them has.
     """
 
     folder: str | Path | None
@@ -131,7 +137,8 @@ class Finished:
             folder_to_write(self.folder, "the folder of finished parts")
 
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
-        """Return the part called ``name``, of type ``kind``: read where a file has it, else computed and saved.
+        """Return the part called ``name``, of type ``kind``: read where a file has it, computed and
+        saved otherwise.
 
         Args:
             name: of the part; unique within the work.
@@ -149,7 +156,12 @@ class Finished:
         return "" if path is None else path.name
 
     def load(self, name: str, kind: type[_T]) -> _T | None:
-        """Read the part called ``name``; None where no whole one of these settings is saved."""
+        """Read a part; None where no whole one of these settings is saved.
+
+        Args:
+            name: of the part.
+            kind: its type.
+        """
         path, about = self._place(name, kind)
         if path is None or not path.is_file():
             return None
@@ -164,7 +176,13 @@ class Finished:
         return None
 
     def save(self, name: str, kind: type[_T], part: _T) -> _T:
-        """Save a part, where there is a folder, and return it."""
+        """Save a part, where there is a folder, and return it.
+
+        Args:
+            name: of the part.
+            kind: its type.
+            part: the part.
+        """
         path, about = self._place(name, kind)
         if path is not None:
             content = {"about": about, "part": self._encoded(part)}

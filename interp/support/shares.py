@@ -60,11 +60,13 @@ def divide(
     """Return the parts that a command does: those of its share, or all.
 
     Args:
-        folder: where parts are kept.
+        folder: where parts are stored.
         files: every part, and its file below the folder.
         settings: all that the parts depend on.
-        shard: as :func:`interp.support.workers.share` takes it; :data:`PLAN` for the first part that is not done.
-        skips_done: leave out what shares have done: each part is a result of its own, and none is read again.
+        shard: as :func:`interp.support.workers.share` takes it; :data:`PLAN` for the first part
+            that is not done.
+        skips_done: leave out what shares have done: each part is a separate result, and none is
+            read again.
 
     Raises:
         InputError: the folder holds shares of other settings, versions or parts.
@@ -86,7 +88,14 @@ def divide(
 
 
 def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, Any]) -> None:
-    """Refuse work that differs from what others began in the folder, by the name of what differs."""
+    """Refuse work that differs from what earlier shares began in the folder; the error names what
+    differs.
+
+    Args:
+        folder: of the work.
+        earlier: as it was begun.
+        work: of this command.
+    """
     for field in ("versions", "settings", "parts"):
         before, now = earlier[field], work[field]
         for name in {**before, **now}:
@@ -100,7 +109,9 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
 
 @contextmanager
 def doing(folder: str | Path | None, part: str) -> Iterator[None]:
-    """Note of a part that is made within: on which host, by which commit, in how many seconds."""
+    """Write a note on a part that is made within the context: on which host, by which commit, in
+    how many seconds.
+    """
     started = time.monotonic()
     yield
     if folder is not None and (Path(folder) / WORK_FILE).is_file():
@@ -117,7 +128,7 @@ def _note_file(folder: Path, part: str) -> Path:
 
 
 def end(folder: str | Path) -> None:
-    """Forget how the work in a folder was divided: it is put together."""
+    """Remove the record of how the work in a folder was divided, once it is put together."""
     folder = Path(folder)
     for path in (folder / _DONE).glob("*.json"):
         path.unlink(missing_ok=True)
@@ -156,7 +167,7 @@ def status(folder: str | Path) -> pd.DataFrame:
 
 
 def describe(folder: str | Path, shard: str) -> str:
-    """Say how many parts are done; of a plan also what the others cost, and how they are queued."""
+    """Say how many parts are done; of a plan also what the rest costs, and how to queue it."""
     parts = status(folder)
     n_done = int((parts["state"] == "done").sum())
     counted = f"{n_done} of {len(parts)} parts are in {folder}"

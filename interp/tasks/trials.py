@@ -69,9 +69,11 @@ class ReadingOptions:
     """How a table is read where the table itself does not say.
 
     Attributes:
-        missed: the codes of trials that were missed, such as -999 or "timeout"; "none" says that no label is one.
-        scale: what rewards are divided by; a usual size of theirs when None.
-        lookalikes: whether labels that differ only in spelling, such as L and l, are the "same" or "different".
+        missed: the codes of trials that were missed, such as -999 or "timeout"; "none" says that no
+            label is one.
+        scale: what rewards are divided by; a usual size of the rewards when None.
+        lookalikes: whether labels that differ only in spelling, such as L and l, are the "same" or
+            "different".
         most_arms: the most labels that there may be, 20 when None.
         encoding: of the file, such as "latin-1"; found by itself when None.
         decimal: what stands before the fraction of a number, "." or ","; found by itself when None.
@@ -116,9 +118,10 @@ class TrialsRead:
         file: its name; ``encoding``: how its bytes were read.
         columns: role -> the columns that were taken for it.
         unused: the other columns.
-        participants, sessions, trials: how many there are; ``missed``: how many of the trials count nowhere.
+        participants, sessions, trials: how many there are; ``missed``: how many of the trials count
+            nowhere.
         labels: what labels are of, such as "arm" -> each label -> in how many trials it stands.
-        scale: what 1 of a reward is in the table, or None where nothing pays.
+        scale: what 1 of a reward is in the table, or None without rewards.
         remarks: what the user should look at, a sentence each.
     """
 
@@ -194,7 +197,7 @@ def open_trials(
 
     Args:
         path: of the table.
-        roles: what a row says, beside "participant", "session" and "order".
+        roles: what a row has, in addition to "participant", "session" and "order".
         named: role -> the column that the user names.
         options: how it is read.
         optional: roles that are only read where the user names a column.
@@ -209,10 +212,10 @@ def open_trials(
 
 
 class TrialTable:
-    """A table of trials whose columns are known.
+    """A table of trials with known columns.
 
     Attributes:
-        remarks: what is said of it beside the counts; readers add to it.
+        remarks: sentences about it, in addition to the counts; readers add to it.
     """
 
     def __init__(self, table: TextTable, columns: Columns, options: ReadingOptions) -> None:
@@ -239,10 +242,10 @@ class TrialTable:
         return _mask_codes(cells, self.options.codes)
 
     def numbers(self, role: str) -> pd.DataFrame:
-        """Return the numbers of a role, a column each; NaN where nothing is said.
+        """Return the numbers of a role, a column each; NaN for empty cells.
 
-        A code of missed trials is one here, too, if it is a word or is spelled like 99 or -999: other numbers are
-        rewards.
+        A code of missed trials is one here, too, if it is a word or is spelled like 99 or -999:
+        other numbers are rewards.
         """
         return self._each_column(role, self._number_cells)
 
@@ -287,7 +290,7 @@ class TrialTable:
     def code(
         self, kind: str, frames: Sequence[pd.DataFrame], several: bool = True
     ) -> tuple[list[pd.DataFrame], tuple[str, ...]]:
-        """Number the labels of one kind.
+        """Encode the labels of one kind as numbers.
 
         Args:
             kind: what the labels are of, such as "arm".
@@ -298,7 +301,8 @@ class TrialTable:
             The frames with 0, 1, ... in the place of labels, which are sorted, and the labels.
 
         Raises:
-            InputError: labels that look alike, that look like codes of missed trials, too few, or too many.
+            InputError: labels that differ only in spelling, that look like codes of missed trials,
+                too few, or too many.
         """
         names = [str(name) for frame in frames for name in frame.columns]
         place = f"{' and '.join(names)} of {self.table.file}"
@@ -335,8 +339,8 @@ class TrialTable:
 
         Args:
             is_it: the question, up to "the code of a missed trial".
-            label: as it is given for ``missed``.
-            others: what stands beside it.
+            label: as it is written for ``missed``.
+            others: the remaining labels.
             kind: what it is otherwise.
         """
         others_shown = ", ".join(others[:6])
@@ -346,7 +350,9 @@ class TrialTable:
         )
 
     def _refuse_lookalikes(self, place: str, labels: Iterable[str]) -> None:
-        """Refuse labels that differ only in how they are spelled, unless the user said what they are."""
+        """Refuse labels that differ only in how they are spelled, unless the user decided what they
+        are.
+        """
         if self.options.lookalikes is not None:
             return
         similar = _lookalikes(labels)
@@ -376,7 +382,7 @@ class TrialTable:
     # Rewards.
 
     def scaled(self, rewards: pd.Series) -> tuple[pd.Series, float]:
-        """Divide rewards by their unit.
+        """Return rewards over their unit.
 
         Args:
             rewards: of the trials that count, NaN elsewhere.
@@ -389,12 +395,12 @@ class TrialTable:
         return rewards / scale, float(scale)
 
     def rewards(self, counted: pd.Series) -> pd.Series:
-        """Return the sum of the columns of the reward; NaN where any of them says nothing.
+        """Return the sum of the columns of the reward; NaN where any of them is empty.
 
-        A column of losses that holds no number below 0 is subtracted, which is said.
+            A column of losses without a number below 0 is subtracted, with a remark.
 
         Args:
-            counted: whether each trial has a choice: the others' rewards are not looked at.
+            counted: whether each trial has a choice: rewards of the remaining trials are ignored.
         """
         columns = self.numbers("reward").where(counted, axis=0)
         for name in columns:
@@ -412,7 +418,7 @@ class TrialTable:
         return columns.sum(axis=1, skipna=False)
 
     def _refuse_reward_code(self, name: str, values: pd.Series) -> None:
-        """Refuse a reward spelled like 99 or -999 that is far from the others."""
+        """Refuse a reward spelled like 99 or -999 that is far from all further rewards."""
         present = values.dropna()
         for value in present.unique():
             others = present[present != value]
@@ -447,7 +453,7 @@ class TrialTable:
         return sessions
 
     def _participants(self) -> pd.Series:
-        """Return whose trial each row is."""
+        """Return the participant of each row."""
         cells = self.table.cells
         if "participant" not in self.columns:
             return pd.Series("all", index=cells.index)
@@ -477,7 +483,7 @@ class TrialTable:
         return labels
 
     def _order_numbers(self) -> pd.Series:
-        """Return what trials are ordered by: a column, else the place of the row in the file."""
+        """Return what trials are ordered by: a column, or the place of the row in the file."""
         cells = self.table.cells
         if "order" not in self.columns:
             return pd.Series(np.arange(len(cells), dtype=float), index=cells.index)
@@ -531,7 +537,7 @@ class TrialTable:
     def played(
         self, sessions: Sequence[tuple[str, pd.Index]], counted: pd.Series, needed: str
     ) -> list[tuple[str, pd.Index]]:
-        """Leave out the sessions without a trial that counts, with a warning.
+        """Remove the sessions without a trial that counts, with a warning.
 
         Args:
             sessions: as :meth:`sessions` finds them.
@@ -558,7 +564,7 @@ class TrialTable:
         """Say what was read.
 
         Args:
-            sessions: those that were kept.
+            sessions: those that are used.
             counted: whether each row is a trial that counts.
             scale: what 1 of a reward is in the table.
         """
@@ -713,7 +719,7 @@ def _lookalikes(labels: Iterable[str]) -> list[str]:
 
 
 def _merged_spellings(labels: Iterable[str]) -> dict[str, str]:
-    """Map each label to the shortest of those that share its spelling."""
+    """Return for each label the shortest of those that share its spelling."""
     first: dict[str, str] = {}
     for label in sorted(labels, key=lambda text: (len(text), text)):
         first.setdefault(_spelling(label), label)
@@ -742,8 +748,8 @@ def _sorting(label: str) -> tuple[bool, float, str]:
 def suspicious_label(counts: Iterable[str]) -> str | None:
     """Return a label that looks like the code of a missed trial, or None.
 
-    A word such as "timeout", or -99, wherever it stands; beside two labels or more also a word among numbers, the one
-    number below 0 among counts, and 9, 99, ... beyond the others.
+    A word such as "timeout", or -99, always; with two further labels or more also a word among
+    numbers, the one number below 0 among counts, and 9, 99, ... beyond all smaller labels.
 
     >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
     ('-1', None)
@@ -763,7 +769,9 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
 
 
 def _suspicious_number(numbers: Mapping[str, float]) -> str | None:
-    """Return the one number below 0 among counts, or 9, 99, ... beyond the others; None where there is none."""
+    """Return the one number below 0 among counts, or 9, 99, ... beyond all smaller labels; None
+    where there is none.
+    """
     below = [label for label, value in numbers.items() if value < 0]
     if len(below) == 1 and len(numbers) > 2:
         return below[0]
@@ -790,7 +798,9 @@ def _runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _counts_up(cells: pd.Series, people: pd.Series) -> str:
-    """Return "up" where a column counts up within each participant, "restarts" where it restarts there, else ""."""
+    """Return "up" where a column counts up within each participant, "restarts" where it restarts
+    there, "" otherwise.
+    """
     values = pd.to_numeric(cells, errors="coerce")
     is_whole = values % 1 == 0
     if len(values) < 8 or not is_whole.all():

@@ -1,7 +1,9 @@
-"""What a run is trained on: batches of episodes, their loss, and the numbers that are watched on held-out episodes.
+"""What a run is trained on: batches of episodes, their loss, and the numbers that are watched on
+evaluation episodes.
 
-A batch is a pure function of the seed and the step, so that a run that goes on needs no state of its data. The numbers
-that are watched have no intervals: they show progress. ``interp.evaluation`` measures what a model is worth.
+A batch is a pure function of the seed and the step, so that a run that goes on needs no state of
+its data. The numbers that are watched have no intervals: they show progress. ``interp.evaluation``
+measures how well a model performs.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
 
 
 class EpisodeSource:
-    """Training batches and held-out episodes of a training run."""
+    """Training batches and evaluation episodes of a training run."""
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
         self.config = config
@@ -122,12 +124,12 @@ class EpisodeSource:
     def _draw_from_dataset(
         self, rng: np.random.Generator, n_episodes: int, stage: Stage
     ) -> Episodes:
-        """Draw episodes from one batch of the data set whose sizes a stage allows.
+        """Draw episodes from one batch of the data set with sizes that a stage allows.
 
         Args:
             rng: the generator of the step.
             n_episodes: how many are drawn.
-            stage: the stage, whose bounds of sizes hold.
+            stage: gives the bounds of sizes.
         """
         allowed = self._dataset
         bounds = []
@@ -144,7 +146,9 @@ class EpisodeSource:
         return cast(Episodes, episodes.select(rows))
 
     def evaluation(self) -> list[Episodes]:
-        """Sample held-out episodes, the same throughout a run: a batch for each of the goal's held-out sizes."""
+        """Sample evaluation episodes, the same throughout a run: a batch for each of the goal's
+        evaluation sizes.
+        """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])
         fixed_sizes: Sequence[Mapping[str, int]] = [
@@ -198,16 +202,21 @@ class EpisodeSource:
 
 
 class RoundsLoss(nn.Module):
-    """Mean cross-entropy of the predictions of consecutive rounds; what is carried is never supervised.
+    """Mean cross-entropy of the predictions of consecutive rounds; what is carried is never
+    supervised.
 
-    ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2). Where a real number
-    is predicted, the target ``[episode, round, 1]`` is the number, and the loss the layout's.
+    ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2).
+    Where a real number is predicted, the target ``[episode, round, 1]`` is the number, and the loss
+    the layout's.
 
     Args:
-        model: a transformer whose output is "logits", or any other machine, whose rounds run as its contract has them.
-            Of the latter predictions are seen, not logits, so a probability below float precision has no gradient.
-        commit: which choice rounds hold, where they hold one: the model's "own", or the recorded "target".
-        compile: run a transformer's round through torch.compile, which does not see hooks that are added later.
+        model: a transformer with output "logits", or any other machine, with rounds as its contract
+            defines them. Of the latter predictions are seen, not logits, so a probability below
+            float precision has no gradient.
+        commit: which choice rounds hold, where they hold one: that of the model ("own"), or the
+            recorded one ("target").
+        compile: run a transformer's round through torch.compile, which does not see hooks that are
+            added later.
     """
 
     def __init__(self, model: Machine, commit: str, compile: bool = False) -> None:
@@ -222,7 +231,12 @@ class RoundsLoss(nn.Module):
     def forward(
         self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """Return the loss, and what is carried after the last round; the first reads the initial state when None."""
+        """Compute the loss, and what is carried after the last round.
+
+        Args:
+            batch: rounds and targets.
+            carried: what the first round reads; the initial state when None.
+        """
         layout = batch.layout
         fed = batch.rounds if self.is_transformer else self.model.prepare(batch.rounds)
         if carried is None:
@@ -246,7 +260,8 @@ class RoundsLoss(nn.Module):
     def _forward_round(
         self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout
     ) -> tuple[Tensor, Tensor]:
-        """Run one round of a transformer, and commit its choice on the way where it is the model's own.
+        """Run one round of a transformer, and commit its choice on the way where rounds hold the
+        model's.
 
         Args:
             tokens: of the round, ``[episode, pos]``.
@@ -303,15 +318,17 @@ def _loss_of_prediction(prediction: Tensor, targets: Tensor, layout: RoundLayout
 
 
 def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """Return what the task's goal watches, averaged: ``excess``, the loss above the best that is possible, and more.
+    """Return what the task's goal watches, averaged: ``excess``, the loss above the best that is
+    possible, and more.
 
-    Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over their entropy; the
-    layout's ``loss`` where a real number is predicted, which is its ``excess``, too.
+    Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over
+    their entropy; the layout's ``loss`` where a real number is predicted, which is its ``excess``,
+    too.
 
     Args:
         model: what is trained.
-        batches: held-out episodes.
-        commit: whose choice rounds hold.
+        batches: evaluation episodes.
+        commit: which choice rounds hold, "own" or "target".
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training  # type: ignore[attr-defined]

@@ -68,9 +68,9 @@ _LEFT_OUT: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "
 class Stage:
     """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
 
-    ``sizes`` bounds sizes, by name: from above by a number, on both sides by a pair, and never beyond the run's own
-    bounds, which hold where it says nothing, or 0. ``until`` ends the stage early: after an evaluation in which every
-    number that it names is as high as it says.
+    ``sizes`` bounds sizes, by name: from above by a number, on both sides by a pair, and never
+    beyond the bounds of the run, which hold for missing sizes, or 0. ``until`` ends the stage
+    early: after an evaluation in which every number that it names is as high as it says.
     """
 
     n_rounds: int
@@ -91,7 +91,7 @@ class Stage:
 
         Args:
             size: its name.
-            low, high: the run's own bounds.
+            low, high: bounds of the run.
 
         >>> stage = Stage(20, 500, {"n_states": 4, "n_actions": (3, 3)})
         >>> stage.bounds("n_states", 2, 8), stage.bounds("n_actions", 2, 4), stage.bounds("n_experts", 2, 8)
@@ -102,7 +102,9 @@ class Stage:
         return min(max(smallest, low), high), min(largest, high)
 
     def mastered(self, evaluation: Mapping[str, float]) -> bool:
-        """Return whether an evaluation reaches what ends the stage early; never where nothing does."""
+        """Return whether an evaluation reaches what ends the stage early; False if the stage names
+        no such number.
+        """
         for name in self.until:
             require_known("number that a stage waits for", name, evaluation)
         if not self.until:
@@ -110,7 +112,7 @@ class Stage:
         return all(evaluation[name] >= threshold for name, threshold in self.until.items())
 
     def check(self, index: int, run_sizes: Mapping[str, Sequence[int]]) -> None:
-        """Refuse a stage without batches, or whose sizes are not those of its run.
+        """Refuse a stage without batches, or with sizes that are not those of its run.
 
         Args:
             index: of the stage in the curriculum.
@@ -143,31 +145,39 @@ class TrainingConfig:
     """A training run; see the presets for values.
 
     Attributes:
-        d_model to init_std: the model (:class:`~interp.model.config.LatentTransformerConfig`); where ``machine`` is
-            given, nothing of these counts.
-        anneal_latents: two batch numbers (first, last) of a run whose latents are replaced. The recurrence is
-            ``m <- a m + h``: a is 1 up to the first batch, falls linearly to 0 at the last, and stays 0. Empty replaces
-            from the first batch on.
-        machine: a machine of your own that is trained in place of a transformer: the name of its registered
-            "builder" and the "arguments" that it is given; empty for a transformer.
-        sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
-        start: what sets the weights before the first step: one of the starts of the task's goal, or a trained model
-            (its name or checkpoint folder) that the run goes on from; as they were drawn when empty.
+        d_model to init_std: the model (:class:`~interp.model.config.LatentTransformerConfig`);
+            these are ignored with a ``machine``.
+        anneal_latents: two batch numbers (first, last) of a run that replaces latents. The
+            recurrence is ``m <- a m + h``: a is 1 up to the first batch, falls linearly to 0 at the
+            last, and stays 0. Empty replaces from the first batch on.
+        machine: a registered machine that is trained in place of a transformer: the name of its
+            "builder" and its "arguments"; empty for a transformer.
+        sizes: name of each of the task's sizes to its smallest and largest; the task's default for
+            missing ones.
+        start: what sets the weights before the first step: one of the starts of the task's goal, or
+            a trained model (its name or checkpoint folder) that the run goes on from; as they were
+            drawn when empty.
         targets: which of the goal's targets are learned; its first when empty.
-        regimes: episodes are drawn from these regimes in turn, a batch each; the sampler's default when empty.
-        dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed data set.
-        commit: where rounds hold a choice, it is the model's "own" or the recorded "target".
+        regimes: episodes are drawn from these regimes in turn, a batch each; the sampler's default
+            when empty.
+        dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed
+            data set.
+        commit: where rounds hold a choice, it is the model's ("own") or the recorded one
+            ("target").
         stages: the curriculum.
         mix: probability that a batch has the length of an earlier stage.
         batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation by AdamW.
-        decay: how the rates reach zero after the warm-up: "cosine", or "linear" in the second half of the run.
-        muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves all to AdamW, as do
-            machines that are no transformers.
-        window: truncated backpropagation: after every this many rounds the latents are detached; 0 never detaches.
-        step_each: an optimizer step is made after each "window", or after each "batch" with the mean gradient of its
-            rounds.
-        epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
-            row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
+        decay: how the rates reach zero after the warm-up: "cosine", or "linear" in the second half
+            of the run.
+        muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves
+            all to AdamW, as do machines that are no transformers.
+        window: truncated backpropagation: after every this many rounds the latents are detached; 0
+            never detaches.
+        step_each: an optimizer step is made after each "window", or after each "batch" with the
+            mean gradient of its rounds.
+        epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of
+            ``patience`` epochs in a row brought no gain of ``min_gain``, from
+            ``patience_from_stage`` on; patience 0 never stops early.
         precision: "bfloat16" runs the forward pass under autocast; "auto" takes bfloat16 where the
             machine reports units for it, records it and why (:mod:`interp.training.trainer`).
         eval_every, checkpoint_every: in batches.
@@ -379,7 +389,9 @@ def _require_fields(values: Mapping[str, Any]) -> None:
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
-    """Return ``config`` with fields replaced, of the sizes those given; other fields and types are refused."""
+    """Return ``config`` with fields replaced, and of the sizes only those in ``values``; refuse
+    unknown fields and types.
+    """
     _require_fields(values)
     task = values.get("task", config.task)
     require(

@@ -1,4 +1,5 @@
-"""What a task asks of training: the distribution to learn, the sizes of batches, the numbers to watch, the presets.
+"""What a task defines for training: the distribution to learn, the sizes of batches, the numbers to
+watch, the presets.
 
 A task's record names it (``training``); only ``targets`` is needed::
 
@@ -9,8 +10,9 @@ A task's record names it (``training``); only ``targets`` is needed::
     >>> sorted(goal.presets), goal.floor
     (['laptop', 'laptop-replaced', 'laptop-wide', 'paper'], 'the Bayes predictor')
 
-The loss is the mean cross-entropy from the targets. Its floor is their entropy where nothing better is known; a task
-whose optimum lies higher (labels cannot be known) gives ``evaluate``, whose ``excess`` is above that optimum.
+The loss is the mean cross-entropy from the targets. Its floor is their entropy where no better one
+is known. A task with a higher optimum (labels cannot be known) gives ``evaluate``, which measures
+``excess`` from that optimum.
 """
 
 from __future__ import annotations
@@ -40,16 +42,18 @@ class TrainingGoal:
     """What models of a task are trained on.
 
     Attributes:
-        targets: episodes to the distribution to learn, Float[episode, round, outcome]; to the number itself,
-            Float[episode, round, 1], where the layout predicts a real one.
-        other_targets: further distributions that a run may learn instead, by name (a run's ``targets``): what is
-            watched stays the same, so that learning curves can be compared.
+        targets: episodes to the distribution to learn, Float[episode, round, outcome]; to the
+            number itself, Float[episode, round, 1], where the layout predicts a real one.
+        other_targets: further distributions that a run may learn instead, by name (a run's
+            ``targets``): what is watched stays the same, so that learning curves can be compared.
         presets: training runs by name.
-        drawn: names of the sizes in the order in which they are drawn for a batch; the record's order when empty.
-        held_out: bounds to the sizes that each held-out batch fixes, the others being drawn; when None, one batch of
-            the largest sizes.
-        evaluate: (predictions, episodes) to the numbers that training watches, ``excess`` among them; cross-entropy
-            and its excess over the targets' entropy when None (of a real number the layout's loss, as both).
+        drawn: names of the sizes in the order in which they are drawn for a batch; the record's
+            order when empty.
+        held_out: bounds to the sizes that each evaluation batch fixes, the rest being drawn; when
+            None, one batch of the largest sizes.
+        evaluate: (predictions, episodes) to the numbers that training watches, ``excess`` among
+            them; cross-entropy and its excess over the targets' entropy when None (of a real number
+            the layout's loss, as both).
         starts: ways to set the weights before the first step, by name; a run names one (``start``).
         floor: what ``excess`` is measured from, for sentences.
         learns: what was learned, for a model's description ("trained on ...").
@@ -70,7 +74,7 @@ class TrainingGoal:
     limits: tuple[str, ...] = ()
 
     def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
-        """The targets that a run names; ``targets`` where it names none."""
+        """Return the targets that a run names; ``targets`` where it names none."""
         if not name:
             return self.targets
         require_known("targets", name, self.other_targets)
@@ -78,7 +82,7 @@ class TrainingGoal:
 
 
 def goal_of(task: Task) -> TrainingGoal:
-    """What ``task`` asks of training; a task that names no goal is refused."""
+    """Return the training goal of a task; refuse a task that names none."""
     if task.training is None:
         raise InputError(
             f"task {task.key!r} cannot be trained: its record names no goal; give it training=..."
@@ -87,7 +91,7 @@ def goal_of(task: Task) -> TrainingGoal:
 
 
 def preset(task: str, name: str) -> TrainingConfig:
-    """The preset ``name`` of a task, such as ("experts", "laptop")."""
+    """Return the preset ``name`` of a task, such as ("experts", "laptop")."""
     trained = {known.key: goal_of(known) for known in every() if known.training is not None}
     require_known("task to train", task, trained)
     require_known(f"preset of {task!r}", name, trained[task].presets)
@@ -95,7 +99,7 @@ def preset(task: str, name: str) -> TrainingConfig:
 
 
 def presets() -> str:
-    """Every task that can be trained with the names of its presets, a line each."""
+    """List every task that can be trained with the names of its presets, a line each."""
     trained = [task for task in every() if task.training is not None]
     return "\n".join(
         f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained

@@ -1,7 +1,8 @@
-"""Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; size of a step as in Liu et al. 2025).
+"""Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; size of a step as in Liu
+et al. 2025).
 
-``torch.optim.Muon`` takes 2-D parameters only; attention weights here are stacks of matrices, one per head, and each
-matrix of a stack is orthogonalised on its own.
+``torch.optim.Muon`` takes 2-D parameters only; attention weights here are stacks of matrices, one
+per head, and each matrix of a stack is orthogonalised separately.
 """
 
 from __future__ import annotations

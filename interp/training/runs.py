@@ -1,13 +1,15 @@
-"""The folders of training runs: the state of one in one file, its metrics, and the learning curves of several.
+"""The folders of training runs: the state of one in one file, its metrics, and the learning curves
+of several.
 
-The state is safetensors: every weight, every optimizer moment, and as metadata the configuration, where the run stands
-and a SHA-256 over all of it. It is written by one rename and read strictly: a state that was cut short, edited, or
-lacks a moment is refused, since training on from it would be another run without a sign of it.
+The state is safetensors: every weight, every optimizer moment, and as metadata the configuration,
+where the run stands and a SHA-256 over all of it. It is written by one rename and read strictly: a
+state that was cut short, edited, or lacks a moment is refused, since training on from it would be
+another run without a sign of it.
 
-Learning curves show what one changed setting costs, with its spread over seeds: runs are grouped by the settings in
-which they differ, the seed apart, and a row is one evaluation of one run on its own held-out episodes. NOT evidence of
-what a setting could reach with more steps or another learning rate: curves end where the runs ended, and settings were
-not tuned one by one.
+Learning curves show what one changed setting costs, with its spread over seeds: runs are grouped by
+the settings in which they differ, without the seed, and a row is one evaluation of one run on its
+evaluation episodes. NOT evidence of what a setting could reach with more steps or another learning
+rate: curves end where the runs ended, and settings were not tuned one by one.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class RunState:
     tensors: dict[str, Tensor]
 
     def load_weights(self, model: torch.nn.Module) -> None:
-        """Copy the weights into ``model``; one that is missing, or of another shape, is refused."""
+        """Load the weights into ``model``; refuse one that is missing, or of another shape."""
         with torch.no_grad():
             for key, parameter in model.named_parameters():
                 parameter.copy_(self._tensor(f"model.{key}", parameter))
@@ -84,7 +86,12 @@ class RunState:
                 buffer.copy_(self._tensor(f"buffer.{key}", buffer))
 
     def load_moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
-        """Give AdamW, and Muon where there is one, what they stored of every parameter, as strictly."""
+        """Load what AdamW, and Muon where there is one, stored of every parameter, as strictly.
+
+        Args:
+            model: has the parameters.
+            optimizers: AdamW, and Muon where there is one.
+        """
         for key, parameter in model.named_parameters():
             for optimizer, entries in zip(optimizers, _MOMENTS, strict=False):
                 names = [f"{entry}.{key}" for entry in entries]
@@ -140,7 +147,9 @@ def write_state(
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return what a machine stores beside its parameters; those of a transformer never change."""
+    """Return what a machine stores in addition to its parameters; empty for a transformer, which
+    changes no buffer.
+    """
     if isinstance(model, HookedLatentTransformer):
         return {}
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -163,7 +172,7 @@ def make_model(config: TrainingConfig, name: str) -> Any:
 
 
 def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
-    """Refuse a run whose rounds are of sizes that its machine does not read."""
+    """Refuse a run with rounds of sizes that its machine does not read."""
     sizes = machine.layout.to_dict()
     for size, (smallest, largest) in config.sizes.items():
         fixed = (sizes.get(size, smallest), sizes.get(size, largest))
@@ -176,7 +185,9 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
 
 
 def keep_state(folder: Path, step: int) -> None:
-    """Keep the newest state of a run, which is of ``step``, beside those that follow."""
+    """Write a copy of the newest state of a run, that of ``step``, which later states do not
+    replace.
+    """
     write_atomic(
         folder / KEPT_FOLDER / f"{step:08d}.safetensors",
         lambda path: shutil.copyfile(folder / STATE_FILE, path),
@@ -184,7 +195,9 @@ def keep_state(folder: Path, step: int) -> None:
 
 
 def kept(folder: str | Path) -> dict[int, Path]:
-    """Return the states that a run kept, by their step: those in its folder ``kept``, or in ``folder`` itself."""
+    """Return the stored states of a run, by their step: those in its folder ``kept``, or in
+    ``folder`` itself.
+    """
     folder = Path(folder)
     places = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
     by_step = {}
@@ -223,7 +236,7 @@ def read_state(path: Path) -> RunState | None:
 
 
 def cut_metrics(folder: Path, step: int) -> None:
-    """Drop metrics of steps after ``step``, where the state stands: they will be made again."""
+    """Remove metrics of steps after ``step``, that of the state: they will be made again."""
     path = folder / METRICS_FILE
     if not path.is_file():
         return
@@ -263,7 +276,7 @@ class TrainedRun:
         stage: of the curriculum, from 0; the number of stages when all are over, early or not.
         evaluation: the newest numbers on held-out episodes; ``excess`` above the floor among them.
         metrics: one row per batch that was written to the run's metrics.
-        about: the run's own record: versions and git revision it started with.
+        about: the record of the run: versions and git revision it started with.
     """
 
     model: Machine
@@ -283,9 +296,11 @@ class TrainedRun:
 
 @checked
 def load_run(folder: str | Path, name: str) -> TrainedRun:
-    """Read the run in ``folder``, which may still be going on, without changing it; its model is called ``name``.
+    """Read the run in ``folder``, which may still be going on, without changing it; its model is
+    called ``name``.
 
-    In place of a folder, the file of a state that was kept (:func:`kept`) is the run as it was at that step.
+    In place of a folder, the file of a stored state (:func:`kept`) is the run as it was at that
+    step.
     """
     place = Path(folder)
     folder = place if place.is_dir() else place.parent
@@ -317,12 +332,14 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
 
 
 def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
-    """Collect every evaluation of several runs of one task, finished or not, such as output/training/NAME.
+    """Read every evaluation of several runs of one task, finished or not, such as
+    output/training/NAME.
 
     Returns:
-        tidy: ``setting`` (what tells the groups apart, such as "latent_update=add"; where runs differ in several
-        settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and the evaluation's columns:
-        ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
+        tidy: ``setting`` (in which groups differ, such as "latent_update=add"; where runs differ in
+            several
+        settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and the
+        evaluation's columns: ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
     """
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
@@ -349,7 +366,9 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
 
 
 def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
-    """Return what tells each run from the others: its settings, or of several those that most do not have."""
+    """Return what distinguishes each run: its settings, or of several those that most runs do not
+    have.
+    """
     settings = [{"machine": {}, **asdict(run.config), "seed": None} for run in runs]
     first = settings[0]
     differing = [name for name in first if any(values[name] != first[name] for values in settings)]
@@ -368,7 +387,8 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
 
 
 def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
-    """Mean, lowest and highest ``excess`` over the seeds of a setting at each step that all its seeds reached.
+    """Compute mean, lowest and highest ``excess`` over the seeds of a setting at each step that all
+    its seeds reached.
 
     >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
     >>> over_seeds(frame).to_dict("records")
@@ -382,7 +402,9 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def shipped_curves(source: str) -> pd.DataFrame | None:
-    """Read the curves beside a checkpoint, by its name or path; None where there are none."""
+    """Read the curves in the folder of a checkpoint, by its name or path; None where there are
+    none.
+    """
     for folder in (SHIPPED / source, Path(source)):
         if (folder / LEARNING_FILE).is_file():
             return pd.read_csv(folder / LEARNING_FILE)

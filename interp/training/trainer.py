@@ -64,16 +64,18 @@ def train(
     """Train, or go on training, in ``folder``.
 
     Args:
-        config: what to train; when ``folder`` holds a run already, it must be the same configuration.
+        config: what to train; when ``folder`` holds a run already, it must be the same
+            configuration.
         folder: where the run is written.
         name: the trained model's name.
-        machine: what to train in place of the configuration's transformer: a name that ``interp.register_machine``
-            was given, or a machine that ``interp.load`` built. Its weights are drawn anew from the run's seed; to go
-            on from weights that are trained, give the configuration their checkpoint (``start``).
+        machine: what to train in place of the configuration's transformer: a registered name
+            (``interp.register_machine``), or a machine that ``interp.load`` built. Its weights are
+            drawn anew from the run's seed; to go on from weights that are trained, give the
+            configuration their checkpoint (``start``).
         n_processes: the number of processes that must really be running (torchrun starts them).
         device: "cpu", "cuda" or "mps"; "auto" is the accelerator of this machine where it has one.
-        keep_every: keep the state of every so many steps in ``folder/kept``, which :func:`interp.training.runs.kept`
-            lists; 0 keeps none.
+        keep_every: store the state of every so many steps in ``folder/kept``, which
+            :func:`interp.training.runs.kept` lists; 0 stores none.
         stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
 
     Returns:
@@ -104,7 +106,9 @@ def train(
 
 
 def _start_accelerator(device: str, n_processes: int) -> Accelerator:
-    """Start accelerate, and refuse a device or a number of processes that it does not have."""
+    """Make accelerate's accelerator; refuse a device or a number of processes that it does not
+    have.
+    """
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     # Where rounds have no payloads, the payload embedding gets no gradient.
@@ -361,7 +365,9 @@ class TrainingLoop:
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Return loss and excess over the floor on held-out episodes, with the recurrence reached so far."""
+        """Return loss and excess over the floor on evaluation episodes, with the recurrence reached
+        so far.
+        """
         self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)
 

@@ -1,11 +1,12 @@
-"""Choosing among arms: all that is particular to this task, whose material is recorded choices and simulated players.
+"""Choosing among arms: all that is specific to this task, with recorded choices and simulated
+players as data.
 
     >>> from interp.tasks import bandit
     >>> episodes = bandit.sample(n_episodes=2, n_rounds=5, n_arms=2, regime="reversal", seed=0)
     >>> episodes.choices.shape, episodes.rewards.shape
     ((2, 5), (2, 5))
 
-:func:`read` takes the long table of the field, a row a trial. No picture (``reports``) lives here.
+:func:`read` takes the long table of the field, a row a trial. Pictures are in ``reports``.
 """
 
 from pathlib import Path

@@ -1,15 +1,19 @@
-"""The algorithms of choosing among arms as causal models of one round, and the families that comparison fits.
+"""The algorithms of choosing among arms as causal models of one round, and the families that
+comparison fits.
 
-Rescorla-Wagner, which is Q-learning without a next state, by its rate and inverse temperature ``beta``::
+Rescorla-Wagner, which is Q-learning without a next state, by its rate and inverse temperature
+``beta``::
 
     P = softmax(beta V)      error = payoff - V_chosen      V_chosen <- V_chosen + rate error      (V = 0 at first)
 
-The softmax runs over the arms that are on offer in the round. Its extensions have one rate for errors above 0 and
-another below, forget the arms that were not chosen, or repeat the last choice. Rivals: the choice kernel, a habit
-that no payoff moves; win-stay lose-shift; the counts of a Bayesian with a Beta(1, 1) prior, who adds a bonus for
-what is uncertain (UCB) or draws from the posterior (Thompson); a fixed bias.
+The softmax runs over the arms that are on offer in the round. Its extensions have one rate for
+errors above 0 and another below, forget the arms that were not chosen, or repeat the last choice.
+Rivals: the choice kernel, a habit that no payoff moves; win-stay lose-shift; the counts of a
+Bayesian with a Beta(1, 1) prior, who adds a bonus for what is uncertain (UCB) or draws from the
+posterior (Thompson); a fixed bias.
 
-A payoff above 0 is a win. A family with an inverse temperature, or with probabilities of its own, needs no further one.
+A payoff above 0 is a win. A family with an inverse temperature, or with probabilities as
+parameters, needs no further one.
 """
 
 from __future__ import annotations
@@ -123,7 +127,7 @@ def _learner(
         gain: rate for errors above 0.
         loss: rate for errors below 0.
         forgets: the share by which the values of arms that were not chosen fall.
-        stays: what the last choice adds to its own log-odds; no such memory when None.
+        stays: what the last choice adds to its log-odds; no such memory when None.
     """
     beta = parameters["inverse_temperature"]
 
@@ -156,7 +160,13 @@ def rescorla_wagner(rate: float = 0.3, inverse_temperature: float = 5.0) -> Algo
 
 
 def _two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
-    """Return Rescorla-Wagner with a rate for errors above 0, ``gain``, and one for those below, ``loss``."""
+    """Return Rescorla-Wagner with two learning rates.
+
+    Args:
+        gain: rate for errors above 0.
+        loss: rate for errors below 0.
+        inverse_temperature: of the choice.
+    """
     parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
     return _learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
 
@@ -164,7 +174,13 @@ def _two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float 
 def _forgetting(
     rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0
 ) -> Algorithm:
-    """Return Rescorla-Wagner whose values of arms that were not chosen fall to 0 by a share ``forgets`` a round."""
+    """Return Rescorla-Wagner in which the values of arms that were not chosen fall to 0.
+
+    Args:
+        rate: learning rate.
+        forgets: share by which they fall in a round.
+        inverse_temperature: of the choice.
+    """
     parameters = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that forgets"
     return _learner("forgetting", name, parameters, rate, rate, forgets=forgets)
@@ -174,7 +190,13 @@ def _forgetting(
 def perseveration(
     rate: float = 0.3, stays: float = 1.0, inverse_temperature: float = 5.0
 ) -> Algorithm:
-    """Return Rescorla-Wagner that repeats: the last choice has ``stays`` nats more log-odds, or less if negative."""
+    """Return Rescorla-Wagner that repeats its last choice.
+
+    Args:
+        rate: learning rate.
+        stays: additional log-odds of the last choice, in nats; it may be negative.
+        inverse_temperature: of the choice.
+    """
     parameters = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that repeats"
     return _learner("perseveration", name, parameters, rate, rate, stays=stays)
@@ -198,13 +220,15 @@ def choice_kernel(rate: float = 0.3, inverse_temperature: float = 3.0) -> Algori
 
 
 def _win(v: Values) -> _Array:
-    """Return whether the choice paid more than nothing."""
+    """Return 1 where the choice paid more than 0, and 0 elsewhere."""
     return (v["payoff"] > 0).astype(np.float64)
 
 
 @checked
 def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
-    """Return win-stay lose-shift: the last choice again with probability ``stays`` after a win, else 1 - ``shifts``."""
+    """Return win-stay lose-shift: the last choice again with probability ``stays`` after a win, 1 -
+    ``shifts`` after a loss.
+    """
     number("stays", stays, *_CHANCE)
 
     def logits(v: Values) -> _Array:
@@ -230,7 +254,7 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
 def _bayes(
     key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0
 ) -> Algorithm:
-    """Make a Bayesian with a Beta(1, 1) prior, whose counts fade.
+    """Make a Bayesian with a Beta(1, 1) prior and fading counts.
 
     Args:
         key: of the algorithm.
@@ -300,7 +324,9 @@ def bayes_thompson(keeps: float = 1.0) -> Algorithm:
 
 @checked
 def fixed_bias(first: float = 0.5) -> Algorithm:
-    """Return a bias: the first arm with probability ``first``, the others evenly, whatever happened before."""
+    """Return a bias: the first arm with probability ``first``, the remaining ones evenly, whatever
+    happened before.
+    """
 
     def logits(v: Values) -> _Array:
         shape = v["pulled"].shape

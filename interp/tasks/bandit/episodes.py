@@ -1,7 +1,9 @@
-"""Choices among arms: the episodes, their sampler, the long table that the field uses, and corruptions.
+"""Choices among arms: the episodes, their sampler, the long table that the field uses, and
+corruptions.
 
-Each round the player chooses an arm and is told what it paid. A model predicts the *choice*: what was recorded of
-people, animals or machines is the material, and a simulated player, an algorithm at its parameters, draws more of it.
+Each round the player chooses an arm and sees what it paid. A model predicts the *choice*: what was
+recorded of people, animals or machines is the material, and a simulated player, an algorithm at its
+parameters, draws more of it.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ class BanditEpisodes(BaseEpisodes):
         choices: the arm chosen, counted from 0, ``[episode, round]``.
         rewards: what it paid, ``[episode, round]``.
         n_arms: how many arms there are; where it is 0, as many as were chosen, and 2 at least.
-        arms: what each arm is called in the data that it was read from; ``scale``: what 1 of a reward is there.
-        offers: the arms that could be chosen, in the order in which they were shown, ``[episode, round, slot]``; -1 in
-            an empty slot. None where every arm could be.
-        forced: True where the player could not choose, ``[episode, round]``: such a round is learned from and not
-            scored. None where it always could.
-        unpaid: True where a choice is known and its reward is not, ``[episode, round]``: such a round is ``missing``,
-            so that nothing is learned from it, and its choice is scored. None where there are none.
+        arms: what each arm is called in the data that it was read from; ``scale``: what 1 of a
+            reward is there.
+        offers: the arms that could be chosen, in the order in which they were shown, ``[episode,
+            round, slot]``; -1 in an empty slot. None where every arm could be.
+        forced: True where the player could not choose, ``[episode, round]``: such a round is
+            learned from and not scored. None where it always could.
+        unpaid: True where a choice is known and its reward is not, ``[episode, round]``: such a
+            round is ``missing``, so that no algorithm learns from it, and its choice is scored.
+            None where there are none.
     """
 
     task: ClassVar[str] = "bandit"
@@ -123,7 +127,12 @@ class BanditEpisodes(BaseEpisodes):
 
 
 def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
-    """Refuse episodes of which an algorithm's variables do not fit into memory: four numbers for each arm, or more."""
+    """Refuse episodes if an algorithm's variables do not fit into memory: four numbers for each
+    arm, or more.
+
+    Args:
+        n_episodes, n_rounds, n_arms: sizes.
+    """
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds with {n_arms} arms",
         32.0 * n_episodes * n_rounds * n_arms,
@@ -172,7 +181,8 @@ def sample(
 ) -> BanditEpisodes:
     """Draw episodes in which a player chooses.
 
-    What the arms would pay has a random stream of its own: two players with one seed play the same arms.
+    What the arms would pay has a separate random stream: two players with one seed play the same
+    arms.
 
     Args:
         n_episodes, n_rounds, n_arms: sizes.
@@ -234,7 +244,13 @@ def _draw_chances(
 
 
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
-    """Draw episodes of every regime, by its name: on them algorithms predict differently."""
+    """Draw episodes of every regime, by its name: on them algorithms predict differently.
+
+    Args:
+        n_episodes: of each regime.
+        n_rounds, n_arms: sizes.
+        seed: seed of the draws.
+    """
     return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
 
 

@@ -18,8 +18,8 @@ from interp.tasks.sized_round import SizedRound
 class BanditRound(SizedRound):
     """A round of choosing among arms: ``<w> <z> cue choice? | choice reward w?``.
 
-    The model predicts what the player chooses, and is told the choice and its reward, which is a payload. The
-    vocabulary serves the range of sizes; just ``n_arms`` when it is None.
+    The model predicts what the player chooses, and then reads the choice and its reward, which is a
+    payload. The vocabulary serves the range of sizes; only ``n_arms`` when it is None.
     """
 
     n_arms: int = 2
@@ -61,7 +61,7 @@ def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tens
 
     Args:
         predictions: of each arm, ``[*batch, episode, round, arm]``.
-        episodes: whose choices they are about.
+        episodes: have the choices.
         rounds: those that were predicted.
     """
     choices = torch.from_numpy(episodes.choices[:, rounds])

@@ -88,10 +88,11 @@ def read_choices(
 
 
 class _Rounds:
-    """Arrays ``[session, round]`` of a table, whose missing rounds hold what the first paid round of the session has.
+    """Arrays ``[session, round]`` of a table; missing rounds hold what the first paid round of the
+    session has.
 
     Attributes:
-        missing: where nothing can be learned: there is no choice, or no reward.
+        missing: rounds without a choice or without a reward, from which algorithms do not learn.
         unpaid: where there is a choice and no reward.
     """
 
@@ -151,7 +152,9 @@ def _offered_labels(
 def _members(
     table: TrialTable, pair: str, choices: pd.Series, sides: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the options of a pair: its parts (A-B), its letters or digits (AB, 12), else what was chosen in it."""
+    """Return the options of a pair: its parts (A-B), its letters or digits (AB, 12), or what was
+    chosen in it.
+    """
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)
     for candidate in (parts, tuple(pair)):
@@ -209,8 +212,8 @@ def _slot_by_side(
 ) -> dict[str, int] | None:
     """Return which column of options each label of a choice names; None where that cannot be known.
 
-    A label that stands in a column's name, or begins a word that sets the name apart, means that column; as many
-    numbers as there are columns mean them in order.
+    A label that stands in a column's name, or begins a word that only this name has, means that
+    column; as many numbers as there are columns mean them in order.
     """
     if sides:
         slots = {str(side): i for i, side in enumerate(sides)}
@@ -232,7 +235,9 @@ def _slot_by_side(
 
 
 def _slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """Return the column that each label names, by a word that sets the column's name apart or its first letter."""
+    """Return the column that each label names, by a word that only this column's name has, or the
+    first letter of that word.
+    """
     words = [set(re.findall(r"[a-z]+|\d+", name.lower())) for name in names]
     shared = set.intersection(*words)
     by_name: dict[str, int] = {}
@@ -277,7 +282,9 @@ _OFFER_WORDS = frozenset(
 
 
 def _refuse_zero_code(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
-    """Refuse a choice 0 beside 1, 2, ... that is rare and always pays the same: it may be a missed trial."""
+    """Refuse a choice 0 among 1, 2, ... that is rare and always pays the same: it may be a missed
+    trial.
+    """
     if NONE in table.options.codes or "options" in table.columns:
         return
     is_zero = labels == "0"

@@ -40,7 +40,9 @@ def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
 
 
 def _held_out(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping[str, int], ...]:
-    """Return a held-out batch for each number of actions; its number of states is drawn."""
+    """Return the sizes of an evaluation batch for each number of actions; its number of states is
+    drawn.
+    """
     fewest, most_actions = bounds["n_actions"]
     return tuple({"n_actions": n} for n in range(fewest, most_actions + 1))
 

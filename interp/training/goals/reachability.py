@@ -1,22 +1,26 @@
 """What models of reachability are trained on: the nodes reached and the answer, round by round.
 
-A round's target is the distribution of breadth-first search with a ``spread`` of 0.6: .4 of it lies on the candidate
-that is reached, .6 evenly on all nodes reached. The first round has an empty latent and asks for nothing. Two other
-targets ask for less: "answers", the candidate alone in every round, and "final answers", the candidate in the last.
+A round's target is the distribution of breadth-first search with a ``spread`` of 0.6: .4 of it lies
+on the candidate that is reached, .6 evenly on all nodes reached. The first round has an empty
+latent and no target. Two other targets contain less: "answers", the candidate alone in every round,
+and "final answers", the candidate in the last.
 
 A stage of the curriculum lasts until targets at its depth are answered, at most as long as it says.
 
-What weights start from decides whether anything is learned in minutes; all of it is trained on. Four properties can be
-given, each with those before it:
+The start of the weights decides whether a model learns in minutes; all weights are then trained.
+Four properties can be chosen, each with those before it:
 
-- *matching*: heads look for what resembles their own and copy it (``W_K = W_Q``, ``W_O`` in proportion to ``W_V^T``);
-  latents are written, and nodes read out, as tokens are embedded; MLPs start small;
+- *matching*: heads look for content that resembles that of the query and copy it (``W_K = W_Q``,
+  ``W_O`` in proportion to ``W_V^T``); latents are written, and nodes read out, as tokens are
+  embedded; MLPs start small;
 - *factored*: the position code of ``s_7`` is one of edge 7 plus one of the role s;
-- *apart*: tokens and positions have halves of the residual stream, and half of the heads matches each;
-- *bound*: names are orthogonal where heads read them, and heads that match by place write what they copy beside the
-  names, so that an edge's end holds its two nodes apart.
+- *apart*: tokens and positions have halves of the residual stream, and half of the heads matches
+  each;
+- *bound*: names are orthogonal where heads read them, and heads that match by place write what they
+  copy into separate dimensions, so that an edge's end holds its two nodes separately.
 
-Learning curves of them all are beside the shipped model (``interp/checkpoints/reachability-learned/learning.csv``).
+Learning curves of them all are in the folder of the shipped model
+(``interp/checkpoints/reachability-learned/learning.csv``).
 """
 
 from __future__ import annotations
@@ -48,9 +52,9 @@ def _targets(
 
     Args:
         episodes: of reachability.
-        spread: share of the target on all nodes reached; without any these are the candidates alone: the one that is
-            reached, halves where both or none are.
-        first: the first round that asks for something; earlier ones have zeros, which weigh nothing.
+        spread: share of the target on all nodes reached; without any these are the candidates
+            alone: the one that is reached, halves where both or none are.
+        first: the first round with a target; earlier ones have zeros, which add no loss.
     """
     targets: NDArray[Any] = breadth_first(spread).run(episodes)["prediction"].copy()
     targets[:, :first] = 0.0
@@ -99,13 +103,15 @@ _Start = Callable[[HookedLatentTransformer], None]
 
 
 def _copy_what_matches(attn: Attention) -> None:
-    """Let the heads match what resembles their own, and write what they read."""
+    """Set the heads to match content that resembles the query's, and to write what they read."""
     attn.W_K.copy_(attn.W_Q)
     attn.W_O.copy_(_COPIED * attn.W_V.transpose(-1, -2))
 
 
 def _start_matching(model: HookedLatentTransformer) -> None:
-    """Let heads match and copy; the MLPs start small, so that they do not drown what was copied."""
+    """Set heads to match and copy; the MLPs start small, so that they do not drown what was
+    copied.
+    """
     for block in model.blocks:
         for head in (*block.attn.W_Q, *block.attn.W_V):
             nn.init.orthogonal_(head)
@@ -150,7 +156,8 @@ def _start_factored(model: HookedLatentTransformer) -> None:
 
 
 def _start_apart(model: HookedLatentTransformer) -> None:
-    """Put tokens and positions in halves of the residual stream: half of the heads match by place, half by content.
+    """Split the residual stream in halves for tokens and positions: half of the heads match by
+    place, half by content.
 
     All heads copy content, and content is what the latent is written.
     """
@@ -176,16 +183,20 @@ def _start_apart(model: HookedLatentTransformer) -> None:
 
 
 def _leave_empty(table: Tensor, columns: slice) -> None:
-    """Clear half of a table's columns; the others grow, so that its vectors have the same length."""
+    """Set half of a table's columns to zero; the rest grows, so that its vectors have the same
+    length.
+    """
     table[:, columns] = 0.0
     table.mul_(2**0.5)
 
 
 def _start_bound(model: HookedLatentTransformer) -> None:
-    """Do as :func:`_start_apart`, with orthogonal names, and beside them a place of their own for copies by place.
+    """Apply :func:`_start_apart`, with orthogonal names, and separate dimensions for copies by
+    place.
 
-    Of ``d_head`` dimensions each: names, copies. Heads that match by content look for both in both; whether an edge
-    is found by its own node or by the one that it was bound to is left to training.
+    Of ``d_head`` dimensions each: names, copies. Heads that match by content look for both in both;
+    training decides whether an edge
+    is found by its node or by the one that it was bound to.
     """
     d_head = model.config.d_head
     half = model.config.d_model // 2
