@@ -314,7 +314,8 @@ _Builder = Callable[[], KnownMachine]
 
 
 def builders() -> dict[str, _Builder]:
-    """Return what builds every subject, by name: cheap, and the same each time.
+    """Return the builders of all subjects by name; making them is cheap, and they build the same
+    each time.
 
     >>> len(builders()), list(builders())[:2]
     (55, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
@@ -405,7 +406,9 @@ def run(
 
 
 def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder]:
-    """Return the builders of these subjects; of all, or those of a quick run, where none is named."""
+    """Return the builders of these subjects; without names all builders, or those of a quick
+    run.
+    """
     known = builders()
     for name in names:
         require_known("subject", name, known, limit=60)

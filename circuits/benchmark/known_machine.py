@@ -245,9 +245,10 @@ def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension
 
 
 def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """Return the model in a random orthogonal basis of its residual stream: what reads or writes it is turned.
+    """Return the model in a random orthogonal basis of its residual stream; all weights that read
+    or write it are rotated.
 
-    Predictions are the same but for rounding; hard attention that rests on exact ties could lose them.
+    Predictions are equal up to rounding; hard attention that rests on exact ties could lose them.
     """
     return moved(model, _rotation(model, seed), "rotated", f"rotated, seed {seed}")
 

@@ -274,11 +274,13 @@ class Material:
         return cases[0] if cases else None
 
     def scorer(self, case: Case, ablation: str, purpose: str = "") -> CircuitScorer:
-        """Make what measures circuits of a case; what it has run for another purpose is run, and charged, again.
+        """Make a scorer of circuits of a case. Runs for different purposes are separate, and
+        charged separately.
 
         Args:
+            case: a corruption with its metric and round.
             ablation: what cut edges carry.
-            purpose: names who asks.
+            purpose: a name for what it is used for.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))

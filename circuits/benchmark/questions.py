@@ -96,7 +96,9 @@ def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
-    """Return every node that has weights, and the kind that matters most of the edges that leave it, "" where none."""
+    """Return every node that has weights, with the most important kind among its outgoing edges; ""
+    if it has none.
+    """
     if subject.edges is None:
         return {}
     kinds: dict[Hashable, str] = {source: "" for source, _ in material.edge_names}

@@ -310,12 +310,20 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
 def _measure_left(
     predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int
 ) -> tuple[Interval, str]:
-    """Measure what small changes of the algorithm's update leave of what it misses.
+    """Measure the share of the algorithm's error that remains after small changes of its update.
 
-    To first order, in standard deviations of an outcome; fitted on the episodes that families are fitted on.
+    Changes are to first order, in standard deviations of an outcome. They are fitted on the same
+    episodes as families.
+
+    Args:
+        predict: the model's predictions.
+        algorithm: what explains them best.
+        sets: by name, (episodes to fit on, episodes to score on).
+        seed: seed of the bootstrap.
 
     Returns:
-        The share that all changes together leave, and the change that leaves least by itself, with its share.
+        The share that all changes together leave, and the change that leaves least by itself, with
+        its share.
     """
     fitted_on = [pair[0] for pair in sets.values()]
     scored_on = [pair[1] for pair in sets.values()]

@@ -337,7 +337,9 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
 
 
 def is_hard(target: Participant) -> bool:
-    """Return whether the predictions of a machine with an exact readout of its state are choices, and show little."""
+    """Return whether a machine with an exact readout of its state predicts mere choices, which show
+    little of the state.
+    """
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
     return _are_choices(_distribute(target, pooled(target).predictions))
@@ -373,7 +375,7 @@ def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
 
 
 def _read_own(target: Participant, budget: Budget) -> Array:
-    """Return what is seen of the target by itself, for the pool."""
+    """Return what is compared of the target in its undisturbed run, for the pool."""
     run, horizon = pooled(target), budget.horizon
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
     ends = [t + horizon for t in budget.at]

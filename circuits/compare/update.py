@@ -579,7 +579,9 @@ def _require_responses(evidence: Evidence) -> list[Measure]:
 
 
 def _require_arrival(evidence: Evidence) -> list[Measure]:
-    """Measure how much of a move a response one round later makes, where it is less than it should be."""
+    """Measure the response one round later as a share of the move; empty where it is not too
+    small.
+    """
     if not evidence.response.arrives.high < _ARRIVES:
         return []
     quantity = "response one round later, as a share of the move of the state"
@@ -607,7 +609,9 @@ def _require_next_state(evidence: Evidence) -> list[Measure]:
 
 
 def _doubt_no_of_same_predictions(evidence: Evidence) -> str:
-    """Say that the predictions are the reference's, which show its state, or that the state is not read."""
+    """Return the reason that the predictions equal the reference's, if they show its state or the
+    state is not read.
+    """
     is_same = evidence.alike >= NEARLY_ALL
     if is_same and (evidence.shows_state or evidence.is_unread):
         return f"{MISREAD}: its predictions are those of {evidence.reference}"
@@ -615,7 +619,9 @@ def _doubt_no_of_same_predictions(evidence: Evidence) -> str:
 
 
 def _doubt_no_of_unread_state(evidence: Evidence) -> str:
-    """Say that a non-linear decoder reads the steps, or that stitching finds a state that affine maps do not read."""
+    """Return the reason that a non-linear decoder, or stitching, finds a state that affine maps do
+    not read.
+    """
     linear, nonlinear = evidence.one_step.r2.estimate, evidence.one_step.nonlinear
     if 1 - nonlinear <= RATIO * (1 - linear):
         return f"{MISREAD}: they read R2 {linear:.2f} of its steps, a non-linear decoder {nonlinear:.2f}"
@@ -625,7 +631,9 @@ def _doubt_no_of_unread_state(evidence: Evidence) -> str:
 
 
 def _doubt_yes_of_other_update(evidence: Evidence) -> str:
-    """Name the fitted update that says half of what the algorithm misses of the steps, beyond rounding."""
+    """Return the reason that a fitted update removes half of the algorithm's error of the steps,
+    beyond rounding.
+    """
     fitted = evidence.fitted
     is_exact = evidence.one_step.r2.estimate >= NEARLY_ALL
     if fitted is None or is_exact or fitted.left.high > EXTENDED:

@@ -363,7 +363,9 @@ def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
 
 
 def lasts(trial: Trial) -> Measure:
-    """Check whether a state is carried on, or made anew in every round: answers are judged one round later."""
+    """Check whether a state is carried on, or made anew in every round; answers are scored one
+    round later.
+    """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
     has_later = trial.shape[1] >= 3

@@ -188,12 +188,11 @@ def recovery(
     """Run simulated players among arms, and find the family of each.
 
     Args:
-        players: families, of each of which ``n_players`` are drawn; and algorithms, a player each
-            as it is, such as ``one.algorithm`` of those that :func:`explain_each` found.
+        players: families, with ``n_players`` drawn from each; and algorithms, each of them one
+            player as it is, such as ``one.algorithm`` of those that :func:`explain_each` found.
         n_players: of each family.
-        within: bounds of what is drawn by the name of a parameter; those of the family's search
-            where it is not named. Values are drawn evenly between the points of the search, or
-            between the bounds.
+        within: bounds by the name of a parameter; by default those of the family's search. Values
+            are drawn evenly between the points of the search, or between the bounds.
         families: those that are fitted; all of the task's when None.
         seed: of what is drawn, of the players and of the bootstraps.
         played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as
@@ -201,8 +200,9 @@ def recovery(
 
     Example::
 
-        learners, habit = bandit.TASK.rivals()["rescorla_wagner"], choice_kernel(rate=0.3,
-        inverse_temperature=3) found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
+        learners = bandit.TASK.rivals()["rescorla_wagner"]
+        habit = choice_kernel(rate=0.3, inverse_temperature=3)
+        found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
         found.confusion(), found.correlations(), found.plot()
     """
     require(

@@ -3,8 +3,7 @@ round.
 
 Run the *base* with one activation taken from the *source*::
 
-    denoising:  base = corrupted, source = clean      (what suffices to restore the clean
-        behaviour?)
+    denoising:  base = corrupted, source = clean      (what restores the clean behaviour?)
     noising:    base = clean,     source = corrupted  (what is needed for it?)
 
 ``effect = m(patched) - m(base)``; ``fraction = sum(effect) / sum(m(source) - m(base))`` over

@@ -9,7 +9,7 @@ over ``interp.adapt``.
     state_space Mamba of ``transformers``: its states and the last inputs of its convolutions
     agent       the LSTM of an agent that ``sb3-contrib`` trained, read from its file
 
-All take two functions of the user's: what the model hears of a round, and how its prediction is
+All take two functions of the user's: what the model reads of a round, and how its prediction is
 read. :class:`Said` says a round as numbers, for a model that has no input format of its own. What
 all of them need is in :mod:`interp.core.machine`; what is trained here, in :mod:`interp.training`.
 """

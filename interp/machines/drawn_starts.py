@@ -130,7 +130,7 @@ def over_starts(
     n_starts: int = 8,
     by: Sequence[str] = ("site",),
 ) -> pd.DataFrame:
-    """Run any analysis from several starts, and say how much its numbers depend on the start.
+    """Run any analysis from several starts, and measure how much its numbers depend on the start.
 
     Args:
         machine: that draws its start.
@@ -139,7 +139,8 @@ def over_starts(
         by: the columns that name a row.
 
     Returns:
-        A row for each name: the mean, the least and the largest of every column of numbers over starts.
+        A row for each name: the mean, the least and the largest of every column of numbers over
+            starts.
     """
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
     rows = pd.concat(frames).groupby(list(by), sort=False)

@@ -40,7 +40,9 @@ def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
 
 
 class _Learner(nn.Module):
-    """A core that hears a round with its truth, and a readout of its state and of what the round asks."""
+    """A core that reads a round with its truth, and a readout of its state and of the round's
+    question.
+    """
 
     def __init__(self, said: Said, core: nn.Module, width: int) -> None:
         super().__init__()
@@ -190,7 +192,7 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
 
 
 def _ends(said: Said) -> dict[str, Any]:
-    """Return what a learner hears of a round, and how its prediction is read."""
+    """Return what a learner reads of a round, and how its prediction is read."""
 
     def hear(module: Any, fed: EncodedRounds) -> Tensor:
         return cast(Tensor, module.hear(said.after(fed)))

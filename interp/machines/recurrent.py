@@ -145,15 +145,19 @@ def cell(
 
     Args:
         module: with a submodule ``core``.
-        task, options: as ``interp.adapt`` takes them: ``sizes``, ``name``, further ``points``, ``output``, ...
+        task, options: as ``interp.adapt`` takes them: ``sizes``, ``name``, further ``points``,
+            ``output``, ...
         hear: ``(module, fed)`` to the cell's input ``[batch, input]``.
-        read: ``(module, h, fed)`` to scores; ``h`` is ``[batch, width]``, of several layers the top one's.
-        core: name of the submodule: ``nn.RNNCell``, ``nn.GRUCell``, ``nn.LSTMCell``, or layers of one direction.
-        hears: "after": the prediction is read from what is carried, and then the cell hears the round with its truth;
-            "before": the cell hears the round, and the prediction is read from what it then holds.
-        first: the input ``[1, input]`` that the cell has heard before round 0, where there is one.
-        show_gates: whether the gates are points. The cell then computes in its open form, which equals PyTorch's kernel
-            to rounding; without, bit for bit.
+        read: ``(module, h, fed)`` to scores; ``h`` is ``[batch, width]``, of several layers the top
+            one's.
+        core: name of the submodule: ``nn.RNNCell``, ``nn.GRUCell``, ``nn.LSTMCell``, or layers of
+            one direction.
+        hears: "after": the prediction is read from what is carried, and then the cell reads the
+            round with its truth; "before": the cell reads the round, and the prediction is read
+            from its new state.
+        first: the input ``[1, input]`` that the cell reads before round 0, where there is one.
+        show_gates: whether the gates are points. The cell then computes in its open form, which
+            equals PyTorch's kernel to rounding; without, bit for bit.
     """
     cells: Any = _find_cells(module, core)
     n_layers = getattr(cells, "num_layers", 1)
@@ -318,7 +322,7 @@ def depth(
 ) -> AdaptedMachine:
     """Make a machine of a module that thinks about one question: every recurrence is a round.
 
-    The question is heard in the first round and carried; what later rounds say is not heard. Each
+    The question is read in the first round and carried; inputs of later rounds are ignored. Each
     round runs the block once, from the state that the one before left, and predicts from what it
     gives. Rounds beyond those that the module was trained with are only more rounds. One is made in
     docs/method/kinds-of-machine.md.
@@ -508,8 +512,8 @@ def agent(
 ) -> AdaptedMachine:
     """Make a machine of an agent: its prediction is the probability of each action.
 
-    Its LSTM hears a round before the prediction, and what passes is the actor's ``h`` and ``c``. One is made in
-    docs/method/kinds-of-machine.md.
+    Its LSTM reads a round before the prediction, and what passes is the actor's ``h`` and ``c``.
+    One is made in docs/method/kinds-of-machine.md.
 
     Args:
         actor: as :func:`read_agent` reads it.

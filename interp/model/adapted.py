@@ -654,7 +654,9 @@ def _named(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
-    """Return an opened form of every fused cell of which a gate is looked into, by the cell's name."""
+    """Return an opened form of every fused cell with a gate among the points, by the cell's
+    name.
+    """
     parents = {point.module.rpartition(".")[0] for point in points}
     parts = _named(module).items()
     return {name: OpenedCell(part) for name, part in parts if name in parents and gates(part)}

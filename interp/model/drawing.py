@@ -19,7 +19,7 @@ _Machine = TypeVar("_Machine", bound="HookedMachine")
 
 
 def reset_parameters(module: nn.Module) -> None:
-    """Draw the weights of every submodule that says how."""
+    """Draw the weights of every submodule that has a method for it."""
     for part in module.modules():
         reset = getattr(part, "reset_parameters", None)
         if reset is not None:

@@ -294,8 +294,8 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def weights_version(self) -> tuple[Any, ...]:
-        """Return where every tensor of weights lies and how often it was written to, but for writes
-        by ``.data``.
+        """Return the address of every tensor of weights and how often it was written to, without
+        writes by ``.data``.
 
         It also has all numbers and texts that its modules store, which may change what they
         compute; those of hook points do not.

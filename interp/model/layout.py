@@ -117,7 +117,7 @@ class EncodedRounds:
 
 
 def add_axes(mask: Tensor, n_axes: int) -> Tensor:
-    """Add trailing axes of size 1 to a mask, until it has so many."""
+    """Add trailing axes of size 1 to a mask, up to a number of axes."""
     return mask[(..., *[None] * (n_axes - mask.ndim))]
 
 

@@ -164,15 +164,15 @@ class LensSurface(HookedMachine):
         return int(self.outcomes.index(outcome))
 
     def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[Any]:
-        """Name what stands at every position of a round, or outcomes.
+        """Name the tokens at every position of a round, or outcomes.
 
         Args:
-            tokens: a round ``[pos]`` or rounds ``[batch, pos]``, a tensor as long as a round of the model; or
-                indices of outcomes.
+            tokens: a round ``[pos]`` or rounds ``[batch, pos]``, a tensor as long as a round of the
+                model; or indices of outcomes.
 
         Returns:
-            For a round the token at every position, and at those of latents their labels; a list of these for a
-            batch; for indices the outcomes' names.
+            For a round the token at every position, and at those of latents their labels; a list of
+            these for a batch; for indices the outcomes' names.
         """
         layout = self._layout_of_round(tokens)
         if layout is None:

@@ -41,7 +41,8 @@ _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_abse
 
 
 def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
-    """Return whether nobody can tell if the blocks of ``model`` run as :class:`PlainBlock`.
+    """Return whether no hook, gradient or flag could notice that the blocks of ``model`` run as
+    :class:`PlainBlock`.
 
     Args:
         model: the transformer.

@@ -214,7 +214,9 @@ def _cut_rounds(rounds: slice, n_rounds: int) -> list[int]:
 
 
 def room(machine: Machine, n_rounds: int) -> int:
-    """Return so many rounds, or as many as the machine's channels that grow have room for."""
+    """Return ``n_rounds``, or fewer if the machine's growing channels have room for fewer
+    rounds.
+    """
     for channel in machine.channels:
         if channel.grows:
             n_rounds = min(n_rounds, channel.shape[0] // channel.grows)

@@ -154,7 +154,7 @@ class Halting:
 
     @property
     def _rows(self) -> Tensor:
-        """The rows of which anything goes on."""
+        """The rows in which at least one position goes on."""
         return self.alive.flatten(1).any(1) if self.alive.ndim > 1 else self.alive
 
     def _spread(self, value: Tensor) -> Tensor:

@@ -317,9 +317,9 @@ class HookedLatentTransformer(LensSurface):
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """Return :meth:`step` for many rounds without hooks: the blocks are laid out once.
 
-        Rounds are equal to rounding, but for those of a handwired machine without choices, which are equal bit for bit:
-        only what is read is computed in the last block. A round that holds the model's choice runs twice: with another
-        choice it goes on from there, as what stands before is known.
+        The last block computes only what is read. Rounds therefore equal those of :meth:`step` up
+        to rounding, and bit for bit for a handwired machine without choices. A round that holds the
+        model's choice runs twice if the choice changes; the second run begins at the choice.
         """
         with self.lock:
             blocks = _plain_blocks(self)
@@ -380,7 +380,9 @@ class HookedLatentTransformer(LensSurface):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether nobody can tell how the blocks run, so that a run may be shared."""
+        """Return whether no hook, gradient or flag could notice how the blocks run, so that a run
+        may be shared.
+        """
         return unobserved(self, self.cfg, served=())
 
     @property

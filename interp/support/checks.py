@@ -145,7 +145,9 @@ def _judge_of_class(kind: Any) -> _Judge:
 
 
 def _judge_of_instance(kind: Any) -> _Judge:
-    """Judge arrays with named axes, protocols and other classes; of a generic one, what it is and not what it holds."""
+    """Check arrays with named axes, protocols and other classes; of a generic class only the class,
+    not its elements.
+    """
     from jaxtyping import Float, Num, jaxtyped
 
     class_asked = typing.get_origin(kind) or kind
@@ -201,7 +203,9 @@ _SCALARS: dict[Any, _Judge] = {
 
 
 def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
-    """Judge a sequence with its elements; a list may stand for a tuple, and a one-dimensional array for a list."""
+    """Check a sequence and its elements; a list is accepted for a tuple, and a one-dimensional
+    array for a list.
+    """
     judges = [_judge(part) for part in parts if part is not ...]
     is_fixed_tuple = origin is tuple and parts[-1] is not ...
 
@@ -238,7 +242,14 @@ def _listed(value: Any) -> Any:
 
 
 def _unread_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
-    """Judge what can be iterated over and is no sequence; an iterator would be used up, so only keys are looked at."""
+    """Check an iterable that is no sequence. Only keys are checked, since reading an iterator would
+    use it up.
+
+    Args:
+        origin: the expected class.
+        judge: checks a key.
+        value: any value.
+    """
     if origin not in (Iterable, Collection) or not isinstance(value, origin):
         return NO
     keys = value if isinstance(value, Mapping) else ()

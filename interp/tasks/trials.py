@@ -271,7 +271,7 @@ class TrialTable:
         return words.isin(_TRUE)
 
     def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
-        """Refuse the first of some rows, with its line and what stands in it.
+        """Refuse the first of some rows, with its line and its cell.
 
         Args:
             rows: whether each row is wrong.

@@ -230,12 +230,9 @@ def battery(
     """Sample episodes on which algorithms predict differently, by the name of each set.
 
         uniform, wide   accuracies U[.3, .9] and U[0, 1]: the prior
-        copied          some experts repeat the first one: log-odds count them twice, a share of
-            weight does not
-        turncoat        one expert is always right for half of the rounds, then a coin: how long a
-            record counts
-        graded          accuracies evenly spaced from .05 to .95: how much more a better record
-        counts
+        copied          some experts repeat the first one: log-odds count them twice
+        turncoat        one expert is right for half of the rounds, then random: how long it counts
+        graded          accuracies evenly from .05 to .95: how much more a better record counts
 
     Of these sets the shipped models were trained only on "uniform" and "wide".
 

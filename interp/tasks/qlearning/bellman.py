@@ -2,7 +2,7 @@ r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives t
 of known MDPs.
 
     Q_{t+1}(s_t, a_t) = Q_t(s_t, a_t) + alpha (r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t))
-    V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')    (k rounds to go, V_0 = 0)
+    V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')    (no discount, V_0 = 0)
 
 (paper, section 4). The greedy action is the lowest index among the exactly largest values. Ties are
 found with a tolerance, since values that are equal on paper may differ in the last bit. Bernoulli
