@@ -19,44 +19,58 @@ def _develop(
     say: Say,
     runs: list[Path],
     reference: str = "",
+    targets: list[str] | None = None,
     every: Annotated[int, options.number("Only every so many of the kept states")] = 1,
+    episodes: Annotated[int, options.number("Episodes of probes and predictions", 16)] = 64,
+    rounds: Annotated[int, options.number("Rounds each", 3)] = 30,
     seed: int = 0,
     out: Path = Path("output/development"),
     shard: options.Shard = "",
 ) -> None:
-    """Compare every kept state of trainings with a reference: one table and one figure over steps.
+    """Ask the same questions of every state that trainings kept: one table and one figure over steps.
+
+    What do probes read from the latents, beside an untrained copy? Which algorithm are the predictions near? With
+    --reference, also what `interp compare --quick` asks. A state that was measured before is not measured again.
 
     Args:
         runs: Folders of training runs that kept states: `interp train ... --keep-every 100`.
-        reference: Name of the model that each state is held against; algorithms alone when empty.
+        reference: Name of the model that each state is compared with; none when empty.
+        targets: Variables that probes read; the task's when none is given.
     """
-    from dataclasses import replace
-
     import pandas as pd
 
     from circuits.compare import development
     from interp.training.runs import kept
 
     folder_to_write(out)
-    budget = replace(development.BUDGET, seed=seed)
+    questions = development.Questions(
+        targets=tuple(targets or ()),
+        reference=reference,
+        n_episodes=episodes,
+        n_rounds=rounds,
+        seed=seed,
+    )
     makers = {}
-    contents = {}
     for folder in runs:
         for step, path in list(kept(folder).items())[::every]:
-            name = f"{folder.name} step {step}"
-            makers[name] = partial(development.measure_state, path, reference or None, budget)
-            contents[name] = digest_of(name, [path.read_bytes()])
-    settings = {"reference": reference, "seed": seed, "states": contents}
-    with options.in_shares(say, out, makers, settings, shard) as parts:
+            content = digest_of(str(step), [path.read_bytes()])
+            name = f"{folder.name} step {step} {content[:8]}"
+            makers[name] = partial(development.measure_state, path, questions)
+    with options.in_shares(say, out, makers, vars(questions), shard, keeps=True) as parts:
         if shard:
             return
-        tables = {}
-        for name in ("measures", "families"):
-            tables[name] = pd.concat([part[name] for part in parts.values()], ignore_index=True)
-        written = [write_csv(out / f"{name}.csv", table) for name, table in tables.items()]
-        figure = development.draw(tables["measures"])
-        written.append(write_figure(out / "development.svg", figure))
-    for sentence in development.first_steps(tables["measures"]):
+        measures, algorithms = (
+            pd.concat([part[name] for part in parts.values()], ignore_index=True)
+            for name in ("measures", "algorithms")
+        )
+    drawn = development.draw(measures, algorithms, algorithms["algorithm"].unique()[:10])
+    for sentence in development.describe(measures):
         say.line(sentence)
-    say.table(tables["measures"][["key", "step", "seed", "number", "verdict"]], "claims", "claims")
-    say.wrote(written)
+    say.table(measures[["key", "step", "seed", "number", "verdict"]], "claims", "claims")
+    say.wrote(
+        [
+            write_csv(out / "measures.csv", measures),
+            write_csv(out / "algorithms.csv", algorithms),
+            write_figure(out / "development.svg", drawn),
+        ]
+    )

@@ -187,6 +187,7 @@ def in_shares(
     makers: Mapping[str, Callable[[], Any]],
     settings: Mapping[str, Any],
     shard: str,
+    keeps: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Make parts of a command's work, kept in FOLDER/parts until the whole is written within.
 
@@ -196,6 +197,7 @@ def in_shares(
         makers: what makes each part, by its name.
         settings: all that the parts depend on.
         shard: as of :func:`interp.support.shares.divide`; of a share no part is yielded.
+        keeps: keep the parts for the next command.
     """
     place = folder / "parts"
     finished = Finished(place, settings)
@@ -209,7 +211,7 @@ def in_shares(
             done(1)
     yield {} if shard else parts
     end_share(say, place, shard)
-    if not shard:
+    if not shard and not keeps:
         finished.clear()
 
 

@@ -115,18 +115,24 @@ def _results_of_cluster(
     def work_on(shared_bytes: bytes, item: _T) -> _R:
         return work(loads(shared_bytes), item)
 
-    # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
-    (sent,) = client.scatter([dumps(shared)], broadcast=True)
-    futures = [client.submit(work_on, sent, item, pure=False) for item in items]
-    remedy = "finished parts are kept where the command keeps any: start workers and run it again"
     try:
+        # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
+        (sent,) = client.scatter([dumps(shared)], broadcast=True)
+        futures = [client.submit(work_on, sent, item, pure=False) for item in items]
         for _, result in as_completed(futures, with_results=True):
+            if isinstance(
+                result, CancelledError
+            ):  # the scheduler is gone, and this stands for a result
+                raise result
             yield result
-    except (CancelledError, CommClosedError, KilledWorker, TypeError) as error:
+    except (CancelledError, CommClosedError, KilledWorker, TimeoutError, TypeError) as error:
         # Of a scheduler that dies, as_completed itself raises a TypeError, about an error that it tries to unpack.
         if isinstance(error, TypeError) and "Cancelled" not in str(error):
             raise
-        raise InputError(f"the cluster ended before the work did ({error}); {remedy}") from error
+        raise InputError(
+            f"the cluster ended before the work did ({type(error).__name__}); what the command keeps is finished: "
+            "start a scheduler and workers, and run it again"
+        ) from error
 
 
 def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
