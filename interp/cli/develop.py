@@ -10,6 +10,9 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support.files import digest_of, folder_to_write, write_csv, write_figure
 
+_MOST_DRAWN = 6
+"""Algorithms that are drawn: those that predictions come nearest to."""
+
 
 @command(
     example="interp develop output/training/wma/seed-0 output/training/wma/seed-1 --reference wma-handwired",
@@ -63,7 +66,8 @@ def _develop(
             pd.concat([part[name] for part in parts.values()], ignore_index=True)
             for name in ("measures", "algorithms")
         )
-    drawn = development.draw(measures, algorithms, algorithms["algorithm"].unique()[:10])
+    nearest = algorithms.groupby("algorithm")["nats"].min().nsmallest(_MOST_DRAWN).index
+    drawn = development.draw(measures, algorithms, nearest)
     for sentence in development.describe(measures):
         say.line(sentence)
     say.table(measures[["key", "step", "seed", "number", "verdict"]], "claims", "claims")

@@ -35,7 +35,7 @@ def test_every_kept_state_is_asked_once_and_its_run_as_it_was(tmp_path: Path) ->
 
 
 def test_a_learned_model_is_near_bayes_and_needs_its_state() -> None:
-    """It loses .01 nats a round where Bayes' predictions are the truth; without its state, or beside others, far more."""
+    """It loses .01 nats a round where Bayes is the truth; without its state, or beside others, far more."""
     episodes = experts.sample(32, 20, 4, seed=0)
     scores = _score_algorithms(interp.load("wma-learned-additive"), episodes)
     nats = scores.set_index("algorithm")["nats"]
