@@ -136,7 +136,9 @@ def test_every_message_of_the_page_has_a_mistake_that_raises_it():
 
 
 @pytest.mark.parametrize(
-    ("quoted", "mistake"), zip(QUOTED, MISTAKES.values(), strict=True), ids=MISTAKES
+    ("quoted", "mistake"),
+    list(zip(QUOTED, MISTAKES.values(), strict=True)),
+    ids=MISTAKES,
 )
 def test_the_message_is_raised_as_it_is_quoted(quoted, mistake):
     """``...`` on the page stands for any text."""
