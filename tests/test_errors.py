@@ -73,60 +73,66 @@ def mix_rows(net, carried, fed):
     return net.read(state), {"h": state - state.mean(0)}
 
 
-MISTAKES = {
-    "unknown model": lambda: interp.load("wma-handwird"),
-    "no checkpoint folder": lambda: interp.load("output/training/nothing/model"),
-    "unknown argument": lambda: interp.load("wma-handwired", n_expert=3),
-    "unknown hook point": lambda: interp.rollout(
-        handwired(), EPISODES, names_filter=["blocks.1.attn.hook_patern"]
-    ),
-    "unknown component": lambda: sweep(handwired(), EPISODES, "resid_middle"),
-    "site '...'": lambda: sweep(handwired(), EPISODES, "resid_post[9]@p?"),
-    "unknown target": lambda: probes.probe(handwired(), EPISODES, ["log_weight"]),
-    "episodes have": lambda: interp.rollout(interp.load("wma-learned"), EPISODES),
-    "this model reads": lambda: interp.rollout(handwired(), mdp.sample(4, 4, 3, 2, seed=0)),
-    "episodes must be": lambda: interp.rollout(handwired(), np.zeros((3, 4))),
-    "'...' is called": lambda: handwired()(torch.zeros(3)),
-    "'wma-handwired' is a model": lambda: interp.play(handwired(), EPISODES, n_rounds=3, seed=0),
-    "'qlearning-handwired' is": lambda: compare.machines(handwired(), "qlearning-handwired"),
-    "round 9": lambda: interp.rollout(handwired(), EPISODES, rounds=[9]),
-    "unknown cached": lambda: interp.rollout(handwired(), EPISODES).cache["hook_embed"],
-    "the hook filter": lambda: interp.rollout(
-        handwired(), EPISODES, names_filter=lambda name: False
-    ),
-    "the hook at": hook_that_drops_a_dimension,
-    "round must": lambda: interp.hand_over(interp.rollout(handwired(), EPISODES), 0, handwired()),
-    "5 folds": lambda: probes.probe(handwired(), EPISODES.select(slice(0, 3)), ["log_weights"]),
-    "activations have": lambda: probes.fit(
-        interp.rollout(handwired(), EPISODES), np.zeros((8, 5, 2))
-    ),
-    "target 'target' is": lambda: probes.fit(
-        interp.rollout(handwired(), EPISODES), np.zeros((8, 6, 1))
-    ),
-    "base and source": exchange_with_fewer_episodes,
-    "'wma-learned' is": lambda: interp.load("wma-learned").read_state(torch.zeros(1, 1, 64)),
-    "not applicable": lambda: sweep(interp.load("wma-gru"), OF_FOUR, "head"),
-    "'wma-gru' has": lambda: interp.rollout(interp.load("wma-gru"), OF_FOUR).activation_cache(
-        round=2
-    ),
-    "'mine': scores": lambda: adapt_and_check(
-        lambda net, carried, fed: (net.read(carried["h"])[:, :1], carried)
-    ),
-    "channel 'h'": lambda: adapt_and_check(
-        lambda net, carried, fed: (net.read(carried["h"]), {"state": carried["h"]})
-    ),
-    "steps_are_pure": lambda: adapt_and_check(
-        lambda net, carried, fed: (net.read(carried["h"]), {"h": carried["h"].add_(1)})
-    ),
-    "rollout_is_step": lambda: adapt_and_check(mix_rows),
-    "unknown preset": lambda: goal.preset("experts", "latop"),
-    "unknown training": lambda: config.override(
-        goal.preset("experts", "laptop"), {"learning_rate": 1}
-    ),
-    "cannot read": lambda: experts.read("missing.csv"),
-    "no file": lambda: saved.load("run.safetensors"),
-}
+MISTAKES = {}
 """A mistake for each message, by how the message begins."""
+
+MISTAKES["unknown model"] = lambda: interp.load("wma-handwird")
+MISTAKES["no checkpoint folder"] = lambda: interp.load("output/training/nothing/model")
+MISTAKES["unknown argument"] = lambda: interp.load("wma-handwired", n_expert=3)
+MISTAKES["unknown hook point"] = lambda: interp.rollout(
+    handwired(), EPISODES, names_filter=["blocks.1.attn.hook_patern"]
+)
+MISTAKES["unknown component"] = lambda: sweep(handwired(), EPISODES, "resid_middle")
+MISTAKES["site '...'"] = lambda: sweep(handwired(), EPISODES, "resid_post[9]@p?")
+MISTAKES["unknown target"] = lambda: probes.probe(handwired(), EPISODES, ["log_weight"])
+MISTAKES["episodes have"] = lambda: interp.rollout(interp.load("wma-learned"), EPISODES)
+MISTAKES["this model reads"] = lambda: interp.rollout(handwired(), mdp.sample(4, 4, 3, 2, seed=0))
+MISTAKES["episodes must be"] = lambda: interp.rollout(handwired(), np.zeros((3, 4)))
+MISTAKES["'...' is called"] = lambda: handwired()(torch.zeros(3))
+MISTAKES["'wma-handwired' is a model"] = lambda: interp.play(
+    handwired(), EPISODES, n_rounds=3, seed=0
+)
+MISTAKES["'qlearning-handwired' is"] = lambda: compare.machines(handwired(), "qlearning-handwired")
+MISTAKES["round 9"] = lambda: interp.rollout(handwired(), EPISODES, rounds=[9])
+MISTAKES["unknown cached"] = lambda: interp.rollout(handwired(), EPISODES).cache["hook_embed"]
+MISTAKES["the hook filter"] = lambda: interp.rollout(
+    handwired(), EPISODES, names_filter=lambda name: False
+)
+MISTAKES["the hook at"] = hook_that_drops_a_dimension
+MISTAKES["round must"] = lambda: interp.hand_over(
+    interp.rollout(handwired(), EPISODES), 0, handwired()
+)
+MISTAKES["5 folds"] = lambda: probes.probe(
+    handwired(), EPISODES.select(slice(0, 3)), ["log_weights"]
+)
+MISTAKES["activations have"] = lambda: probes.fit(
+    interp.rollout(handwired(), EPISODES), np.zeros((8, 5, 2))
+)
+MISTAKES["target 'target' is"] = lambda: probes.fit(
+    interp.rollout(handwired(), EPISODES), np.zeros((8, 6, 1))
+)
+MISTAKES["base and source"] = exchange_with_fewer_episodes
+MISTAKES["'wma-learned' is"] = lambda: interp.load("wma-learned").read_state(torch.zeros(1, 1, 64))
+MISTAKES["not applicable"] = lambda: sweep(interp.load("wma-gru"), OF_FOUR, "head")
+MISTAKES["'wma-gru' has"] = lambda: interp.rollout(
+    interp.load("wma-gru"), OF_FOUR
+).activation_cache(round=2)
+MISTAKES["'mine': scores"] = lambda: adapt_and_check(
+    lambda net, carried, fed: (net.read(carried["h"])[:, :1], carried)
+)
+MISTAKES["channel 'h'"] = lambda: adapt_and_check(
+    lambda net, carried, fed: (net.read(carried["h"]), {"state": carried["h"]})
+)
+MISTAKES["steps_are_pure"] = lambda: adapt_and_check(
+    lambda net, carried, fed: (net.read(carried["h"]), {"h": carried["h"].add_(1)})
+)
+MISTAKES["rollout_is_step"] = lambda: adapt_and_check(mix_rows)
+MISTAKES["unknown preset"] = lambda: goal.preset("experts", "latop")
+MISTAKES["unknown training"] = lambda: config.override(
+    goal.preset("experts", "laptop"), {"learning_rate": 1}
+)
+MISTAKES["cannot read"] = lambda: experts.read("missing.csv")
+MISTAKES["no file"] = lambda: saved.load("run.safetensors")
 
 
 def test_every_message_of_the_page_has_a_mistake_that_raises_it():
