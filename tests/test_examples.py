@@ -92,6 +92,24 @@ def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, reg
     assert found["audit"]["used"].verdict == "yes"
 
 
+def test_the_halting_court_knows_the_right_answers():
+    """A gate in time is right, a fixed point a round late, and only the readout misses what was left."""
+    court = example("halting_court")
+    early = court.try_handwired("early").set_index("witness")
+    in_time = court.try_handwired("in time").set_index("witness")
+    assert in_time.loc["gate", "right"] == in_time.loc["readout", "right"] == 1
+    assert in_time.loc["fixed point", "mean"] == 1
+    assert early.loc["readout", "never"] == early.loc["gate", "early"] > 0.5
+    assert early.loc["fixed point", "early"] > 0.5
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["halting loop", "RWKV"])
+def test_machines_that_think_are_what_plain_hooks_say(which, registry):
+    thinking = example("thinking")
+    row = thinking.measure(thinking.MACHINES[which])
+    assert row["cache"] < 1e-5 > row["patch"] and row["lines"] <= 20
+
+
 def test_published_graphs_are_answered_by_path(tmp_path, monkeypatch):
     """Every predictor by depth; the handwired machine takes the graphs' own sizes."""
     chain = {"edges": [[0, 1], [1, 2], [2, 3], [4, 5]], "root": 0, "target": 3, "neg_target": 5}

@@ -509,6 +509,7 @@ def thoughts(
     embedded: Embedded | None = None,
     core: str = "transformer",
     uses: Sequence[str] = ("thought", "cache"),
+    project: Callable[[Any, Tensor], Tensor] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
     """Make a machine of a GPT-2 of ``transformers``, or of a module that holds one.
@@ -529,8 +530,14 @@ def thoughts(
         embedded: how a round becomes embeddings; when None, its tokens, with the thought in the
             place of the latent.
         core: name of the ``GPT2Model`` within ``model``; "" for itself.
+<<<<<<< HEAD
         uses: what a round reads of "thought" and "cache": leave one out for a model that does
             without.
+=======
+        uses: what a round reads of "thought" and "cache": leave one out for a model that does without.
+        project: ``(model, hidden)`` to the thought, from the last hidden state ``[batch, n_embd]``; that state itself
+            when None. CODI's is ``lambda model, h: model.prj(h)``, that of soft thinking :func:`mixture`.
+>>>>>>> 197194a0 (Project and mix thoughts, hold the halting court, show six machines)
     """
     require(
         bool(uses) and {*uses} <= {"thought", "cache"},
@@ -568,7 +575,8 @@ def thoughts(
             is_read = torch.zeros_like(is_read)
         hidden, added = _run_gpt2(model.get_submodule(core), x, cache, is_read, length)
         answer = hidden[:, rounds.at]
-        carried = {"thought": hidden[:, -1], "cache": added}
+        thought = hidden[:, -1] if project is None else project(model, hidden[:, -1])
+        carried = {"thought": thought, "cache": added}
         if read is not None:
             return read(model, answer, fed), carried
         return model.lm_head(answer)[:, outcome_ids], carried
@@ -584,6 +592,20 @@ def thoughts(
     if config.n_positions >= 5:
         _hold_against(inner, _run_in_halves, "n_embd")
     return adapt(_Thinker(model), layout, step=step, channels=channels, **options)
+
+
+def mixture(temperature: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
+    """Return the thought of soft thinking, ``project=`` of :func:`thoughts`: a mixture of the words' embeddings.
+
+    thought = sum over words of softmax(logits / temperature) times the word's embedding
+    """
+    require(temperature > 0, f"temperature must be above 0, got {temperature}")
+
+    def mix(model: Any, hidden: Tensor) -> Tensor:
+        shares = (model.lm_head(hidden) / temperature).softmax(-1)
+        return cast(Tensor, shares @ model.transformer.wte.weight)
+
+    return mix
 
 
 def _put_thought(x: Tensor, thought: Tensor, slot: int, length: Tensor) -> Tensor:
@@ -655,8 +677,6 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     Sizes are read from the weights, except the number of heads, which is that of GPT-2, one for 64
     dimensions, when None. Only tensors are unpickled.
     """
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     path = Path(file_path(path, "the checkpoint"))
     tensors = load_tensors(path, path)
     plain = {name.removeprefix("module."): value for name, value in tensors.items()}
@@ -672,6 +692,66 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
         for name, value in plain.items()
         if name.startswith(_PREFIX)
     }
+    model = _build_gpt2(path, weights, n_head)
+    _require_ties(path, model, {**weights, **plain})
+    return model
+
+
+@checked
+def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> nn.Module:
+    """Read the GPT-2 and the projection ``prj`` in a checkpoint of CODI, whose keys begin with ``codi.`` and ``prj.``.
+
+    Args:
+        path: a file of tensors by their names.
+        scale: of the low-rank updates, ``lora_alpha / r``, which the file does not say; they are added to the weights.
+        n_head: as of :func:`read_coconut`.
+
+    Returns:
+        The GPT-2, with ``prj`` as a submodule: linear, GELU, linear, and a norm where the file has one.
+    """
+    path = Path(file_path(path, "the checkpoint"))
+    stored = load_tensors(path, path)
+    plain: _Tree = {}
+    for name, value in stored.items():
+        name = name.removeprefix("codi.").removeprefix("base_model.model.")
+        plain[name.replace(".base_layer", "").replace(".default", "")] = value
+    has_parts = {"transformer.wte.weight", "prj.1.weight", "prj.3.weight"} <= plain.keys()
+    require(
+        has_parts,
+        f"{str(path)!r} is no checkpoint of CODI: it holds transformer.wte.weight, prj.1.weight and prj.3.weight, got "
+        f"{', '.join(list(stored)[:3])}",
+    )
+    for name in [name for name in plain if name.endswith(".lora_A.weight")]:
+        layer = name.removesuffix(".lora_A.weight")
+        update = plain.pop(f"{layer}.lora_B.weight") @ plain.pop(name)
+        weight = plain[f"{layer}.weight"]
+        plain[f"{layer}.weight"] = weight + scale * (update if layer == "lm_head" else update.T)
+    projection = {
+        name.removeprefix("prj."): plain.pop(name)
+        for name in list(plain)
+        if name.startswith("prj.")
+    }
+    model = _build_gpt2(path, plain, n_head)
+    inner, width = projection["1.weight"].shape
+    prj = nn.Sequential(nn.Dropout(), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+    if "ln.weight" in projection:
+        prj.add_module("ln", nn.LayerNorm(width))
+    with reading(path):
+        prj.load_state_dict(projection)
+    model.prj = prj.eval()
+    return model
+
+
+def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
+    """Return the GPT-2 of these weights, whose sizes are read off them.
+
+    Args:
+        path: of their file, for sentences.
+        weights: by GPT-2's names.
+        n_head: how many heads; one for 64 dimensions when None.
+    """
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     with reading(path):
         n_words, width = weights["transformer.wte.weight"].shape
         n_positions = len(weights["transformer.wpe.weight"])
@@ -689,10 +769,9 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     )
     model = GPT2LMHeadModel(config)
     masks = (".attn.bias", ".masked_bias")
+    parameters = {name: value for name, value in weights.items() if not name.endswith(masks)}
     with reading(path):
-        parameters = {name: value for name, value in weights.items() if not name.endswith(masks)}
         model.load_state_dict(parameters)
-    _require_ties(path, model, {**weights, **plain})
     return cast(nn.Module, model.eval())
 
 

@@ -1,0 +1,88 @@
+"""Thoughts that are projected (CODI) or mixed of embeddings (soft thinking), held against one ever longer sequence."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2LMHeadModel
+
+import interp
+from interp import machines
+from tests.machines_of_others.kinds import LAYOUT, N_ROUNDS, OUTCOMES, coconut, drawn, pair
+from tests.refusals import refuses
+
+
+def projection():
+    made = nn.Sequential(nn.Dropout(), nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+    made.add_module("ln", nn.LayerNorm(16))
+    return made.eval()
+
+
+def projected():
+    model: GPT2LMHeadModel = coconut().module.model.eval()
+    model.prj = drawn(projection)
+    return model
+
+
+def of(model, project):
+    ends = {"n_rounds": N_ROUNDS, "outcomes": OUTCOMES, "project": project}
+    return machines.thoughts(model, LAYOUT, **ends)
+
+
+def by_codi(model, hidden):
+    return model.prj(hidden)
+
+
+def by_hand(model, hidden):
+    """Soft thinking at temperature .5, word by word."""
+    shares = (2 * hidden @ model.transformer.wte.weight.T).softmax(-1)
+    words = zip(shares.unbind(1), model.transformer.wte.weight, strict=True)
+    return sum(share.unsqueeze(1) * word for share, word in words)
+
+
+@pytest.mark.parametrize(
+    ("project", "own"), [(by_codi, by_codi), (machines.mixture(0.5), by_hand)], ids=["codi", "soft"]
+)
+def test_a_thought_that_is_not_the_hidden_state_is_put_into_the_sequence(project, own):
+    model = projected()
+    machine = of(model, project)
+    episodes, _ = pair(machine, 4, 4)
+    run = interp.rollout(machine, episodes)
+    sequence = torch.zeros(4, 0, 16)
+    with torch.no_grad():
+        for t in range(4):
+            x = model.transformer.wte(run.fed.at(t).tokens)
+            if t:
+                x[:, 1] = thought
+            sequence = torch.cat([sequence, x], 1)
+            done = model(inputs_embeds=sequence, output_hidden_states=True)
+            thought = own(model, done.hidden_states[-1][:, -1])
+            predicted = done.logits[:, -3, OUTCOMES].softmax(1)[:, 1]
+            torch.testing.assert_close(run.predictions[:, t], predicted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(run.latents[:, t + 1, 0, :16], thought, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mixture_needs_a_temperature():
+    refuses("temperature must be above 0", machines.mixture, 0.0)
+
+
+def test_a_checkpoint_of_codi_is_read_and_its_updates_are_added(tmp_path):
+    model = projected()
+    held = {}
+    for name, value in model.state_dict().items():
+        prefix = "" if name.startswith("prj.") else "codi.base_model.model."
+        held[prefix + name] = value
+    layer = "codi.base_model.model.transformer.h.0.attn.c_attn"
+    held[f"{layer}.base_layer.weight"] = held.pop(f"{layer}.weight")
+    held[f"{layer}.base_layer.bias"] = held.pop(f"{layer}.bias")
+    a, b = torch.randn(3, 16), torch.randn(48, 3)
+    held[f"{layer}.lora_A.default.weight"] = a
+    held[f"{layer}.lora_B.default.weight"] = b
+    torch.save(held, tmp_path / "codi.bin")
+    again = machines.read_codi(tmp_path / "codi.bin", scale=0.25, n_head=2)
+    model.transformer.h[0].attn.c_attn.weight.data += 0.25 * (b @ a).T
+    tokens = torch.randint(0, 9, (2, 7))
+    torch.testing.assert_close(again(tokens).logits, model.eval()(tokens).logits)
+    hidden = torch.randn(3, 16)
+    assert torch.equal(again.prj(hidden), model.prj(hidden))
+    torch.save({"weight": a}, tmp_path / "other")
+    refuses("is no checkpoint of CODI", machines.read_codi, tmp_path / "other", scale=1.0)
