@@ -530,14 +530,11 @@ def thoughts(
         embedded: how a round becomes embeddings; when None, its tokens, with the thought in the
             place of the latent.
         core: name of the ``GPT2Model`` within ``model``; "" for itself.
-<<<<<<< HEAD
         uses: what a round reads of "thought" and "cache": leave one out for a model that does
             without.
-=======
-        uses: what a round reads of "thought" and "cache": leave one out for a model that does without.
-        project: ``(model, hidden)`` to the thought, from the last hidden state ``[batch, n_embd]``; that state itself
-            when None. CODI's is ``lambda model, h: model.prj(h)``, that of soft thinking :func:`mixture`.
->>>>>>> 197194a0 (Project and mix thoughts, hold the halting court, show six machines)
+        project: ``(model, hidden)`` to the thought, from the last hidden state
+            ``[batch, n_embd]``; that state itself when None. CODI's is
+            ``lambda model, h: model.prj(h)``, that of soft thinking :func:`mixture`.
     """
     require(
         bool(uses) and {*uses} <= {"thought", "cache"},
