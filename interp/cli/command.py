@@ -443,7 +443,7 @@ _SHARED = (
         typer.Option(
             "--time-limit",
             metavar="3h",
-            help="Stop by itself after so long, with what is finished kept: 90s, 20m, 3h.",
+            help="Stop after this time and keep what is finished: 90s, 20m, 3h.",
             callback=_seconds,
         ),
     ),
