@@ -16,6 +16,7 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from interp.choices.explain import ChoiceExplanation
-from interp.choices.players import explain_each
+from interp.choices.players import by_participant, explain_each
 from interp.core.algorithm import Algorithm, Family
 from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
@@ -33,8 +34,6 @@ Range = tuple[float, float]
 SEED = 20261128
 LENGTHS = (60, 100, 300, 1000)
 PLAYERS_A_FAMILY = 15
-CHOICES_AT_ONCE = 41_000
-"""Choices that share the arrays of one grid: they fit into 2 GiB."""
 TABLE = Path(__file__).parents[1] / "docs" / "players.csv"
 
 _TEMPERATURES: Mapping[str, Range] = {"soft": (1.5, 4.0), "hard": (5.0, 12.0)}
@@ -115,22 +114,26 @@ def play(players: Sequence[Player], n_rounds: int, first_seed: int) -> BanditEpi
     )
 
 
-def judge(player: Player, found: ChoiceExplanation) -> dict[str, Any]:
+def judge(player: Player, found: ChoiceExplanation, fitted: pd.Series) -> dict[str, Any]:
     """Return what was found of a player, beside what it is.
 
     A guess that is the same in every round is a fixed bias of two arms by another name. ``covered`` counts the rates
     and inverse temperatures whose interval holds the true value, of ``asked`` ones, at the fit of the player's family.
+
+    Args:
+        player: what it is.
+        found: what was found of it.
+        fitted: its row of :func:`interp.choices.players.by_participant`, by its own family.
     """
     key = player.algorithm.key
     same = {key, "constant"} if key == "fixed_bias" else {key}
-    intervals = found.scores[key].intervals
     names = [
         name for name in ("rate", "inverse_temperature") if name in player.algorithm.parameters
     ]
     n_covered = 0
     for name in names:
-        interval = intervals[name]
-        n_covered += int(interval.low <= player.algorithm.parameters[name] <= interval.high)
+        true = player.algorithm.parameters[name]
+        n_covered += int(fitted[f"{name}_low"] <= true <= fitted[f"{name}_high"])
     return {
         "family": key,
         "kind": player.kind,
@@ -163,14 +166,16 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
     for n_rounds in lengths:
         start = time.process_time()
         episodes = play(players, n_rounds, first_seed=SEED + 1000 * n_rounds)
-        at_once = CHOICES_AT_ONCE // n_rounds
+        families = bandit.TASK.rivals()
         asked = range(0, len(players), every)
-        for first in range(0, len(asked), at_once):
-            numbers = asked[first : first + at_once]
-            part = episodes.select(list(numbers))
-            found = list(explain_each(part, part.choices).found.values())
-            for number, one in zip(numbers, found, strict=True):
-                rows.append({"rounds": n_rounds, "player": number, **judge(players[number], one)})
+        for key, numbers in groupby(asked, key=lambda number: players[number].algorithm.key):
+            of_family = list(numbers)
+            part = episodes.select(of_family)
+            found = explain_each(part, part.choices).found.values()
+            fitted = by_participant(families[key], part, part.choices)
+            for place, (number, explanation) in enumerate(zip(of_family, found, strict=True)):
+                judged = judge(players[number], explanation, fitted.iloc[place])
+                rows.append({"rounds": n_rounds, "player": number, **judged})
             pd.DataFrame(rows).to_csv(out, index=False, float_format="%.4g")
         seconds = time.process_time() - start
         print(f"{n_rounds} rounds: {seconds:.0f} CPU s", flush=True)  # noqa: T201

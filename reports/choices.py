@@ -173,9 +173,8 @@ class _Page:
         facts["A reward of 1 is"] = f"{episodes.scale:g} of the table"
         facts["Mean reward"] = float(episodes.rewards[episodes.counted].mean())
         facts["Parameters"] = in_words(parameters)
-        at_bound = self.found.scores[self.found.closest].at_bound
-        if at_bound:
-            facts["At an end of the search"] = ", ".join(at_bound)
+        if self.found.bound_sentence:
+            facts["At an end of the search"] = self.found.bound_sentence
         measures = [self.found.measure]
         measures += [beside.measure for beside in self.found.beside.values()]
         return Section(

@@ -24,7 +24,7 @@ from interp.choices.predictive import PredictiveCheck, check_predictions, succes
 from interp.choices.scoring import (
     ChoiceData,
     FamilyScore,
-    profile_intervals,
+    add_intervals,
     score_families,
     score_guess,
     score_predictions,
@@ -35,6 +35,7 @@ from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import NO_NUMBER, Interval
 from interp.support.checks import array_of, checked, unique
 from interp.support.errors import InputError, require
+from interp.tasks.trials import usual_size
 
 LEVEL = 0.95
 """Chance that the set holds the family that predicts best."""
@@ -161,6 +162,15 @@ class ChoiceExplanation(Result):
     def intervals(self) -> Mapping[str, Interval]:
         """95 % profile likelihood intervals of the real parameters of the closest family."""
         return self.scores[self.closest].intervals
+
+    @property
+    def bound_sentence(self) -> str:
+        """Which parameters of the closest family lie at an end of their search; empty where none does."""
+        score = self.scores[self.closest]
+        at_bound = {name: score.parameters[name] for name in score.at_bound}
+        if not at_bound:
+            return ""
+        return f"At an end of its search, so that only a bound is known: {in_words(at_bound)}."
 
     @property
     def nats(self) -> Interval:
@@ -342,13 +352,7 @@ def explain_choices(
     rows = np.flatnonzero(~np.isnan(chosen).all(1))
     chosen_families = asked_families(episodes, families)
     data = ChoiceData(episodes.select(rows), chosen[rows], task.data.first_asked)
-    scores = score_families(data, chosen_families)
-    scores += score_guess(data, like=scores[0].fitted)
-    best = int(np.argmin([score.losses.sum() for score in scores]))
-    closest = scores[best]
-    if closest.key in chosen_families:
-        intervals = profile_intervals(data, chosen_families[closest.key], closest)
-        scores[best] = replace(closest, intervals=intervals)
+    (scores,) = scores_of_players(data, chosen_families)
     machines = {}
     for name, (trained, untrained) in (beside or {}).items():
         if trained is None:
@@ -357,6 +361,29 @@ def explain_choices(
             )
         machines[name] = _hold_beside(data, scores, episodes, rows, trained, untrained)
     return explanation_of(data, 0, scores, chosen_families, seed=seed, beside=machines)
+
+
+def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[list[FamilyScore]]:
+    """Return for each player the score of every family and of a guess; the best one has intervals."""
+    by_family = score_families(data, families)
+    first = next(iter(by_family.values()))[0]
+    n_outcomes = first.fitted.shape[-1]
+    guesses = score_guess(data, np.zeros((*data.known.shape, n_outcomes)))
+    columns = [*by_family.values(), guesses]
+    players = [list(scores) for scores in zip(*columns, strict=True)]
+    best_places = np.array([_best_place(scores) for scores in players])
+    for place, family in enumerate(families.values()):
+        closest = {}
+        for player in np.flatnonzero(best_places == place).tolist():
+            closest[player] = players[player][place]
+        if closest:
+            for player, score in add_intervals(data, family, closest).items():
+                players[player][place] = score
+    return players
+
+
+def _best_place(scores: Sequence[FamilyScore]) -> int:
+    return int(np.argmin([score.losses.sum() for score in scores]))
 
 
 def checked_choices(episodes: Any, choices: Any) -> Array:
@@ -388,7 +415,7 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
-    """Return the candidate families by key; all of the task's when None."""
+    """Return the families that are asked by key, in the unit of the episodes; all of the task's when None."""
     chosen_families = (
         tasks.of(episodes).rivals() if families is None else unique(families, "family")
     )
@@ -396,7 +423,22 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
         bool(chosen_families),
         "no family of algorithms to ask; give families=None for all of the task's",
     )
-    return chosen_families
+    return {key: _in_unit(family, episodes) for key, family in chosen_families.items()}
+
+
+def _in_unit(family: Family, episodes: Any) -> Family:
+    """Return a family whose parameters are searched in the unit of the episodes, such as that of the rewards."""
+    searched = []
+    if not any(parameter.unit for parameter in family.searched):
+        return family
+    for parameter in family.searched:
+        if parameter.unit:
+            counted = getattr(episodes, parameter.unit)[episodes.counted]
+            unit = usual_size(pd.Series(counted, dtype=float))
+            grid = tuple(float(value) / unit for value in parameter.grid)
+            parameter = replace(parameter, grid=grid)
+        searched.append(parameter)
+    return replace(family, searched=tuple(searched))
 
 
 def explanation_of(

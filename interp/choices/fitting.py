@@ -41,9 +41,8 @@ Predict = Callable[[Any], Array]
 Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
 _STEPS_PER_PARAMETER, _STARTS = 30, 2
 """Evaluations of L-BFGS-B for each real parameter; how many choices, and then of the others, are refined."""
-_SMOOTH = {"ftol": 1e-7, "gtol": 1e-5, "eps": 1e-5}
 _EXACT = {"ftol": 1e-10, "gtol": 1e-7, "eps": 1e-7}
-"""Where L-BFGS-B ends, of likelihoods of choices and of divergences."""
+"""Where L-BFGS-B ends."""
 _LARGE = 1e2  # the bounds of real numbers that an untrained copy is taken to predict; log variances among them
 _ROUNDING = 1e-14  # a divergence below this is rounding, and counts as 0
 
@@ -397,21 +396,17 @@ def _refined_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> t
 
 
 def refine(
-    loss: Loss,
-    searched: Sequence[Searched],
-    start: Mapping[str, float],
-    *,
-    is_smooth: bool = False,
+    loss: Loss, searched: Sequence[Searched], start: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
     """Find the least loss from a point on, by a local optimiser; parameters that are choices stay
     as they are.
+
+    Nelder-Mead goes first, which leaves kinks, such as every whole number of rounds that count, then L-BFGS-B.
 
     Args:
         loss: of parameters by name.
         searched: the parameters; the steps are those of their grids.
         start: the parameters to begin at.
-        is_smooth: whether L-BFGS-B alone is enough. If not, Nelder-Mead goes first, which leaves
-            kinks, such as every whole number of rounds that count.
 
     Returns:
         The least loss that was found, and its parameters.
@@ -423,76 +418,47 @@ def refine(
     ]
     if not free:
         return loss(start), dict(start)
-    scales = [_Steps(parameter, is_smooth) for parameter in free]
-    at_start = np.array([scale.position(start[scale.name]) for scale in scales])
-    last = np.array([scale.last for scale in scales])
+    grids = {parameter.name: np.array(parameter.grid) for parameter in free}
+    steps_at_start = []
+    for name, grid in grids.items():
+        steps_at_start.append(np.interp(start[name], grid, np.arange(len(grid))))
+    at_start = np.array(steps_at_start)
+    last = np.array([len(grid) - 1.0 for grid in grids.values()])
 
     def at(steps: Array) -> dict[str, float]:
-        values = {scale.name: scale.value(step) for scale, step in zip(scales, steps, strict=True)}
+        values = {}
+        for (name, grid), step in zip(grids.items(), steps, strict=True):
+            values[name] = float(np.interp(step, np.arange(len(grid)), grid))
         return {**start, **values}
 
     def loss_at(steps: Array) -> float:
         return loss(at(steps))
 
     bounds = [(0, end) for end in last]
-    if is_smooth:
-        near = at_start
-        lowest = loss_at(near)
-    else:
-        corners = np.tile(at_start, (len(free) + 1, 1))
-        half_steps = np.where(at_start + 0.5 <= last, 0.5, -0.5)
-        corners[1:] += np.diag(half_steps)
-        rough = optimize.minimize(
-            loss_at,
-            at_start,
-            method="Nelder-Mead",
-            bounds=bounds,
-            options={"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf},
-        )
-        near = rough.x
-        lowest = float(rough.fun)
+    corners = np.tile(at_start, (len(free) + 1, 1))
+    half_steps = np.where(at_start + 0.5 <= last, 0.5, -0.5)
+    corners[1:] += np.diag(half_steps)
+    rough = optimize.minimize(
+        loss_at,
+        at_start,
+        method="Nelder-Mead",
+        bounds=bounds,
+        options={"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf},
+    )
+    near = rough.x
+    lowest = float(rough.fun)
     scale = abs(lowest) or 1.0
-    options = _SMOOTH if is_smooth else _EXACT
     n_evaluations = _STEPS_PER_PARAMETER * len(free)
     exact = optimize.minimize(
         lambda steps: loss_at(steps) / scale,
         near,
         method="L-BFGS-B",
         bounds=bounds,
-        options={**options, "maxfun": n_evaluations},
+        options={**_EXACT, "maxfun": n_evaluations},
     )
     if float(exact.fun) * scale < lowest:
         return float(exact.fun) * scale, at(exact.x)
     return lowest, at(near)
-
-
-class _Steps:
-    """A parameter in steps of its grid: linear between the points, or a smooth curve through them."""
-
-    def __init__(self, searched: Searched, is_smooth: bool) -> None:
-        self.name = searched.name
-        self.last = float(len(searched.grid) - 1)
-        self._grid = searched.grid
-        self._curve: Any = None
-        if is_smooth:
-            from scipy.interpolate import PchipInterpolator
-
-            self._curve = PchipInterpolator(np.arange(len(self._grid)), self._grid)
-
-    def value(self, step: float) -> float:
-        """Return the value after a number of steps."""
-        if self._curve is not None:
-            on_curve = self._curve(step)
-            return float(np.clip(on_curve, self._grid[0], self._grid[-1]))
-        steps = np.arange(len(self._grid))
-        return float(np.interp(step, steps, self._grid))
-
-    def position(self, value: float) -> float:
-        """Return the number of steps to a value."""
-        linear = float(np.interp(value, self._grid, np.arange(len(self._grid))))
-        if self._curve is None or linear == round(linear):
-            return linear
-        return float(self._curve.solve(value, extrapolate=False)[0])
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:

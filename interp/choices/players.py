@@ -26,15 +26,18 @@ from interp.choices.explain import (
     ChoiceExplanation,
     asked_families,
     checked_choices,
-    explain_choices,
     explanation_of,
+    scores_of_players,
 )
-from interp.choices.scoring import ChoiceData, score_guess, score_players
+from interp.choices.scoring import ChoiceData, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
 from interp.results.measure import Result, listed
 from interp.stats.intervals import mean_interval
 from interp.support.checks import checked, fit
 from interp.support.errors import require
+
+_CHOICES_AT_ONCE = 20_000
+"""Choices of participants that are fitted at once: their arrays fit into 1 GB."""
 
 
 def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -51,7 +54,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     """Fit a family to each participant, or to each episode where none are known.
 
     Args:
-        family: with 1 to 3 parameters.
+        family: a vectorised one, such as those of a bandit.
         episodes: what they saw.
         choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
 
@@ -60,15 +63,16 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         ends of its 95 % profile likelihood interval.
     """
     chosen = checked_choices(episodes, choices)
-    n_parameters = len(family.searched)
     require(
-        1 <= n_parameters <= 3,
-        f"{family.name} has {n_parameters} parameters; participants are fitted by 1 to 3",
+        family.vectorised,
+        f"{family.name} is fitted to one player at a time; give one of a bandit's families",
     )
     people, numbers = participants_of(episodes)
     data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, numbers)
     rows = []
-    for player, score in enumerate(score_players(data, family)):
+    in_unit = asked_families(episodes, [family])
+    scores = score_families(data, in_unit)[family.key]
+    for player, score in add_intervals(data, in_unit[family.key], dict(enumerate(scores))).items():
         n_choices = int(data.known[data.rows(player)].sum())
         row: dict[str, Any] = {
             "participant": people[player],
@@ -195,8 +199,7 @@ def explain_each(
     """Find the families that explain the choices of each participant, as ``explain_choices`` does
     of all.
 
-    Participants share one grid of each family, which is finer than that of one player; no optimiser
-    follows. Families without a temperature are fitted to one participant after the other.
+    Vectorised families, such as those of a bandit, are fitted to many participants at once.
 
     Args:
         episodes: what they saw, with ``participants``.
@@ -223,24 +226,28 @@ def explain_each(
         f"a fit needs at least {FEWEST_CHOICES} choices, and participant {people[fewest]} made "
         f"{n_fewest}; leave it out",
     )
-    are_small = [
-        family.tempered and len(family.searched) <= 3 for family in chosen_families.values()
-    ]
+    are_vectorised = all(family.vectorised for family in chosen_families.values())
+    first_asked = tasks.of(episodes).data.first_asked
     explained: dict[str, ChoiceExplanation] = {}
-    if len(people) == 1 or not all(are_small):
-        for player, name in enumerate(people):
-            rows = np.flatnonzero(numbers == player)
-            own_episodes = episodes.select(rows)
-            explained[str(name)] = explain_choices(
-                own_episodes, chosen[rows], families=list(chosen_families.values()), seed=seed
-            )
-        return EachParticipant(explained, seed)
-    data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, numbers)
-    by_family = [score_players(data, family) for family in chosen_families.values()]
-    n_outcomes = by_family[0][0].fitted.shape[-1]
-    like = np.zeros((*data.known.shape, n_outcomes))
-    by_family.append(score_guess(data, like))
-    for player, name in enumerate(people):
-        scores = [of_players[player] for of_players in by_family]
-        explained[str(name)] = explanation_of(data, player, scores, chosen_families, seed=seed)
+    for players in _parts(counts, at_once=_CHOICES_AT_ONCE if are_vectorised else 0):
+        rows = np.flatnonzero(np.isin(numbers, players))
+        places = np.searchsorted(players, numbers[rows])
+        data = ChoiceData(episodes.select(rows), chosen[rows], first_asked, places)
+        for player, scores in enumerate(scores_of_players(data, chosen_families)):
+            name = str(people[players[player]])
+            explained[name] = explanation_of(data, player, scores, chosen_families, seed=seed)
     return EachParticipant(explained, seed)
+
+
+def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
+    """Split participants into parts that make so many choices or fewer, or are one participant.
+
+    Args:
+        counts: how many choices each of them made.
+        at_once: choices of a part; 0 where each participant is one.
+    """
+    if at_once == 0:
+        part_numbers = np.arange(len(counts))
+    else:
+        part_numbers = counts.cumsum().astype(np.int64) // at_once
+    return [np.flatnonzero(part_numbers == number) for number in np.unique(part_numbers)]

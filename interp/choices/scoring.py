@@ -1,25 +1,25 @@
 """How well each family of algorithms predicts choices that it was not fitted to.
 
-Every player's choices are cut into units: participants, episodes, or blocks of trials. A family's
-parameters and its link (:mod:`interp.choices.link`) are fitted to three of every four units and
-scored on the fourth, in turn, so that every loss is out of sample. A fit begins on a grid. Where
-there is one player, a local optimiser goes on from there (:func:`score_families`); many players
-share one fine grid (:func:`score_players`), in which each has its best point.
+Every player's choices are cut into units: participants, episodes, or blocks of trials. A family's parameters and its
+link (:mod:`interp.choices.link`) are fitted to three of every four units and scored on the fourth, in turn, so that
+every loss is held out. A fit begins on a grid, and a local optimiser goes on from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp.choices.fitting import Array, Distributions, refine
-from interp.choices.link import HALF_CHI2, Link, fit_link, profile_ends
+from interp.choices.link import FittedLink, Link, fit_link, profile_ends
 from interp.choices.offers import among_offered, even_guess, offers_of, slots_of
+from interp.choices.optimum import Fit, PlayerFits, contained_points
 from interp.core.algorithm import Algorithm, Family, Searched
 from interp.stats.intervals import Interval
 from interp.support.errors import require
@@ -35,17 +35,14 @@ BLOCKS = 100
 """How many blocks the trials are cut into: as long as they can be, and as many as a bootstrap needs."""
 GUESS = "constant"
 """Key of a guess that is the same in every round."""
-_LAPSES = (0.0, 0.05, 0.15, 0.35)
-"""Lapse rates that are tried at every point of a grid of many players."""
-_FINE = {0: 1, 1: 21, 2: 21, 3: 9}
-"""Number of parameters -> values of each on a grid of many players."""
-_PROFILED = {1: 41, 2: 13, 3: 5}
-"""Number of parameters -> values of each on either side of the best, for a profile likelihood interval."""
+_PROFILED = 12
+"""Values of a parameter on either side of the best, for a profile likelihood interval."""
+_ON_GRID = {1: 41, 2: 13, 3: 5}
+"""Number of parameters -> values of each on either side of the best, on a joint grid."""
 _FAR = 15.0
 """Nats of all choices by which a family is too far behind the best on the grid for an optimiser to matter."""
 _FAR_SHARE = 0.03
 """The same in nats a choice, where that is more."""
-_ROUNDED = 1e-12
 
 
 @dataclass(frozen=True)
@@ -101,6 +98,7 @@ class ChoiceData:
     ) -> None:
         counted = choices[:, first_asked:]
         self.episodes = episodes
+        self.first_asked = first_asked
         self.known: Mask = ~np.isnan(counted)
         self.offers = offers_of(episodes, first_asked)
         outcomes = np.where(self.known, counted, 0).astype(np.int64)
@@ -108,6 +106,7 @@ class ChoiceData:
         """Which of the outcomes, or of the slots on offer, was chosen ``[episode, round]``."""
         self.players = np.zeros(len(choices), np.int64) if players is None else players
         self.n_players = int(self.players.max()) + 1
+        self._rows = [np.flatnonzero(self.players == player) for player in range(self.n_players)]
         self.units = np.zeros(self.known.shape, np.int64)
         for player in range(self.n_players):
             rows = self.rows(player)
@@ -118,17 +117,26 @@ class ChoiceData:
         cells = self.players[:, None] * N_FOLDS + self.folds
         self._cells = cells[self.known]
         training = [self.known & (self.folds != fold) for fold in range(N_FOLDS)]
-        self.masks = (self.known, *training)
-        """The choices that a fit is made to: all of them, then for each fold those of the other ones."""
+        self.masks = np.stack([self.known, *training])
+        """The choices that a fit is made to, ``[mask, episode, round]``: all, then those outside each fold."""
         self.n_choices = self.sums(np.ones(self.known.shape))
         """How many these are, ``[player, mask]``."""
 
     def rows(self, player: int) -> NDArray[np.int64]:
         """Return the episodes of a player."""
-        return np.flatnonzero(self.players == player)
+        return self._rows[player]
+
+    def check_outcomes(self, n_outcomes: int) -> None:
+        """Refuse choices that are none of the outcomes."""
+        largest = int(self.choices.max())
+        require(
+            largest < n_outcomes,
+            f"choices must be outcomes 0 to {n_outcomes - 1}, got {largest}",
+        )
 
     def chances(self, p: Array) -> Array:
         """Return the probability of each choice, ``[episode, round]``, of ``p [episode, round, outcome]``."""
+        self.check_outcomes(p.shape[-1])
         return np.take_along_axis(p, self.choices[..., None], -1)[..., 0]
 
     def nats(self, q: Array) -> Array:
@@ -172,140 +180,54 @@ def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
     return episode * blocks_an_episode + np.arange(n_rounds) // trials_a_block
 
 
-class _Predictor:
-    """What the members of a family predict of the choices, by their parameters."""
-
-    def __init__(self, data: ChoiceData, family: Family) -> None:
-        self._members = Distributions(family, [data.episodes])
-        self._family = family
-        self._largest_choice = int(data.choices.max())
-        self._offers = data.offers
-
-    def __call__(self, parameters: Parameters) -> Array:
-        algorithm = self._family.make(**parameters)
-        of_outcomes = np.clip(self._members(algorithm, parameters), 0.0, 1.0)
-        p = among_offered(of_outcomes, self._offers)
-        n_outcomes = p.shape[-1]
-        require(
-            self._largest_choice < n_outcomes,
-            f"choices must be outcomes 0 to {n_outcomes - 1}, got {self._largest_choice}",
-        )
-        return p
-
-
-class _Links(NamedTuple):
-    """Fitted links of each player and each of the masks of the data.
+@dataclass(frozen=True)
+class _PlayerFit:
+    """What was fitted to one player.
 
     Attributes:
-        nats: the loss a choice, ``[player, mask]``.
-        links: an array of :class:`Link`, of the same shape.
+        parameters: of all choices.
+        nats: the loss of all choices.
+        links: of each of the masks.
+        p: P(each outcome) of the fit to each of the masks, ``[mask, episode, round, outcome]``.
     """
 
-    nats: Array
-    links: NDArray[np.object_]
+    parameters: Parameters
+    nats: float
+    links: Sequence[Link]
+    p: Array = field(repr=False)
 
 
-class _Best:
-    """The best parameters that were found, of each player and each of the masks of the data."""
-
-    def __init__(self, data: ChoiceData, n_outcomes: int) -> None:
-        shape = (data.n_players, len(data.masks))
-        self.nats = np.full(shape, np.inf)
-        self.links = np.empty(shape, object)
-        predicted_shape = (len(data.masks), *data.known.shape, n_outcomes)
-        self.p = np.full(predicted_shape, 1 / n_outcomes)
-        self._points = np.zeros(shape, np.int64)
-        self._parameters: list[Parameters] = []
-        self._players = data.players
-
-    def keep(self, parameters: Parameters, p: Array, fits: _Links) -> None:
-        """Keep parameters for the players and masks that they fit better than the earlier ones.
-
-        Args:
-            parameters: by name.
-            p: what they predict, ``[episode, round, outcome]``.
-            fits: their links.
-        """
-        better = fits.nats < self.nats
-        self.nats = np.where(better, fits.nats, self.nats)
-        self.links[better] = fits.links[better]
-        self._points[better] = len(self._parameters)
-        self._parameters.append(parameters)
-        for mask in np.flatnonzero(better.any(0)):
-            rows = better[self._players, mask]
-            self.p[mask, rows] = p[rows]
-
-    def parameters(self, player: int, mask: int = 0) -> Parameters:
-        """Return the best parameters of a player.
-
-        Args:
-            player: its number.
-            mask: of the choices that were fitted; all by default.
-        """
-        return self._parameters[self._points[player, mask]]
-
-
-def _fit_links(data: ChoiceData, p: Array, tempered: bool) -> _Links:
-    """Fit the link of each player to each of the masks.
-
-    Args:
-        data: the choices.
-        p: predictions ``[episode, round, outcome]``.
-        tempered: whether these have a temperature.
-    """
-    if data.n_players > 1 and tempered:
-        return _fit_lapses(data, p)
-    nats = np.zeros((data.n_players, len(data.masks)))
-    links = np.empty(nats.shape, object)
-    for player in range(data.n_players):
-        rows = data.rows(player)
-        for number, mask in enumerate(data.masks):
-            fit = fit_link(p[rows], data.choices[rows], mask[rows], tempered)
-            nats[player, number] = fit.nats
-            links[player, number] = fit.link
-    return _Links(nats, links)
-
-
-def _fit_lapses(data: ChoiceData, p: Array) -> _Links:
-    """Find the best lapse rate of :data:`_LAPSES` for each player and mask, where the family has a
-    temperature.
-    """
-    n_outcomes = p.shape[-1]
-    even = np.full(n_outcomes, 1 / n_outcomes)
-    links = np.empty(len(_LAPSES), object)
-    totals = []
-    chances = data.chances(p)
-    for number, lapse in enumerate(_LAPSES):
-        links[number] = Link(lapse, 1.0, even)
-        with_lapse = lapse / n_outcomes + (1 - lapse) * chances
-        nats = data.sums(-np.log(np.maximum(with_lapse, _ROUNDED)))
-        totals.append(nats + (HALF_CHI2 if lapse else 0.0))
-    by_lapse = np.stack(totals)
-    nats_a_choice = by_lapse.min(0) / np.maximum(data.n_choices, 1)
-    return _Links(nats_a_choice, links[by_lapse.argmin(0)])
-
-
-def _in_run_order(family: Family) -> list[Searched]:
-    """Return the parameters, those first that enter the state: one run of the state then serves
-    many values of the rest.
-    """
-    return sorted(family.searched, key=lambda searched: bool(searched.enters))
-
-
-def _grid_points(searched: Sequence[Searched], grids: Sequence[Any]) -> Iterator[Parameters]:
-    names = [parameter.name for parameter in searched]
-    for values in product(*grids):
-        yield dict(zip(names, values, strict=True))
-
-
-def fine_grid(searched: Searched, n_values: int) -> Sequence[float]:
-    """Return ``n_values`` of a real parameter, as many between any two of the family's grid."""
-    if searched.kind == "choice" or len(searched.grid) == 1:
-        return searched.grid
-    positions = np.linspace(0, len(searched.grid) - 1, n_values)
-    points = np.arange(len(searched.grid))
-    values: list[float] = np.interp(positions, points, searched.grid).tolist()
-    return values
+def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> FamilyScore:
+    """Score what was fitted to all folds but one on that one."""
+    rows = data.rows(player)
+    known = data.known[rows]
+    q = np.empty_like(fit.p[0])
+    prefers = np.zeros(known.shape, np.int64)
+    for fold in range(N_FOLDS):
+        held_out = data.folds[rows] == fold
+        n_training = int(data.n_choices[player, 1 + fold])
+        p, link = fit.p[1 + fold], fit.links[1 + fold]
+        q[held_out] = link.spread(n_training).probabilities(p)[held_out]
+        prefers[held_out] = link.preferred(p)[held_out]
+    n_choices = int(data.n_choices[player, 0])
+    chances = np.take_along_axis(q, data.choices[rows][..., None], -1)[..., 0]
+    losses = np.where(known, -np.log(chances), 0.0)
+    fitted = fit.links[0].spread(n_choices).probabilities(fit.p[0])
+    at_bound = _at_bound(family, fit.parameters)
+    return FamilyScore(
+        key=family.key,
+        name=family.name,
+        extends=family.extends,
+        memoryless=family.memoryless,
+        parameters=fit.parameters,
+        link=fit.links[0],
+        intervals={},
+        at_bound=at_bound,
+        nats=fit.nats / n_choices,
+        fitted=fitted,
+        losses=losses,
+        prefers=prefers,
+    )
 
 
 def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
@@ -321,215 +243,173 @@ def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _score(
-    data: ChoiceData, family: Family, best: _Best, player: int, intervals: Mapping[str, Interval]
-) -> FamilyScore:
-    """Score what was fitted to all folds but one on that one.
+def score_families(
+    data: ChoiceData, families: Mapping[str, Family]
+) -> dict[str, list[FamilyScore]]:
+    """Score families for each player, each at the optimum of its likelihood.
+
+    A family that extends another one also begins at that one's best parameters, so that it never fits worse than what
+    it contains. Families that are ``vectorised`` are fitted to all players at once (:mod:`interp.choices.optimum`). The
+    others are fitted to one player, by a search from their grid on, where they come near the best one.
 
     Args:
-        data: the choices.
-        family: the family.
-        best: the fits.
-        player: its number.
-        intervals: of the parameters.
-    """
-    rows = data.rows(player)
-    known = data.known[rows]
-    q = np.empty_like(best.p[0, rows])
-    prefers = np.zeros(known.shape, np.int64)
-    for fold in range(N_FOLDS):
-        held_out = data.folds[rows] == fold
-        n_training = int(data.n_choices[player, 1 + fold])
-        p = best.p[1 + fold, rows]
-        link = best.links[player, 1 + fold]
-        q[held_out] = link.spread(n_training).probabilities(p)[held_out]
-        prefers[held_out] = link.preferred(p)[held_out]
-    whole = best.links[player, 0]
-    p_whole = best.p[0, rows]
-    chances = np.take_along_axis(q, data.choices[rows][..., None], -1)[..., 0]
-    parameters = best.parameters(player)
-    n_choices = int(data.n_choices[player, 0])
-    fitted = whole.spread(n_choices).probabilities(p_whole)
-    losses = np.where(known, -np.log(chances), 0.0)
-    at_bound = _at_bound(family, parameters)
-    nats = float(best.nats[player, 0])
-    return FamilyScore(
-        key=family.key,
-        name=family.name,
-        extends=family.extends,
-        memoryless=family.memoryless,
-        parameters=parameters,
-        link=whole,
-        intervals=intervals,
-        at_bound=at_bound,
-        nats=nats,
-        fitted=fitted,
-        losses=losses,
-        prefers=prefers,
-    )
-
-
-def score_players(data: ChoiceData, family: Family) -> list[FamilyScore]:
-    """Score a family for each player, on one fine grid that all players share.
-
-    Args:
-        data: the choices of several players.
-        family: with at most 3 parameters.
+        data: the choices; of one player unless every family is vectorised.
+        families: by key.
 
     Returns:
-        A score for each player, with profile likelihood intervals.
+        By key, a score for each player.
     """
-    searched = _in_run_order(family)
-    require(
-        len(searched) in _FINE,
-        f"{family.name} has {len(searched)} parameters; participants are fitted by at most 3",
-    )
-    grids = [fine_grid(parameter, _FINE[len(searched)]) for parameter in searched]
-    predict = _Predictor(data, family)
-    best = None
-    of_points = []
-    for parameters in _grid_points(searched, grids):
-        p = predict(parameters)
-        if best is None:
-            best = _Best(data, p.shape[-1])
-        fits = _fit_links(data, p, family.tempered)
-        best.keep(parameters, p, fits)
-        of_points.append(fits.nats[:, 0])
-    assert best is not None, "a grid has a point"
-    totals = np.array(of_points).T * data.n_choices[:, :1]
-    nats = totals.reshape(data.n_players, *(len(grid) for grid in grids))
+    scores: dict[str, list[FamilyScore]] = {}
+    fits: dict[str, Fit] = {}
+    searched = {key: family for key, family in families.items() if not family.vectorised}
+    for family in _simplest_first(families):
+        if not family.vectorised:
+            continue
+        solver = PlayerFits(data, family)
+        inner = None
+        if family.extends in fits:
+            inner = families[family.extends], fits[family.extends]
+        fits[family.key] = solver.solve(inner)
+        scores[family.key] = _scores_of(data, solver, fits[family.key])
+    if searched:
+        require(data.n_players == 1, "families that are not vectorised are fitted to one player")
+        for key, fit in _search_families(data, searched).items():
+            scores[key] = [_score(data, families[key], fit, 0)]
+    return {key: scores[key] for key in families}
+
+
+def _simplest_first(families: Mapping[str, Family]) -> list[Family]:
+    """Return families, those first that extend no other one."""
+    return sorted(families.values(), key=lambda family: bool(family.extends))
+
+
+def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilyScore]:
+    """Return the score of each player, by the fits of a vectorised family."""
+    family = solver.family
+    names = [searched.name for searched in family.searched]
+    n_masks = len(data.masks)
+    rows = np.tile(np.arange(len(data.episodes)), n_masks)
+    of_rows = fit.points[data.players].swapaxes(0, 1)
+    flat = of_rows.reshape(-1, of_rows.shape[-1])
+    p = solver.predict(rows, flat[:, :-1])
+    by_mask = p.reshape(n_masks, -1, *p.shape[1:])
+    n_outcomes = p.shape[-1]
+    even = np.full(n_outcomes, 1 / n_outcomes)
     scores = []
     for player in range(data.n_players):
-        temperature = best.links[player][0].temperature
-        intervals = _grid_intervals(searched, grids, nats[player], temperature)
-        scores.append(_score(data, family, best, player, intervals))
+        points = fit.points[player]
+        links = [Link(float(lapse), 1.0, even) for lapse in points[:, -1]]
+        parameters = dict(zip(names, points[0, :-1].tolist(), strict=True))
+        of_player = _PlayerFit(
+            parameters=parameters,
+            nats=float(fit.nats[player, 0]),
+            links=links,
+            p=by_mask[:, data.rows(player)],
+        )
+        scores.append(_score(data, family, of_player, player))
     return scores
 
 
-def _grid_intervals(
-    searched: Sequence[Searched], grids: Sequence[Sequence[float]], nats: Array, temperature: float
-) -> dict[str, Interval]:
-    """Return the 95 % profile likelihood interval of each real parameter.
-
-    Args:
-        searched: the parameters, one an axis of ``nats``.
-        grids: their values.
-        nats: the loss of all choices at every point.
-        temperature: of the link.
-    """
-    intervals = {}
-    for axis, (parameter, grid) in enumerate(zip(searched, grids, strict=True)):
-        if parameter.kind == "choice" or len(grid) == 1:
-            continue
-        other_axes = tuple(i for i in range(len(grids)) if i != axis)
-        profile = nats.min(other_axes)
-        best = float(grid[profile.argmin()])
-        low, high = profile_ends(np.array(grid), profile, temperature)
-        intervals[parameter.name] = Interval(best, min(low, best), max(high, best))
-    return intervals
+# Families of which one member is computed at a time.
 
 
-def score_families(data: ChoiceData, families: Mapping[str, Family]) -> list[FamilyScore]:
-    """Score families for one player, each at the optimum of its likelihood.
+class _Search:
+    """The best parameters of a family that were found for one player, for each of the masks."""
 
-    A family begins at the best points of its grid, and where it extends another one at that one's best parameters, so
-    that it never fits worse than what it contains. A local optimiser goes on from there for the families that are less
-    than :data:`_FAR` nats behind the best one.
+    def __init__(self, data: ChoiceData, family: Family) -> None:
+        self._data = data
+        self.family = family
+        self._members = Distributions(family, [data.episodes])
+        self.nats = np.full(len(data.masks), np.inf)
+        self.parameters: list[Parameters] = [{} for _ in data.masks]
 
-    Args:
-        data: the choices of one player.
-        families: by key.
-    """
-    fits = {}
-    for family in families.values():
-        fits[family.key] = _fit_grid(data, family)
-    lowest = min(float(fit.nats[0, 0]) for fit in fits.values())
+    def predict(self, parameters: Parameters) -> Array:
+        """Return P(each choice), ``[episode, round, outcome]``."""
+        algorithm = self.family.make(**parameters)
+        of_outcomes = np.clip(self._members(algorithm, parameters), 0.0, 1.0)
+        p = among_offered(of_outcomes, self._data.offers)
+        self._data.check_outcomes(p.shape[-1])
+        return p
+
+    def loss(self, parameters: Parameters, mask: int, may_lapse: bool = True) -> float:
+        """Return the loss of the choices of a mask, nats a choice."""
+        p = self.predict(parameters)
+        return self._link(p, mask, may_lapse=may_lapse).nats
+
+    def _link(self, p: Array, mask: int, may_lapse: bool = True) -> FittedLink:
+        data = self._data
+        return fit_link(
+            p, data.choices, data.masks[mask], self.family.tempered, may_lapse=may_lapse
+        )
+
+    def try_point(self, parameters: Parameters) -> None:
+        """Keep parameters where they fit better than what was found."""
+        p = self.predict(parameters)
+        for mask in range(len(self.nats)):
+            nats = self._link(p, mask).nats
+            if nats < self.nats[mask]:
+                self.nats[mask] = nats
+                self.parameters[mask] = parameters
+
+    def refine(self) -> None:
+        """Go on from the best parameters by a local optimiser."""
+        if not self.family.searched:
+            return
+        for mask, start in enumerate(list(self.parameters)):
+            loss = partial(self.loss, mask=mask)
+            self.try_point(refine(loss, self.family.searched, start)[1])
+
+    def result(self) -> _PlayerFit:
+        """Return what was found."""
+        p = np.stack([self.predict(parameters) for parameters in self.parameters])
+        links = [self._link(p[mask], mask).link for mask in range(len(p))]
+        n_choices = int(self._data.n_choices[0, 0])
+        return _PlayerFit(self.parameters[0], float(self.nats[0]) * n_choices, links, p)
+
+
+def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[str, _PlayerFit]:
+    """Fit families to one player, those that are less than :data:`_FAR` nats behind the best one to the optimum."""
+    searches = {}
+    for key, family in families.items():
+        searches[key] = _Search(data, family)
+        for point in _grid_points(family):
+            searches[key].try_point(point)
+    lowest = min(float(search.nats[0]) for search in searches.values())
     far = lowest + max(_FAR / data.n_choices[0, 0], _FAR_SHARE)
-    for family in sorted(families.values(), key=lambda family: bool(family.extends)):
-        fit = fits[family.key]
-        predict = _Predictor(data, family)
-        if family.extends in fits:
-            inner = families[family.extends]
-            points = _contained_points(family, inner, fits[inner.key], len(data.masks))
-            for point in points:
-                _try(data, family, predict, fit, point)
-        if fit.nats[0, 0] <= far:
-            for mask in range(len(data.masks)):
-                start = fit.parameters(0, mask)
-                _try(data, family, predict, fit, _refine(data, family, predict, start, mask))
-    return [_score(data, family, fits[family.key], 0, {}) for family in families.values()]
+    for family in _simplest_first(families):
+        search = searches[family.key]
+        if family.extends in searches:
+            _try_contained(search, searches[family.extends])
+        if search.nats[0] <= far:
+            search.refine()
+    return {key: search.result() for key, search in searches.items()}
 
 
-def _fit_grid(data: ChoiceData, family: Family) -> _Best:
-    """Fit a family to each of the masks, on the grid that it defines."""
+def _try_contained(search: _Search, inner: _Search) -> None:
+    """Try the members that are, or are near, the best ones of the family that is extended."""
+    inner_names = [searched.name for searched in inner.family.searched]
+    for point in contained_points(search.family, inner.family):
+        for inner_parameters in inner.parameters:
+            parameters = {}
+            for searched in search.family.searched:
+                value = point[searched.name]
+                if isinstance(value, int):
+                    value = inner_parameters[inner_names[value]]
+                low, high = searched.grid[0], searched.grid[-1]
+                parameters[searched.name] = min(max(value, low), high)
+            search.try_point(parameters)
+
+
+def _in_run_order(family: Family) -> list[Searched]:
+    """Return the parameters, those first that enter the state: its run then serves many values of the others."""
+    return sorted(family.searched, key=lambda searched: bool(searched.enters))
+
+
+def _grid_points(family: Family) -> Iterator[Parameters]:
     searched = _in_run_order(family)
-    predict = _Predictor(data, family)
-    best = None
-    for parameters in _grid_points(searched, [parameter.grid for parameter in searched]):
-        p = predict(parameters)
-        if best is None:
-            best = _Best(data, p.shape[-1])
-        best.keep(parameters, p, _fit_links(data, p, family.tempered))
-    assert best is not None, "a grid has a point"
-    return best
-
-
-def _try(
-    data: ChoiceData, family: Family, predict: _Predictor, best: _Best, parameters: Parameters
-) -> None:
-    """Keep parameters where they are better than what was found."""
-    p = predict(parameters)
-    best.keep(parameters, p, _fit_links(data, p, family.tempered))
-
-
-def _contained_points(family: Family, inner: Family, best: _Best, n_masks: int) -> list[Parameters]:
-    """Return the members of a family that are, or are near, the best ones of the family that it
-    extends.
-
-    Parameters of the same name have the same value. The rest are those of the grid; where the inner
-    family has one parameter of another name, such as one learning rate in place of two, they may
-    all have its value.
-
-    Args:
-        family: the larger one.
-        inner: the family that it extends.
-        best: what was found of the inner one.
-        n_masks: how many fits were made.
-    """
-    names = [searched.name for searched in family.searched]
-    inner_names = [searched.name for searched in inner.searched]
-    free = [searched for searched in family.searched if searched.name not in inner_names]
-    renamed = [name for name in inner_names if name not in names]
-    points = []
-    for mask in range(n_masks):
-        inner_values = best.parameters(0, mask)
-        shared = {name: inner_values[name] for name in inner_names if name in names}
-        for values in _grid_points(free, [searched.grid for searched in free]):
-            points.append({**shared, **values})
-        if len(renamed) == 1:
-            same = {searched.name: inner_values[renamed[0]] for searched in free}
-            points.append({**shared, **same})
-    return [_within_bounds(family, point) for point in points]
-
-
-def _within_bounds(family: Family, point: Parameters) -> Parameters:
-    clipped = {}
-    for searched in family.searched:
-        low, high = searched.grid[0], searched.grid[-1]
-        clipped[searched.name] = min(max(point[searched.name], low), high)
-    return clipped
-
-
-def _refine(
-    data: ChoiceData, family: Family, predict: _Predictor, start: Parameters, mask: int
-) -> Parameters:
-    def loss(parameters: Parameters) -> float:
-        p = predict(parameters)
-        return fit_link(p, data.choices, data.masks[mask], family.tempered).nats
-
-    if not family.searched:
-        return start
-    return refine(loss, family.searched, start, is_smooth=family.tempered)[1]
+    names = [parameter.name for parameter in searched]
+    for values in product(*(parameter.grid for parameter in searched)):
+        yield dict(zip(names, values, strict=True))
 
 
 def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
@@ -537,15 +417,11 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
 
     Args:
         data: the choices.
-        like: predictions of the shape that a guess has, ``[episode, round, outcome]``.
+        like: the shape that a guess has, of ``[episode, round, outcome]``.
     """
-    algorithmless = Family(
-        GUESS, "a guess, the same in every round", make=_no_algorithm, memoryless=True
-    )
+    guess = Family(GUESS, "a guess, the same in every round", make=_no_algorithm, memoryless=True)
     even = even_guess(like, data.offers)
-    best = _Best(data, like.shape[-1])
-    best.keep({}, even, _fit_links(data, even, tempered=False))
-    return [_score(data, algorithmless, best, player, {}) for player in range(data.n_players)]
+    return [_score_fixed(data, guess, even, player) for player in range(data.n_players)]
 
 
 def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
@@ -557,43 +433,100 @@ def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
         p: ``[episode, round, outcome]``.
     """
     fixed = Family(key, key, make=_no_algorithm)
-    of_slots = among_offered(p, data.offers)
-    best = _Best(data, of_slots.shape[-1])
-    best.keep({}, of_slots, _fit_links(data, of_slots, tempered=False))
-    return _score(data, fixed, best, 0, {})
+    return _score_fixed(data, fixed, among_offered(p, data.offers), player=0)
+
+
+def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> FamilyScore:
+    """Score predictions ``[episode, round, outcome]`` of all players for one of them."""
+    rows = data.rows(player)
+    p, choices = p[rows], data.choices[rows]
+    fits = [fit_link(p, choices, mask[rows], tempered=False) for mask in data.masks]
+    n_choices = int(data.n_choices[player, 0])
+    links = [fit.link for fit in fits]
+    of_masks = np.repeat(p[None], len(fits), 0)
+    fit = _PlayerFit({}, fits[0].nats * n_choices, links, of_masks)
+    return _score(data, family, fit, player)
 
 
 def _no_algorithm() -> Algorithm:
     raise NotImplementedError("a guess has no algorithm")
 
 
-def profile_intervals(data: ChoiceData, family: Family, score: FamilyScore) -> dict[str, Interval]:
-    """Return 95 % profile likelihood intervals of the real parameters of one player, within the bounds of the search.
+# Intervals.
 
-    At each value the other parameters are fitted anew, on a joint grid that is finer the closer to the best. Where the
-    fit has no lapse, the profile has none either.
+
+def add_intervals(
+    data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
+) -> dict[int, FamilyScore]:
+    """Return the scores of players with 95 % profile likelihood intervals of the real parameters.
+
+    At each value of a parameter the others are fitted anew, within the bounds of their search. Of a family that is not
+    vectorised they are those of a joint grid that is finer the closer to the best.
+
+    Args:
+        data: the choices.
+        family: that was scored.
+        scores: by the number of the player.
     """
-    predict = _Predictor(data, family)
-    searched = _in_run_order(family)
-    free = [
-        parameter for parameter in searched if parameter.kind == "real" and len(parameter.grid) > 1
-    ]
-    n_steps = _PROFILED.get(len(free), 3)
+    if family.vectorised:
+        return _add_profiles(data, family, scores)
+    return {player: _add_grid_intervals(data, family, score) for player, score in scores.items()}
+
+
+def _is_free(searched: Searched) -> bool:
+    return searched.kind == "real" and len(searched.grid) > 1
+
+
+def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
+    """Return values of a parameter between its bounds, closer to each other the closer to the best."""
     steps = np.linspace(0, 1, n_steps) ** 2
+    below = best + (searched.grid[0] - best) * steps[::-1]
+    above = best + (searched.grid[-1] - best) * steps
+    return np.concatenate([below, above])
+
+
+def _add_profiles(
+    data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
+) -> dict[int, FamilyScore]:
+    solver = PlayerFits(data, family)
+    players = np.array(list(scores))
+    points = []
+    for score in scores.values():
+        values = list(score.parameters.values())
+        points.append([*values, score.link.lapse])
+    intervals: dict[int, dict[str, Interval]] = {player: {} for player in scores}
+    for searched in filter(_is_free, family.searched):
+        best = [score.parameters[searched.name] for score in scores.values()]
+        values = np.stack([_values_around(searched, value, _PROFILED) for value in best])
+        nats = solver.profiles(players, np.array(points), searched.name, values)
+        for row, player in enumerate(scores):
+            low, high = profile_ends(values[row], nats[row])
+            intervals[player][searched.name] = Interval(best[row], low, high)
+    return {player: replace(scores[player], intervals=intervals[player]) for player in scores}
+
+
+def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) -> FamilyScore:
+    search = _Search(data, family)
+    searched = _in_run_order(family)
+    n_free = sum(map(_is_free, searched))
     grids = []
     for parameter in searched:
         best = score.parameters[parameter.name]
-        grid = [best]
-        if parameter in free:
-            below = best + (parameter.grid[0] - best) * steps
-            above = best + (parameter.grid[-1] - best) * steps
-            grid = np.unique([*below, *above]).tolist()
-        grids.append(grid)
+        is_free = _is_free(parameter)
+        around = _values_around(parameter, best, _ON_GRID.get(n_free, 3)) if is_free else [best]
+        grids.append(np.unique(around).tolist())
     may_lapse = score.link.lapse > 0
+    names = [parameter.name for parameter in searched]
     losses = []
-    for parameters in _grid_points(searched, grids):
-        p = predict(parameters)
-        fit = fit_link(p, data.choices, data.known, family.tempered, may_lapse=may_lapse)
-        losses.append(fit.nats * data.known.sum())
-    nats = np.reshape(losses, [len(grid) for grid in grids])
-    return _grid_intervals(searched, grids, nats, score.link.temperature)
+    for values in product(*grids):
+        parameters = dict(zip(names, values, strict=True))
+        losses.append(search.loss(parameters, mask=0, may_lapse=may_lapse))
+    nats = np.reshape(losses, [len(grid) for grid in grids]) * data.n_choices[0, 0]
+    intervals = {}
+    for axis, (parameter, grid) in enumerate(zip(searched, grids, strict=True)):
+        if not _is_free(parameter):
+            continue
+        other_axes = tuple(i for i in range(len(grids)) if i != axis)
+        ends = profile_ends(np.array(grid), nats.min(other_axes), score.link.temperature)
+        intervals[parameter.name] = Interval(score.parameters[parameter.name], *ends)
+    return replace(score, intervals=intervals)

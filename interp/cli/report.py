@@ -53,6 +53,8 @@ def _choices(
         file, out, units=units, quick=quick, seed=seed, episodes=episodes, **columns
     )
     say.line(result.sentence)
+    if result.bound_sentence:
+        say.line(result.bound_sentence)
     for name, beside in result.beside.items():
         say.line(f"beside {name}: {beside.measure}")
     say.table(result.to_frame(), "Families, the best first", "families")

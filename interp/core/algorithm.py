@@ -677,12 +677,15 @@ class Searched:
         enters: keys of the variables whose equations use it; empty for all. A fit recomputes only
             what depends on these, so that a parameter of the prediction alone needs no second run
             of the state.
+        unit: the array of the episodes, such as "rewards", whose usual size times the parameter is a
+            pure number: a fit to choices searches it in that unit.
     """
 
     name: str
     grid: tuple[float, ...]
     kind: Literal["real", "choice"] = "real"
     enters: tuple[str, ...] = ()
+    unit: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a grid that is empty or not ascending."""
@@ -709,6 +712,8 @@ class Family:
             rivals of each other.
         tempered: True if one of its parameters is an inverse temperature: a fit to choices then
             adds none.
+        vectorised: True if ``make`` takes arrays of parameters, with an axis for each leading axis
+            of the variables: a fit to choices then solves many players at once.
     """
 
     key: str
@@ -718,6 +723,7 @@ class Family:
     memoryless: bool = False
     extends: str = ""
     tempered: bool = False
+    vectorised: bool = False
 
     def __post_init__(self) -> None:
         """Let ``make`` refuse a parameter that is no number, or no truth value where a fit tries 0 and 1 alone."""
@@ -728,6 +734,8 @@ class Family:
         @wraps(make)
         def make_checked(**parameters: Any) -> Algorithm:
             for name in known & parameters.keys():
+                if self.vectorised and isinstance(parameters[name], np.ndarray):
+                    continue
                 bounds = (0, 1) if name in truth_values else ()
                 number(f"{name} of {self.key!r}", parameters[name], *bounds)
             return make(**parameters)

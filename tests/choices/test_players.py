@@ -65,8 +65,8 @@ def test_what_cannot_be_fitted_to_one_is_refused(played):
     refuses(
         r"choices must be \[episode, round\] = \(24, 100\)", by_participant, FAMILY, played, wrong
     )
-    with pytest.raises(InputError, match="has 0 parameters; participants are fitted by 1 to 3"):
-        by_participant(replace(FAMILY, searched=()), played, played.choices)
+    with pytest.raises(InputError, match="is fitted to one player at a time"):
+        by_participant(replace(FAMILY, vectorised=False), played, played.choices)
     nobody = replace(played, participants=None)
     refuses("name no participants", explain_each, nobody, played.choices)
     few = np.where(np.arange(24)[:, None] < 2, np.nan, played.choices.astype(float))

@@ -39,6 +39,8 @@ from interp.core.algorithm import (
 from interp.support.checks import checked, number
 
 _Array = NDArray[np.float64]
+_Parameter = float | _Array
+"""A number, or an array of them with an axis for each leading axis of the variables: many players run as one."""
 
 _SHARE, _CHANCE, _ANY = (0.0, 1.0), (1e-6, 1 - 1e-6), (None, None)
 _BOUNDS: Mapping[str, tuple[float | None, float | None]] = {
@@ -78,7 +80,7 @@ _make = maker("bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilit
 def _algorithm(
     key: str,
     name: str,
-    parameters: Mapping[str, float],
+    parameters: Mapping[str, _Parameter],
     memory: str,
     equations: Mapping[str, Equation | None],
 ) -> Algorithm:
@@ -92,15 +94,27 @@ def _algorithm(
         equations: of each variable but the inputs; None for what is carried.
     """
     for parameter, value in parameters.items():
-        number(parameter, value, *_BOUNDS.get(parameter, _ANY))
+        _check_bounds(parameter, value, _BOUNDS.get(parameter, _ANY))
     softmax = {"arm_probabilities": _choose_among_offered}
     return _make(key, name, {**equations, **softmax}, memory, **parameters)
+
+
+def _for_each_arm(parameter: _Parameter) -> _Array:
+    """Return a parameter with a last axis, along which it is the same for every arm."""
+    return np.asarray(parameter)[..., None]
 
 
 def _choose_among_offered(v: Values) -> _Array:
     """Return the softmax of the logits over the arms that are on offer."""
     possible = np.where(v["offered"] > 0, v["logits"], -np.inf)
     return np.asarray(special.softmax(possible, axis=-1))
+
+
+def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, float | None]) -> None:
+    """Refuse a parameter, or an array of which a number, is out of its bounds."""
+    ends = [value.min(), value.max()] if isinstance(value, np.ndarray) else [value]
+    for end in ends:
+        number(name, end, *bounds)
 
 
 def _err(v: Values) -> _Array:
@@ -112,11 +126,11 @@ def _err(v: Values) -> _Array:
 def _learner(
     key: str,
     name: str,
-    parameters: Mapping[str, float],
-    gain: float,
-    loss: float,
-    forgets: float = 0.0,
-    stays: float | None = None,
+    parameters: Mapping[str, _Parameter],
+    gain: _Parameter,
+    loss: _Parameter,
+    forgets: _Parameter = 0.0,
+    stays: _Parameter | None = None,
 ) -> Algorithm:
     """Make Rescorla-Wagner with what extends it.
 
@@ -129,17 +143,18 @@ def _learner(
         forgets: the share by which the values of arms that were not chosen fall.
         stays: what the last choice adds to its log-odds; no such memory when None.
     """
-    beta = parameters["inverse_temperature"]
+    beta = _for_each_arm(parameters["inverse_temperature"])
+    fades = _for_each_arm(forgets)
 
     def update(v: Values) -> _Array:
         error, pulled = v["payoff_error"], v["pulled"]
         rates = pulled * np.where(error > 0, gain, loss)[..., None]
-        faded = v["arm_values"] * (1 - forgets * (1 - pulled))
+        faded = v["arm_values"] * (1 - fades * (1 - pulled))
         return np.asarray(faded + rates * error[..., None])
 
     def choose(v: Values) -> _Array:
         logits = beta * v["arm_values"]
-        return logits if stays is None else logits + stays * v["last_pulled"]
+        return logits if stays is None else logits + _for_each_arm(stays) * v["last_pulled"]
 
     equations: dict[str, Equation | None] = {"arm_values": None}
     if stays is not None:
@@ -149,7 +164,7 @@ def _learner(
 
 
 @checked
-def rescorla_wagner(rate: float = 0.3, inverse_temperature: float = 5.0) -> Algorithm:
+def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.0) -> Algorithm:
     """Return Rescorla-Wagner: the chosen arm's value moves towards what it paid by a share ``rate`` of the error.
 
     >>> rescorla_wagner(0.5).state, rescorla_wagner().written
@@ -159,20 +174,16 @@ def rescorla_wagner(rate: float = 0.3, inverse_temperature: float = 5.0) -> Algo
     return _learner("rescorla_wagner", "Rescorla-Wagner", parameters, rate, rate)
 
 
-def _two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
-    """Return Rescorla-Wagner with two learning rates.
-
-    Args:
-        gain: rate for errors above 0.
-        loss: rate for errors below 0.
-        inverse_temperature: of the choice.
-    """
+def _two_rates(
+    gain: _Parameter = 0.4, loss: _Parameter = 0.2, inverse_temperature: _Parameter = 5.0
+) -> Algorithm:
+    """Return Rescorla-Wagner with a rate for errors above 0, ``gain``, and one for those below, ``loss``."""
     parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
     return _learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
 
 
 def _forgetting(
-    rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0
+    rate: _Parameter = 0.3, forgets: _Parameter = 0.2, inverse_temperature: _Parameter = 5.0
 ) -> Algorithm:
     """Return Rescorla-Wagner in which the values of arms that were not chosen fall to 0.
 
@@ -188,7 +199,7 @@ def _forgetting(
 
 @checked
 def perseveration(
-    rate: float = 0.3, stays: float = 1.0, inverse_temperature: float = 5.0
+    rate: _Parameter = 0.3, stays: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0
 ) -> Algorithm:
     """Return Rescorla-Wagner that repeats its last choice.
 
@@ -203,16 +214,16 @@ def perseveration(
 
 
 @checked
-def choice_kernel(rate: float = 0.3, inverse_temperature: float = 3.0) -> Algorithm:
+def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0) -> Algorithm:
     """Return a habit: what was chosen of late is chosen again, whatever it paid."""
 
     def update(v: Values) -> _Array:
         trace = v["choice_trace"]
-        return trace + rate * (v["pulled"] - trace)
+        return trace + _for_each_arm(rate) * (v["pulled"] - trace)
 
     equations: dict[str, Equation | None] = {
         "choice_trace": None,
-        "logits": lambda v: inverse_temperature * v["choice_trace"],
+        "logits": lambda v: _for_each_arm(inverse_temperature) * v["choice_trace"],
         "next_choice_trace": update,
     }
     parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
@@ -225,11 +236,9 @@ def _win(v: Values) -> _Array:
 
 
 @checked
-def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
-    """Return win-stay lose-shift: the last choice again with probability ``stays`` after a win, 1 -
-    ``shifts`` after a loss.
-    """
-    number("stays", stays, *_CHANCE)
+def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
+    """Return win-stay lose-shift: the last choice again with probability ``stays`` after a win, else 1 - ``shifts``."""
+    _check_bounds("stays", stays, _CHANCE)
 
     def logits(v: Values) -> _Array:
         last = v["last_pulled"]
@@ -252,7 +261,11 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
 
 
 def _bayes(
-    key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0
+    key: str,
+    name: str,
+    parameters: Mapping[str, _Parameter],
+    logits: Equation,
+    keeps: _Parameter = 1.0,
 ) -> Algorithm:
     """Make a Bayesian with a Beta(1, 1) prior and fading counts.
 
@@ -264,13 +277,15 @@ def _bayes(
         keeps: the share of the counts that is left after each round.
     """
 
+    remains = _for_each_arm(keeps)
+
     def count_wins(v: Values) -> _Array:
         paid = v["paid"][..., None]
-        return keeps * v["arm_wins"] + v["pulled"] * paid
+        return remains * v["arm_wins"] + v["pulled"] * paid
 
     def count_losses(v: Values) -> _Array:
         unpaid = (1 - v["paid"])[..., None]
-        return keeps * v["arm_losses"] + v["pulled"] * unpaid
+        return remains * v["arm_losses"] + v["pulled"] * unpaid
 
     equations: dict[str, Equation | None] = {
         "arm_wins": None,
@@ -292,47 +307,65 @@ def _posterior(v: Values) -> tuple[_Array, _Array]:
     return mean, np.sqrt(variance)
 
 
-def _bayes_ucb(bonus: float = 1.0, inverse_temperature: float = 5.0) -> Algorithm:
+def _bayes_ucb(bonus: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0) -> Algorithm:
     """Return a Bayesian who adds ``bonus`` standard deviations to each arm's mean: the upper confidence bound."""
 
     def logits(v: Values) -> _Array:
         mean, deviation = _posterior(v)
-        return inverse_temperature * (mean + bonus * deviation)
+        optimistic = mean + _for_each_arm(bonus) * deviation
+        return np.asarray(_for_each_arm(inverse_temperature) * optimistic)
 
     parameters = {"bonus": bonus, "inverse_temperature": inverse_temperature}
     return _bayes("bayes_ucb", "Bayes with an upper confidence bound", parameters, logits)
 
 
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
+
+
+def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
+    """Return the log-probability that a normal of each of two arms is the larger one."""
+    gap = mean[..., :1] - mean[..., 1:]
+    z = gap / np.sqrt(np.square(deviation).sum(-1, keepdims=True))
+    return np.asarray(special.log_ndtr(np.concatenate([z, -z], -1)))
+
+
+def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
+    """Return the log-probability that the normal of each arm is the largest, by Gauss's rule on [-.5, 1.5]."""
+    points = 0.5 + _NODES
+    z = (points[:, None] - mean[..., None, :]) / deviation[..., None, :]
+    below = np.maximum(special.ndtr(z), 1e-100)
+    all_below = below.prod(-1, keepdims=True)
+    density = np.exp(-np.square(z) / 2) / deviation[..., None, :]
+    largest = (_WEIGHTS[:, None] * density * all_below / below).sum(-2)
+    return np.asarray(np.log(largest + 1e-100))
+
+
 @checked
-def bayes_thompson(keeps: float = 1.0) -> Algorithm:
+def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
     """Return a Bayesian who draws each arm's chance from a normal of the posterior's moments, and takes the largest.
 
     ``keeps`` is the share of all counts that is left after a round, in (0, 1].
     """
-    points = np.linspace(-0.5, 1.5, 201)[:, None]
 
     def logits(v: Values) -> _Array:
-        mean, deviation = (moment[..., None, :] for moment in _posterior(v))
-        z = (points - mean) / deviation
-        log_density = -(z**2) / 2 - np.log(deviation)
-        below = special.log_ndtr(z)
-        all_below = below.sum(-1, keepdims=True)
-        return special.logsumexp(log_density + all_below - below, axis=-2)
+        mean, deviation = _posterior(v)
+        if mean.shape[-1] == 2:
+            return _log_odds_of_two(mean, deviation)
+        return _log_chances_of_largest(mean, deviation)
 
     return _bayes("bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps)
 
 
 @checked
-def fixed_bias(first: float = 0.5) -> Algorithm:
-    """Return a bias: the first arm with probability ``first``, the remaining ones evenly, whatever
-    happened before.
-    """
+def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
+    """Return a bias: the first arm with probability ``first``, the others evenly, whatever happened before."""
 
     def logits(v: Values) -> _Array:
-        shape = v["pulled"].shape
-        chances = np.full(shape, (1 - first) / (shape[-1] - 1))
-        chances[..., 0] = first
-        return np.log(chances)
+        is_first = np.arange(v["pulled"].shape[-1]) == 0
+        n_others = len(is_first) - 1
+        of_first = _for_each_arm(first)
+        chances = np.where(is_first, of_first, (1 - of_first) / n_others)
+        return np.broadcast_to(np.log(chances), v["pulled"].shape)
 
     return _algorithm("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
 
@@ -353,13 +386,16 @@ def records() -> tuple[AlgorithmRecord, ...]:
     )
 
 
-# Where a fit looks for each parameter, but for what a family says itself.
+# Where a fit looks for each parameter. A family that extends another one has its bounds, so that it contains it.
 _RATE = Searched("rate", (0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0))
 _INVERSE_TEMPERATURE = Searched(
-    "inverse_temperature", (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0), enters=("logits",)
+    "inverse_temperature",
+    (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0),
+    enters=("logits",),
+    unit="rewards",
 )
-_GAIN = Searched("gain", (0.05, 0.2, 0.5, 0.9))
-_LOSS = Searched("loss", (0.0, 0.05, 0.2, 0.5, 0.9))
+_GAIN = Searched("gain", (0.01, 0.05, 0.2, 0.5, 1.0))
+_LOSS = Searched("loss", (0.0, 0.05, 0.2, 0.5, 1.0))
 _FORGETS = Searched("forgets", (0.0, 0.1, 0.3, 0.7, 1.0))
 _STAYS = Searched("stays", (-2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0), enters=("logits",))
 _SHIFTS = Searched("shifts", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",))
@@ -368,8 +404,13 @@ _KEEPS = Searched("keeps", (0.5, 0.7, 0.8, 0.9, 0.95, 1.0))
 _FIRST = Searched("first", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",))
 
 
-_FEW_RATES = Searched("rate", (0.05, 0.2, 0.5, 0.9))
-_FEW_TEMPERATURES = Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",))
+_FEW_RATES = Searched("rate", (0.01, 0.05, 0.2, 0.5, 1.0))
+_FEW_TEMPERATURES = Searched(
+    "inverse_temperature", (0.1, 2.0, 5.0, 15.0, 40.0), enters=("logits",), unit="rewards"
+)
+_UNITLESS_TEMPERATURE = Searched(
+    "inverse_temperature", (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0), enters=("logits",)
+)
 _STAYS_AFTER_WIN = Searched("stays", _SHIFTS.grid, enters=("logits",))
 
 
@@ -380,21 +421,28 @@ def families() -> tuple[Family, ...]:
     rates = (_GAIN, _LOSS, _FEW_TEMPERATURES)
     forgets = (_FEW_RATES, _FORGETS, _FEW_TEMPERATURES)
     repeats = (_FEW_RATES, _STAYS, _FEW_TEMPERATURES)
-    ucb = (_BONUS, _INVERSE_TEMPERATURE)
+    ucb = (_BONUS, _UNITLESS_TEMPERATURE)
     learners = (
         ("rescorla_wagner", rw, rescorla_wagner, plain, ""),
         ("two_rates", f"{rw} with two rates", _two_rates, rates, "rescorla_wagner"),
         ("forgetting", f"{rw} that forgets", _forgetting, forgets, "rescorla_wagner"),
         ("perseveration", f"{rw} that repeats", perseveration, repeats, "rescorla_wagner"),
-        ("choice_kernel", "choice kernel", choice_kernel, plain, ""),
+        ("choice_kernel", "choice kernel", choice_kernel, (_RATE, _UNITLESS_TEMPERATURE), ""),
         ("win_stay", "win-stay lose-shift", win_stay, (_STAYS_AFTER_WIN, _SHIFTS), ""),
         ("bayes_ucb", "Bayes with an upper confidence bound", _bayes_ucb, ucb, ""),
         ("bayes_thompson", "Bayes that draws (Thompson)", bayes_thompson, (_KEEPS,), ""),
     )
     listed = []
     for key, name, make, searched, extends in learners:
-        listed.append(Family(key, name, make, searched, extends=extends, tempered=True))
+        family = Family(key, name, make, searched, extends=extends, tempered=True, vectorised=True)
+        listed.append(family)
     bias = Family(
-        "fixed_bias", "a fixed bias", fixed_bias, (_FIRST,), memoryless=True, tempered=True
+        "fixed_bias",
+        "a fixed bias",
+        fixed_bias,
+        (_FIRST,),
+        memoryless=True,
+        tempered=True,
+        vectorised=True,
     )
     return (*listed, bias)

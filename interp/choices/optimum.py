@@ -1,0 +1,549 @@
+"""Fit a family of algorithms to many players at once, each to the optimum of its own likelihood.
+
+A *problem* is a player, a part of its choices, and bounds. All problems are solved side by side by Fisher scoring:
+Newton's method with the expected information in the place of the second derivatives, which is never indefinite::
+
+    information = sum over choices of sum_k dq_k dq_k^T / q_k        step = -(information + damping)^-1 gradient
+
+Derivatives are differences. Only a step that lowers the loss is taken, and a parameter at a bound that would leave it
+stays there. So a fit never ends above the point that it began at; it finds a local optimum near there, never a proof
+that no better one exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.choices.fitting import Array, OnDemand
+from interp.choices.link import HALF_CHI2
+from interp.choices.offers import among_offered
+from interp.core.algorithm import NEXT, Algorithm, Family, Searched, Values, missing_rounds
+
+LAPSES = (0.0, 0.05, 0.15, 0.35)
+"""Lapse rates that a fit begins at."""
+
+Rows = NDArray[np.int64]
+
+_FIRST_DAMPING, _DAMPING_FACTOR = 1e-3, 10.0
+"""Share of the information's diagonal that is added to it, and by what it falls and rises after a step."""
+_MOST_STEPS, _FEW_STEPS = 25, 5
+"""Steps of a fit to all choices, and of one that begins near its optimum: of folds, and along a profile."""
+_STARTS = 4
+"""Values of the first parameter from whose best points a fit to all choices begins."""
+_SMALL_GAIN = 1e-4
+"""Nats of all choices by which a step must lower the loss, or be expected to, for another one to follow."""
+_DIFFERENCE = 1e-6
+"""Step of a derivative, as a share of what lies between the bounds of a parameter."""
+_LEAST = 1e-12
+_SMALL_LAPSES = (0.01, 0.05)
+"""Lapse rates that are tried at the best point without one."""
+_ROUNDS_AT_ONCE = 200_000
+"""Rounds of episodes that are computed at once: more are no faster, and take more memory."""
+
+
+class RowPredictor:
+    """What members of a family predict in chosen episodes, each at parameters of its own.
+
+    Args:
+        data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
+        family: whose algorithms take an array for each parameter (``vectorised``).
+
+    Attributes:
+        low, high: the least and the largest value of each parameter.
+    """
+
+    def __init__(self, data: Any, family: Family) -> None:
+        self.family = family
+        self._offers = data.offers
+        self._first_asked = data.first_asked
+        self._names = [searched.name for searched in family.searched]
+        grids = [searched.grid for searched in family.searched]
+        self.low = np.array([grid[0] for grid in grids], np.float64)
+        self.high = np.array([grid[-1] for grid in grids], np.float64)
+        example = self._member(self.low)
+        self._start = example.start(data.episodes)
+        self._inputs = example.read(data.episodes)
+        self._missing = missing_rounds(data.episodes)
+        self._n_rounds = data.episodes.n_rounds
+
+    def __call__(self, rows: Rows, values: Array) -> Array:
+        """Return P(each outcome or slot), ``[row, round, outcome]``.
+
+        Args:
+            rows: the numbers of episodes, ``[row]``.
+            values: of the parameters, ``[row, parameter]``, in the order in which the family searches them.
+        """
+        at_once = max(1, _ROUNDS_AT_ONCE // self._n_rounds)
+        parts = []
+        for first in range(0, len(rows), at_once):
+            part = slice(first, first + at_once)
+            algorithm = self._member(values[part].T[..., None])
+            states = self._states(algorithm, rows[part])
+            parts.append(self._read_out(algorithm, rows[part], states))
+        return np.concatenate(parts)
+
+    def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
+        """Yield the parameters of every point of the family's grid, ``[parameter]``, and P, as a call returns it.
+
+        The states are computed once for all values of the parameters that only the prediction reads.
+        """
+        is_read_out = [self._is_read_out(searched) for searched in self.family.searched]
+        grids = [searched.grid for searched in self.family.searched]
+        of_states = []
+        of_read_out = []
+        for grid, is_late in zip(grids, is_read_out, strict=True):
+            of_states.append(grid[:1] if is_late else grid)
+            of_read_out.append(grid if is_late else (np.nan,))
+        for state_point in product(*of_states):
+            states = self._states(self._member(np.array(state_point)), rows)
+            for late_point in product(*of_read_out):
+                point = np.where(is_read_out, late_point, state_point)
+                yield point, self._read_out(self._member(point), rows, states)
+
+    def _is_read_out(self, searched: Searched) -> bool:
+        """Return whether a parameter enters the prediction alone."""
+        algorithm = self._member(self.low)
+        written = {NEXT + key for key in algorithm.state}
+        return bool(searched.enters) and not algorithm.downstream(searched.enters) & written
+
+    def _member(self, values: Array) -> Algorithm:
+        """Return the algorithm at parameters ``[parameter, ...]``, with axes for the leading ones of its variables."""
+        return self.family.make(**dict(zip(self._names, values, strict=True)))
+
+    def _states(self, algorithm: Algorithm, rows: Rows) -> Values:
+        """Return inputs and states of every round, ``[row, round, ...]``."""
+        inputs = {key: array[rows] for key, array in self._inputs.items()}
+        state = {key: array[rows, None] for key, array in self._start.items()}
+        if not state:
+            return inputs
+        by_round: dict[str, list[Any]] = {key: [] for key in state}
+        for t in range(self._n_rounds):
+            for key, before in state.items():
+                by_round[key].append(before)
+            inputs_now = {key: array[:, t : t + 1] for key, array in inputs.items()}
+            after = algorithm.advance(state, inputs_now)
+            if self._missing is not None:
+                after = _where_counted(~self._missing[rows, t], after, state)
+            state = after
+        states = {key: np.concatenate(parts, 1) for key, parts in by_round.items()}
+        return {**inputs, **states}
+
+    def _read_out(self, algorithm: Algorithm, rows: Rows, states: Values) -> Array:
+        p = np.asarray(algorithm.distribution(OnDemand(algorithm, states)), np.float64)
+        predicted = np.clip(p[:, self._first_asked :], 0.0, 1.0)
+        offers = None if self._offers is None else self._offers[rows]
+        return among_offered(predicted, offers)
+
+
+def _where_counted(
+    is_counted: NDArray[np.bool_], after: Values, before: Values
+) -> dict[str, NDArray[Any]]:
+    """Return the state after a round that is counted, and the one before it elsewhere, by row."""
+    chosen = {}
+    for key, values in after.items():
+        of_rows = is_counted.reshape(-1, *[1] * (values.ndim - 1))
+        chosen[key] = np.where(of_rows, values, before[key])
+    return chosen
+
+
+@dataclass(frozen=True)
+class Problems:
+    """Fits that are made side by side.
+
+    Attributes:
+        data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
+        predict: of the family.
+        players: the player of each problem.
+        masks: the number of the choices of each problem, of ``data.masks``.
+        low, high: bounds of each problem's parameters and, last, of its lapse rate, ``[problem, parameter + 1]``; where
+            both are the same, it is fixed.
+    """
+
+    data: Any
+    predict: RowPredictor
+    players: Rows
+    masks: Rows
+    low: Array
+    high: Array
+
+    def _rows(self, chosen: Rows) -> tuple[Rows, Rows, NDArray[np.bool_]]:
+        """Return the episodes of some problems, the place of each one's problem, and which of its choices count."""
+        of_players = [self.data.rows(player) for player in self.players[chosen]]
+        rows = np.concatenate(of_players)
+        places = np.repeat(np.arange(len(chosen)), [len(part) for part in of_players])
+        return rows, places, self.data.masks[self.masks[chosen][places], rows]
+
+    def nats(self, chosen: Rows, points: Array) -> Array:
+        """Return the loss of some problems, in nats of all their choices.
+
+        Args:
+            chosen: the numbers of the problems.
+            points: parameters and lapse rate of each, ``[problem, parameter + 1]``.
+        """
+        rows, places, weights = self._rows(chosen)
+        p = self.predict(rows, points[places, :-1])
+        chances = np.take_along_axis(p, self.data.choices[rows][..., None], -1)[..., 0]
+        lapse = points[places, -1:]
+        q = _with_lapse(chances, lapse, p.shape[-1])
+        return _sums(-np.log(q) * weights, places)
+
+    def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
+        """Return loss ``[problem]``, its gradient ``[problem, parameter + 1]`` and the expected information.
+
+        Args:
+            chosen: the numbers of the problems.
+            points: parameters and lapse rate of each, ``[problem, parameter + 1]``.
+        """
+        rows, places, weights = self._rows(chosen)
+        p, slopes = self._slopes(rows, places, points)
+        lapse = points[places, -1][:, None, None]
+        q = _with_lapse(p, lapse, p.shape[-1])
+        choices = self.data.choices[rows][..., None]
+        chosen_q = np.take_along_axis(q, choices, -1)[..., 0]
+        n_slopes = len(slopes)
+        gradient = np.zeros((len(chosen), n_slopes))
+        information = np.zeros((len(chosen), n_slopes, n_slopes))
+        for i, slope in enumerate(slopes):
+            of_choices = np.take_along_axis(slope, choices, -1)[..., 0] / chosen_q
+            gradient[:, i] = _sums(-of_choices * weights, places)
+            scaled = slope * weights[..., None] / q
+            for j in range(i, n_slopes):
+                products = np.einsum("rtk,rtk->rt", scaled, slopes[j])
+                information[:, i, j] = _sums(products, places)
+                information[:, j, i] = information[:, i, j]
+        return _sums(-np.log(chosen_q) * weights, places), gradient, information
+
+    def _slopes(self, rows: Rows, places: Rows, points: Array) -> tuple[Array, list[Array]]:
+        """Return P of the family, and the slope of q in each parameter and the lapse rate, each of that shape."""
+        steps = self._difference_steps(points)
+        n_parameters = steps.shape[1]
+        shifted = [points[:, :-1]]
+        for parameter in range(n_parameters):
+            moved_points = points[:, :-1].copy()
+            moved_points[:, parameter] += steps[:, parameter]
+            shifted.append(moved_points)
+        values = np.concatenate([parameters[places] for parameters in shifted])
+        p_all = self.predict(np.tile(rows, len(shifted)), values)
+        p, *p_moved = np.split(p_all, len(shifted))
+        lapse = points[places, -1][:, None, None]
+        slopes = []
+        for parameter, p_there in enumerate(p_moved):
+            step = steps[places, parameter][:, None, None]
+            slopes.append((1 - lapse) * (p_there - p) / step)
+        slopes.append(1 / p.shape[-1] - p)
+        return p, slopes
+
+    def _difference_steps(self, points: Array) -> Array:
+        """Return the step of each derivative, ``[problem, parameter]``: away from the bound that is near."""
+        sizes = _DIFFERENCE * (self.predict.high - self.predict.low)
+        is_high = points[:, :-1] + sizes > self.predict.high
+        return np.where(is_high, -sizes, sizes)
+
+
+def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
+    """Return the chances of somebody who guesses in a share of the rounds."""
+    mixed = lapse / n_outcomes + (1 - lapse) * chances
+    return np.asarray(np.maximum(mixed, _LEAST))
+
+
+def _sums(values: Array, places: Rows) -> Array:
+    """Sum values ``[row, round]`` over the rows of each place; places are 0, 1, ... in ascending order."""
+    return np.bincount(places, values.sum(1)).astype(np.float64)
+
+
+def minimise(
+    problems: Problems, starts: Array, most_steps: int = _MOST_STEPS
+) -> tuple[Array, Array]:
+    """Solve problems from starting points on, each with a damping of its own (Levenberg and Marquardt).
+
+    Args:
+        problems: all of them.
+        starts: within their bounds, ``[problem, parameter + 1]``.
+        most_steps: how many steps are tried.
+
+    Returns:
+        The points of least loss that were found, in the shape of ``starts``, and their loss ``[problem]``.
+    """
+    active = np.arange(len(starts))
+    points = starts.copy()
+    nats, gradient, information = problems.derivatives(active, points)
+    damping = np.full(len(starts), _FIRST_DAMPING)
+    for _ in range(most_steps):
+        low, high = problems.low[active], problems.high[active]
+        step = _step(
+            gradient[active],
+            information[active],
+            points[active],
+            bounds=(low, high),
+            damping=damping[active],
+        )
+        moved_points = np.clip(points[active] + step, low, high)
+        losses, slopes, curvatures = problems.derivatives(active, moved_points)
+        gain = nats[active] - losses
+        is_lower = gain > 0
+        lower = active[is_lower]
+        points[lower], nats[lower] = moved_points[is_lower], losses[is_lower]
+        gradient[lower], information[lower] = slopes[is_lower], curvatures[is_lower]
+        damping[active] *= np.where(is_lower, 1 / _DAMPING_FACTOR, _DAMPING_FACTOR)
+        expected = -(gradient[active] * step).sum(1)
+        is_done = np.where(is_lower, gain, expected) < _SMALL_GAIN
+        active = active[~is_done]
+        if not len(active):
+            break
+    return points, nats
+
+
+def _step(
+    gradient: Array,
+    information: Array,
+    points: Array,
+    *,
+    bounds: tuple[Array, Array],
+    damping: Array,
+) -> Array:
+    """Return a damped Newton step, ``[problem, parameter + 1]``; 0 of what would leave its bounds."""
+    low, high = bounds
+    is_held = ((points <= low) & (gradient >= 0)) | ((points >= high) & (gradient <= 0))
+    is_free = ~is_held
+    both_free = is_free[:, :, None] & is_free[:, None, :]
+    diagonal = np.einsum("nii->ni", information)
+    added = damping[:, None] * diagonal + _LEAST * (1 + diagonal.max(1, keepdims=True))
+    matrix = np.where(both_free, information, 0.0)
+    np.einsum("nii->ni", matrix)[:] += np.where(is_free, added, 1.0)
+    downhill = np.where(is_free, -gradient, 0.0)
+    return np.asarray(np.linalg.solve(matrix, downhill[..., None])[..., 0])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A family at the best parameters of every player, for each of the masks of the data.
+
+    Attributes:
+        points: parameters and, last, the lapse rate, ``[player, mask, parameter + 1]``.
+        nats: the loss of all choices with what a lapse costs, ``[player, mask]``.
+    """
+
+    points: Array
+    nats: Array
+
+    def better_of(self, other: Fit) -> Fit:
+        """Return the better fit of every player and mask; this one where they are equal."""
+        is_better = other.nats < self.nats
+        points = np.where(is_better[..., None], other.points, self.points)
+        return Fit(points, np.minimum(self.nats, other.nats))
+
+
+class PlayerFits:
+    """The fits of one family to all players.
+
+    A grid comes first, then Fisher scoring from its best point: without a lapse, and, where one could save what it
+    costs, with one.
+
+    Args:
+        data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
+        family: whose algorithms take an array for each parameter.
+    """
+
+    def __init__(self, data: Any, family: Family) -> None:
+        self._data = data
+        self.family = family
+        self.predict = RowPredictor(data, family)
+
+    def solve(self, inner: tuple[Family, Fit] | None = None) -> Fit:
+        """Fit the family.
+
+        Args:
+            inner: a family that this one contains, and its fit: no fit here is worse than that.
+        """
+        starts, with_lapse = self._fit_grid()
+        if inner is not None:
+            contained = self._fit_contained(*inner)
+            starts.append(_where_lapse(contained, is_lapse=False))
+            with_lapse = with_lapse.better_of(_where_lapse(contained, is_lapse=True))
+        n_masks = len(self._data.masks)
+        masks = np.arange(n_masks)
+        whole = self._minimise_whole(starts)
+        of_whole = np.repeat(whole.points[:, :1], n_masks, 1)
+        near_whole = whole.better_of(self._evaluate(of_whole, masks))
+        without = self._minimise(near_whole, masks=masks[1:], most_lapse=0.0, most_steps=_FEW_STEPS)
+        for lapse in _SMALL_LAPSES:
+            points = without.points.copy()
+            points[..., -1] = lapse
+            with_lapse = with_lapse.better_of(self._evaluate(points, masks))
+        may_pay = with_lapse.nats < without.nats + HALF_CHI2
+        if not may_pay.any():
+            return without
+        return without.better_of(self._minimise(with_lapse, use=may_pay, most_lapse=1.0))
+
+    def _fit_grid(self) -> tuple[list[Fit], Fit]:
+        """Return the best points of the grid without a lapse, for each value of the first parameter, and with one."""
+        data = self._data
+        shape = (data.n_players, len(data.masks))
+        n_parameters = len(self.family.searched)
+        nothing = Fit(np.zeros((*shape, n_parameters + 1)), np.full(shape, np.inf))
+        without: dict[float, Fit] = {}
+        with_lapse = nothing
+        rows = np.arange(len(data.episodes))
+        for point, p in self.predict.on_grid(rows):
+            chances = data.chances(p)
+            for lapse in LAPSES:
+                q = _with_lapse(chances, lapse, p.shape[-1])
+                points = np.broadcast_to([*point, lapse], nothing.points.shape)
+                fit = Fit(points, data.sums(-np.log(q)) + _cost_of(lapse))
+                if lapse:
+                    with_lapse = with_lapse.better_of(fit)
+                else:
+                    without[point[0]] = without.get(point[0], nothing).better_of(fit)
+        return list(without.values()), with_lapse
+
+    def _fit_contained(self, inner: Family, fit: Fit) -> Fit:
+        """Return the best members that are, or are near, those of a family that this one extends.
+
+        Parameters of the same name have the same value. The others are those of the grid; where the inner family has
+        one parameter of another name, such as one learning rate in place of two, they may all have its value.
+        """
+        points = []
+        for options in contained_points(self.family, inner):
+            point = np.empty((self._data.n_players, len(self.family.searched) + 1))
+            point[:, -1] = fit.points[:, 0, -1]
+            for place, searched in enumerate(self.family.searched):
+                value = options[searched.name]
+                point[:, place] = fit.points[:, 0, value] if isinstance(value, int) else value
+            point[:, :-1] = point[:, :-1].clip(self.predict.low, self.predict.high)
+            points.append(point)
+        candidates = np.stack(points, 1)
+        of_whole = self._evaluate(candidates, masks=np.zeros(len(points), np.int64))
+        best = of_whole.nats.argmin(1)
+        players = np.arange(self._data.n_players)
+        nats = np.full(fit.nats.shape, np.inf)
+        nats[:, 0] = of_whole.nats[players, best]
+        best_points = np.repeat(candidates[players, best][:, None], fit.nats.shape[1], 1)
+        return Fit(best_points, nats)
+
+    def _problems(self, players: Rows, masks: Rows, most_lapse: float) -> Problems:
+        """Return problems with the bounds of the family."""
+        low = np.tile([*self.predict.low, 0.0], (len(players), 1))
+        high = np.tile([*self.predict.high, most_lapse], (len(players), 1))
+        return Problems(
+            data=self._data,
+            predict=self.predict,
+            players=players,
+            masks=masks,
+            low=low,
+            high=high,
+        )
+
+    def _evaluate(self, points: Array, masks: Rows) -> Fit:
+        """Return points ``[player, place, parameter + 1]`` with their loss.
+
+        Args:
+            points: those of each player.
+            masks: the mask of each place.
+        """
+        shape = points.shape[:2]
+        players = np.repeat(np.arange(shape[0]), shape[1])
+        problems = self._problems(players, np.tile(masks, shape[0]), most_lapse=1.0)
+        flat = points.reshape(-1, points.shape[-1])
+        nats = problems.nats(np.arange(len(flat)), flat).reshape(shape)
+        return Fit(points, nats + _cost_of(points[..., -1]))
+
+    def _minimise_whole(self, starts: list[Fit]) -> Fit:
+        """Return the best of the starts for every mask, solved for all choices from the best few of the starts on."""
+        best = starts[0]
+        for start in starts[1:]:
+            best = best.better_of(start)
+        order = np.argsort([start.nats[:, 0] for start in starts], axis=0)[:_STARTS]
+        candidates = np.stack([start.points[:, 0] for start in starts])
+        points = candidates[order, np.arange(self._data.n_players)]
+        flat = points.reshape(-1, points.shape[-1])
+        players = np.tile(np.arange(self._data.n_players), len(order))
+        problems = self._problems(players, np.zeros(len(flat), np.int64), most_lapse=0.0)
+        solved, losses = minimise(problems, flat)
+        for place in np.split(np.arange(len(flat)), len(order)):
+            of_start = Fit(best.points.copy(), best.nats.copy())
+            of_start.points[:, 0], of_start.nats[:, 0] = solved[place], losses[place]
+            best = best.better_of(of_start)
+        return best
+
+    def _minimise(
+        self,
+        starts: Fit,
+        *,
+        most_lapse: float,
+        most_steps: int = _MOST_STEPS,
+        masks: Rows | None = None,
+        use: NDArray[np.bool_] | None = None,
+    ) -> Fit:
+        """Return the fit with the problems of some masks, or those that ``use`` names, solved."""
+        chosen = np.zeros(starts.nats.shape, bool) if use is None else use
+        if masks is not None:
+            chosen[:, masks] = True
+        players, chosen_masks = np.nonzero(chosen)
+        problems = self._problems(players, chosen_masks, most_lapse)
+        points, nats = starts.points.copy(), starts.nats.copy()
+        solved, losses = minimise(problems, points[chosen], most_steps)
+        points[chosen] = solved
+        nats[chosen] = losses + _cost_of(solved[:, -1])
+        return Fit(points, nats)
+
+    def profiles(
+        self, players: NDArray[np.int64], points: Array, name: str, values: Array
+    ) -> Array:
+        """Return the least loss of players at each value of a parameter, ``[player, value]``.
+
+        The others are fitted anew. Where a fit has no lapse, its profile has none either.
+
+        Args:
+            players: their numbers.
+            points: the best ones of these players, ``[player, parameter + 1]``.
+            name: of the parameter.
+            values: of it, ``[player, value]``.
+        """
+        place = [searched.name for searched in self.family.searched].index(name)
+        n_values = values.shape[1]
+        starts = np.repeat(points, n_values, 0)
+        starts[:, place] = values.ravel()
+        masks = np.zeros(len(starts), np.int64)
+        problems = self._problems(np.repeat(players, n_values), masks, most_lapse=1.0)
+        problems.low[:, place] = problems.high[:, place] = starts[:, place]
+        problems.high[:, -1] = np.where(starts[:, -1] > 0, 1.0, 0.0)
+        _, nats = minimise(problems, starts, _FEW_STEPS)
+        return nats.reshape(values.shape)
+
+
+def _cost_of(lapse: Any) -> Array:
+    """Return what lapse rates cost, nats of all choices."""
+    return np.where(np.asarray(lapse) > 0, HALF_CHI2, 0.0)
+
+
+def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
+    """Return a fit that is infinitely bad where it has no lapse, or where it has one."""
+    has_lapse = fit.points[..., -1] > 0
+    return Fit(fit.points, np.where(has_lapse == is_lapse, fit.nats, np.inf))
+
+
+def contained_points(family: Family, inner: Family) -> list[dict[str, float | int]]:
+    """Return where the members of an inner family lie in one that extends it: for each parameter its value.
+
+    A whole number is the place of a parameter of the inner family, whose value it has; other values are floats.
+    """
+    names = [searched.name for searched in family.searched]
+    inner_names = [searched.name for searched in inner.searched]
+    shared: dict[str, float | int] = {
+        name: place for place, name in enumerate(inner_names) if name in names
+    }
+    free = [searched for searched in family.searched if searched.name not in inner_names]
+    renamed = [place for place, name in enumerate(inner_names) if name not in names]
+    points = []
+    for values in product(*(map(float, searched.grid) for searched in free)):
+        free_names = (searched.name for searched in free)
+        points.append(shared | dict(zip(free_names, values, strict=True)))
+    if len(renamed) == 1:
+        points.append(shared | {searched.name: renamed[0] for searched in free})
+    return points
