@@ -110,7 +110,8 @@ class RowPredictor:
         """Return whether a parameter enters the prediction alone."""
         algorithm = self._member(self.low)
         written = {NEXT + key for key in algorithm.state}
-        return bool(searched.enters) and not algorithm.downstream(searched.enters) & written
+        reached = algorithm.downstream(searched.enters)
+        return bool(searched.enters) and written.isdisjoint(reached)
 
     def _member(self, values: Array) -> Algorithm:
         """Return the algorithm at parameters ``[parameter, ...]``, with axes for the leading ones of its variables."""
@@ -512,7 +513,8 @@ class PlayerFits:
         masks = np.zeros(len(starts), np.int64)
         problems = self._problems(np.repeat(players, n_values), masks, most_lapse=1.0)
         problems.low[:, place] = problems.high[:, place] = starts[:, place]
-        problems.high[:, -1] = np.where(starts[:, -1] > 0, 1.0, 0.0)
+        has_lapse = starts[:, -1] > 0
+        problems.high[:, -1] = has_lapse
         _, nats = minimise(problems, starts, _FEW_STEPS)
         return nats.reshape(values.shape)
 
@@ -525,7 +527,8 @@ def _cost_of(lapse: Any) -> Array:
 def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
     """Return a fit that is infinitely bad where it has no lapse, or where it has one."""
     has_lapse = fit.points[..., -1] > 0
-    return Fit(fit.points, np.where(has_lapse == is_lapse, fit.nats, np.inf))
+    nats = np.where(has_lapse == is_lapse, fit.nats, np.inf)
+    return Fit(fit.points, nats)
 
 
 def contained_points(family: Family, inner: Family) -> list[dict[str, float | int]]:

@@ -72,7 +72,8 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     rows = []
     in_unit = asked_families(episodes, [family])
     scores = score_families(data, in_unit)[family.key]
-    for player, score in add_intervals(data, in_unit[family.key], dict(enumerate(scores))).items():
+    with_intervals = add_intervals(data, in_unit[family.key], dict(enumerate(scores)))
+    for player, score in with_intervals.items():
         n_choices = int(data.known[data.rows(player)].sum())
         row: dict[str, Any] = {
             "participant": people[player],
@@ -80,7 +81,8 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
             "nats": score.nats,
         }
         for name, value in score.parameters.items():
-            row |= score.intervals[name].columns(name) if name in score.intervals else {name: value}
+            interval = score.intervals.get(name)
+            row |= interval.columns(name) if interval else {name: value}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -246,8 +248,6 @@ def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
         counts: how many choices each of them made.
         at_once: choices of a part; 0 where each participant is one.
     """
-    if at_once == 0:
-        part_numbers = np.arange(len(counts))
-    else:
-        part_numbers = counts.cumsum().astype(np.int64) // at_once
+    ends = counts.cumsum().astype(np.int64)
+    part_numbers = ends // at_once if at_once else np.arange(len(ends))
     return [np.flatnonzero(part_numbers == number) for number in np.unique(part_numbers)]

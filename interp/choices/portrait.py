@@ -96,7 +96,8 @@ def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
     if p.shape[:2] == episodes.counted.shape:
         p[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
     of_arm = checked_distributions(p, episodes)[..., arm]
-    return np.asarray(special.logit(np.clip(of_arm, _CERTAIN, 1 - _CERTAIN)))
+    possible = np.clip(of_arm, _CERTAIN, 1 - _CERTAIN)
+    return np.asarray(special.logit(possible))
 
 
 def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:

@@ -56,7 +56,8 @@ class _FittedCell:
     @property
     def sentence(self) -> str:
         """What the cells lose of participants that they were not fitted to."""
-        even, people = np.log(self.held_out.shape[-1]), len(self.participants)
+        even = np.log(self.held_out.shape[-1])
+        people = len(self.participants)
         return f"Of {people} participants, held out, it loses {self.nats} nats a round; an even guess loses {even:.4g}."
 
 
@@ -160,7 +161,8 @@ def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         scores = _scores(machine, episodes)
-        losses = -(scores.log_softmax(-1) * targets).sum(-1)
+        log_chances = scores.log_softmax(-1)
+        losses = -(log_chances * targets).sum(-1)
         loss = losses[scored].mean()
         optimizer.zero_grad()
         loss.backward()
@@ -189,7 +191,8 @@ def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
     states = by_round.transpose(0, 1)
     from_the_start = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     n_before = counted.cumsum(1) - counted.int()
-    state_index = n_before[..., None].expand(*counted.shape, states.shape[-1])
+    width = states.shape[-1]
+    state_index = n_before[..., None].expand(*counted.shape, width)
     carried = from_the_start.gather(1, state_index)
     question = speech.before(rows).unflatten(0, counted.shape)
     scores: Tensor = module.read(torch.cat([carried, question], -1))

@@ -124,7 +124,8 @@ class Recovery(Result):
         for algorithm_key, players in table[table["family"] == table["closest"]].groupby("family"):
             names = next(true for true in self.truth if true.key == algorithm_key).parameters
             for name in names:
-                error = players[name].astype(float) - players[f"true_{name}"].astype(float)
+                true = players[f"true_{name}"].astype(float)
+                error = players[name].astype(float) - true
                 row = {"family": algorithm_key, "parameter": name, "n": len(players)}
                 rows.append({**row, "bias": error.mean(), "spread": error.std(ddof=0)})
         return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread"])
@@ -238,7 +239,8 @@ def _draw_member(
     values = {}
     for searched in family.searched:
         position = rng.uniform(0, len(searched.grid) - 1)
-        value = float(np.interp(position, np.arange(len(searched.grid)), searched.grid))
+        steps = np.arange(len(searched.grid))
+        value = float(np.interp(position, steps, searched.grid))
         if searched.name in bounds:
             value = float(rng.uniform(*bounds[searched.name]))
         if searched.kind == "choice":
@@ -292,7 +294,8 @@ def recovery_of_design(
         players += [algorithm] * integer("n_players", n_players, 1)
     people, _ = participants_of(episodes)
     episodes_each = max(1, round(len(episodes) / len(people)))
-    rounds_each = max(1, round(float(episodes.counted.sum(1).mean())))
+    rounds_an_episode = episodes.counted.sum(1)
+    rounds_each = max(1, round(float(rounds_an_episode.mean())))
     regime = episodes.regime if episodes.regime in REGIMES else "reversal"
     return recovery(
         players,

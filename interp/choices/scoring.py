@@ -106,7 +106,9 @@ class ChoiceData:
         """Which of the outcomes, or of the slots on offer, was chosen ``[episode, round]``."""
         self.players = np.zeros(len(choices), np.int64) if players is None else players
         self.n_players = int(self.players.max()) + 1
-        self._rows = [np.flatnonzero(self.players == player) for player in range(self.n_players)]
+        self._rows = []
+        for player in range(self.n_players):
+            self._rows.append(np.flatnonzero(self.players == player))
         self.units = np.zeros(self.known.shape, np.int64)
         for player in range(self.n_players):
             rows = self.rows(player)
@@ -212,7 +214,8 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
     n_choices = int(data.n_choices[player, 0])
     chances = np.take_along_axis(q, data.choices[rows][..., None], -1)[..., 0]
     losses = np.where(known, -np.log(chances), 0.0)
-    fitted = fit.links[0].spread(n_choices).probabilities(fit.p[0])
+    whole = fit.links[0].spread(n_choices)
+    fitted = whole.probabilities(fit.p[0])
     at_bound = _at_bound(family, fit.parameters)
     return FamilyScore(
         key=family.key,
@@ -364,7 +367,8 @@ class _Search:
         p = np.stack([self.predict(parameters) for parameters in self.parameters])
         links = [self._link(p[mask], mask).link for mask in range(len(p))]
         n_choices = int(self._data.n_choices[0, 0])
-        return _PlayerFit(self.parameters[0], float(self.nats[0]) * n_choices, links, p)
+        nats = float(self.nats[0]) * n_choices
+        return _PlayerFit(self.parameters[0], nats, links, p)
 
 
 def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[str, _PlayerFit]:
@@ -492,8 +496,8 @@ def _add_profiles(
     players = np.array(list(scores))
     points = []
     for score in scores.values():
-        values = list(score.parameters.values())
-        points.append([*values, score.link.lapse])
+        parameters = list(score.parameters.values())
+        points.append([*parameters, score.link.lapse])
     intervals: dict[int, dict[str, Interval]] = {player: {} for player in scores}
     for searched in filter(_is_free, family.searched):
         best = [score.parameters[searched.name] for score in scores.values()]
