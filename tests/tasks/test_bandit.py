@@ -38,9 +38,12 @@ def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
     ("algorithm", "by"),
     [
         (algorithms.rescorla_wagner(0.4, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0}),
-        (RIVALS["two_rates"].make(0.7, 0.1, 3.0), {"gain": 0.7, "loss": 0.1, "beta": 3.0}),
         (
-            RIVALS["forgetting"].make(0.4, 0.3, 3.0),
+            RIVALS["two_rates"].make(gain=0.7, loss=0.1, inverse_temperature=3.0),
+            {"gain": 0.7, "loss": 0.1, "beta": 3.0},
+        ),
+        (
+            RIVALS["forgetting"].make(rate=0.4, forgets=0.3, inverse_temperature=3.0),
             {"gain": 0.4, "loss": 0.4, "beta": 3.0, "forgets": 0.3},
         ),
         (
