@@ -62,8 +62,8 @@ def test_learners_are_those_of_a_plain_loop(algorithm, by):
 def test_rivals_do_what_their_names_say():
     episodes = bandit.BanditEpisodes([[0, 0, 1, 1]], [[1, 0, 0, 1]], n_arms=3)
 
-    def chances(make, *of):
-        algorithm = make(*of)
+    def chances(make, *values, **parameters):
+        algorithm = make(*values, **parameters)
         return algorithm.distribution(algorithm.run(episodes))[0]
 
     shifts = [[1 / 3] * 3, [0.9, 0.05, 0.05], [0.2, 0.4, 0.4], [0.4, 0.2, 0.4]]
@@ -75,7 +75,7 @@ def test_rivals_do_what_their_names_say():
     )
     np.testing.assert_allclose(chances(algorithms.fixed_bias, 0.5), [[0.5, 0.25, 0.25]] * 4)
     # Beta(1, 1), then Beta(2, 1): means 1/2 and 2/3, standard deviations sqrt(1/12) and sqrt(1/18).
-    ucb = chances(RIVALS["bayes_ucb"].make, 1.0, 1.0)[1]
+    ucb = chances(RIVALS["bayes_ucb"].make, bonus=1.0, inverse_temperature=1.0)[1]
     assert np.log(ucb[0] / ucb[1]) == pytest.approx(
         2 / 3 - 1 / 2 + np.sqrt(1 / 18) - np.sqrt(1 / 12)
     )
