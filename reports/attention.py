@@ -36,7 +36,8 @@ from interp.core.machine import Machine
 from interp.results.palette import LIGHT
 from interp.support.checks import checked, fit
 from interp.support.errors import InputError, require
-from reports.blocks import TEMPLATES, TEXTS, environment, policy, stylesheet
+from reports.blocks import TEMPLATES, environment, policy, stylesheet
+from reports.texts import TEXTS
 
 if TYPE_CHECKING:
     from interp.model.run import Rollout

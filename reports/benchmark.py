@@ -12,8 +12,9 @@ from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
 from interp.results import figures
 from interp.stats.intervals import Interval
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table, joined, plain
+from reports.blocks import Figure, Measures, Prose, Table, joined, plain
 from reports.page import Report, Section, write_listed
+from reports.texts import TEXTS
 
 _LEAD = TEXTS["benchmark"]["lead"]
 _BOUNDS = ("oracle", "random")

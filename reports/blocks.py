@@ -29,7 +29,7 @@ from interp.stats.intervals import Interval
 from interp.support import foreign
 from interp.support.checks import checked, checked_fields, shown
 from interp.support.errors import require, require_known, theirs
-from interp.support.files import read_tables
+from reports.claims import CLAIMS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -468,10 +468,8 @@ def _percent(value: float) -> float:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-claim = claims(Path(__file__).with_name("claims.toml"))
+claim = claims(CLAIMS)
 """The measure of a claim of a page: ``claim(key, number, ...)``."""
-TEXTS = read_tables(Path(__file__).with_name("texts.toml"))
-"""The longer texts of pages, by the file that shows them."""
 
 
 def policy(scripts: Sequence[str]) -> str:

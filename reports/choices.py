@@ -25,9 +25,10 @@ from interp.support.files import file_to_write, writable
 from interp.support.provenance import provenance
 from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
-from reports.blocks import TEXTS, Figure, Measures, Prose, Summary, Table, counts
+from reports.blocks import Figure, Measures, Prose, Summary, Table, counts
 from reports.page import Report, Section, write_listed
 from reports.parts.overview import commands
+from reports.texts import TEXTS
 
 _TEXTS = TEXTS["choices"]
 

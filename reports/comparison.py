@@ -30,17 +30,14 @@ from interp.results.palette import INK, LIGHT, PAPER
 from interp.results.style import styled
 from interp.stats.intervals import Interval
 from interp.support.checks import file_path
-from interp.support.files import read_tables
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table, counts, curves, joined, plain
+from reports.blocks import Figure, Measures, Prose, Table, counts, curves, joined, plain
 from reports.page import Report, Section, write_listed
 from reports.parts.compared import PAGE
+from reports.texts import OF_COMPARISONS, TEXTS
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> budget -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
 _LEAD, _MEASURES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["predictions"]
-_TEXTS = read_tables(
-    Path(__file__).with_suffix(".toml")
-)  # key of a part -> its title and its text, in page order
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a part's table that are controls of its number."""
 _MOST = 12  # numbers of one quantity that are drawn; its table has all
@@ -50,7 +47,7 @@ def page(comparison: Comparison) -> Report:
     """Return the report on a comparison: its measures, then a section for each part that has something to show."""
     measures = comparison.measures
     sections = [_find(comparison)]
-    for key in sorted(comparison.parts, key=lambda key: [*_TEXTS, key].index(key)):
+    for key in sorted(comparison.parts, key=lambda key: [*OF_COMPARISONS, key].index(key)):
         section = _show_part(key, comparison)
         if section is not None:
             sections.append(section)
@@ -111,7 +108,7 @@ def _task_of(comparison: Comparison) -> tasks.Task:
 
 def _get_title(key: str) -> str:
     """Return the title of a part's section."""
-    known = _TEXTS.get(key, {})
+    known = OF_COMPARISONS.get(key, {})
     return known.get("title", key.replace("_", " ").capitalize())
 
 
@@ -127,8 +124,8 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
         return None
     distance, predicted = _MEASURES[_task_of(comparison).kind]
     blocks: list[Any] = []
-    if key in _TEXTS:
-        blocks.append(Prose(_TEXTS[key]["text"].format(apart=distance)))
+    if key in OF_COMPARISONS:
+        blocks.append(Prose(OF_COMPARISONS[key]["text"].format(apart=distance)))
     if key in _PICTURES:
         blocks += _PICTURES[key](comparison.parts[key], predicted)
     if key == "update" and measure is not None and measure.note:

@@ -26,9 +26,10 @@ from interp.support.errors import require
 from interp.support.files import file_to_write, writable
 from interp.support.provenance import provenance
 from interp.tasks.experts import TASK, ExpertEpisodes
-from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
+from reports.blocks import Figure, Prose, Summary, Table, curves, joined
 from reports.page import Report, Section, write_listed
-from reports.parts.overview import PAPER, PRINTED, commands, shown_on
+from reports.parts.overview import commands
+from reports.texts import TEXTS
 
 
 @checked
@@ -124,7 +125,6 @@ class _Page:
             aside = table.loc[table["status"] == "set aside", ["path", "part", "why"]]
             listed = Table(aside, "Files and parts of files", collapsed=True)
             sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), listed]))
-        sections.append(self._list_figures())
         sections.append(self._write_commands(path))
         sentence = _write_sentence(self.acts)
         description = {
@@ -166,20 +166,6 @@ class _Page:
             groups = [f"{name} ({n} of {total} groups)" for name, n in answers.most_common()]
             facts[f"{model} plays like"] = "; ".join(groups)
         return facts
-
-    def _list_figures(self) -> Section:
-        """List where each of the paper's figures on language models is."""
-        places = shown_on("llm")
-        if not len(self.notes.notes):
-            places["table 3"] = ("", "no run wrote notes")
-        rows = []
-        for number, (where, differs) in places.items():
-            row = {"figure": number, "what it shows": PRINTED[number][0]}
-            row["where"] = where or "nowhere"
-            row["what differs"] = differs
-            rows.append(row)
-        caption = "Where each of the paper's figures on language models is"
-        return Section(PAPER, [Table(pd.DataFrame(rows), caption)])
 
     def _write_commands(self, path: Path) -> Section:
         """Write the command and the Python that give the same numbers."""

@@ -28,7 +28,6 @@ from interp.support.foreign import loaded
 from reports import attention
 from reports.blocks import (
     TEMPLATES,
-    TEXTS,
     Code,
     Figure,
     Measures,
@@ -43,6 +42,7 @@ from reports.blocks import (
     policy,
     stylesheet,
 )
+from reports.texts import TEXTS
 
 
 @dataclass(frozen=True)

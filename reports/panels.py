@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
@@ -12,12 +12,12 @@ import pandas as pd
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from interp.results.figures import REFERENCE, WHOLE, band, colour_bar, name_ends, painted
-from interp.results.palette import INK, LIGHT, looks
+from interp.results.palette import LIGHT, looks
 from interp.results.style import WIDTH, styled
-from interp.support.checks import array_of, integer, require_columns
+from interp.support.checks import integer, require_columns
 from interp.support.errors import require
 
 _SMALL = 7.5  # points: the smallest text in a panel
@@ -183,63 +183,3 @@ def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: s
     by_difference.set(ylabel=difference, title="Difference from the algorithm")
     figure.legend(loc="outside lower left", ncols=3)
     return figure
-
-
-@styled
-def readings(true: ArrayLike, read: ArrayLike, *, label: str) -> Figure:
-    """Draw what a probe reads against what is true, with the identity, and how its residuals are spread.
-
-    Args:
-        true: ``[point]``, flattened; at most 600 are drawn, evenly chosen, all are counted.
-        read: as many values.
-        label: what is read.
-    """
-    true = np.ravel(array_of("true", true))
-    read = np.ravel(array_of("read", read))
-    n_true, n_read = len(true), len(read)
-    require(n_true == n_read > 0, f"{n_true} true values and {n_read} read; give as many")
-    require(bool(np.isfinite([true, read]).all()), "true and read must be finite numbers")
-    figure = Figure(figsize=(WIDTH, 3.3))
-    points, residuals = figure.subplots(1, 2)
-    drawn = np.linspace(0, n_true - 1, min(n_true, 600)).astype(int)
-    colour = LIGHT["blue"]
-    points.scatter(true[drawn], read[drawn], s=7, color=colour, alpha=0.45, linewidths=0)
-    ends = [float(true.min()), float(true.max())]
-    points.plot(ends, ends, **REFERENCE)
-    points.set_title("Each point is a round")
-    points.set(xlabel=f"true {label}", ylabel=f"{label} read by the probe")
-    residuals.hist(read - true, bins=40, color=colour, alpha=0.7)
-    residuals.axvline(0, **REFERENCE)
-    residuals.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
-    return figure
-
-
-@styled
-def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
-    """Draw the learning rate and discount of every trajectory, one point each, a panel a source, and the true pair.
-
-    Args:
-        frame: with columns ``source``, ``alpha`` and ``gamma``; points outside the axes are counted in the title.
-        true: ``alpha`` and ``gamma``, a cross.
-    """
-    require_columns("frame", frame, "source", "alpha", "gamma")
-    sources = list(frame["source"].unique())
-    figure = Figure(figsize=(WIDTH, 3.2))
-    grid = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
-    for axes, source in zip(grid, sources, strict=True):
-        points = frame[frame["source"] == source].dropna()
-        inside = points["alpha"].between(*_ALPHAS) & points["gamma"].between(*_GAMMAS)
-        shown = points[inside]
-        colour = LIGHT["blue"]
-        axes.scatter(shown["alpha"], shown["gamma"], s=14, color=colour, alpha=0.6, linewidths=0)
-        axes.plot(true["alpha"], true["gamma"], "+", color=INK, markersize=12)
-        title = f"{source}: {len(points)} trajectories"
-        n_beyond = len(points) - len(shown)
-        if n_beyond:
-            title += f", {n_beyond} beyond"
-        axes.set(xlim=_ALPHAS, ylim=_GAMMAS, xlabel="learning rate α", title=title)
-    grid[0].set_ylabel("discount γ")
-    return figure
-
-
-_ALPHAS, _GAMMAS = (-0.05, 0.3), (-1.0, 2.0)  # what is drawn of the rates of single trajectories

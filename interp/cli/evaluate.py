@@ -110,9 +110,6 @@ def _evaluate(
         int | None, options.number("Episodes per regime, 128 by default, 32 with --quick", 16)
     ] = None,
     quick: bool = False,
-    theory: Annotated[
-        bool, typer.Option("--theory", help="Add the checks of the task's theory.")
-    ] = False,
     arguments: options.Set = None,
     seed: int = 0,
     device: str = "cpu",
@@ -136,7 +133,6 @@ def _evaluate(
             loaded,
             n_episodes=options.size_of_work(episodes, quick, 32, 128),
             seed=seed,
-            with_theory=theory,
             done=done,
             n_jobs=jobs,
             scheduler=scheduler,

@@ -56,7 +56,7 @@ agent arguments as_json at backend base_url budget components concurrency condit
 direction dry_run dtype episodes extra_body help hypothesis import jobs json key_env machine malformed_limit map
 map_ max_tokens metric metrics model modules name out overrides port preset prices processes prompts propagate quick
 quiet read reasks recorded reference regime report requests_per_minute response_format retries round rounds say
-scheduler seed send_seed set shard site sizes sweep tables targets task temperature theory thinking_off timeout
+scheduler seed send_seed set shard site sizes sweep tables targets task temperature thinking_off timeout
 top_p units verbose version view windows
 """
 _TAKEN = frozenset(_WORDS.split())

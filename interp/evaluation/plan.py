@@ -52,7 +52,6 @@ class EvaluationPlan:
             are stored in files.
         tables: ``(model, parts by name)`` to tidy frames by name; "summary" is the one to print.
         headline: ``(model, n_episodes, seed)`` to the rows of a model card, made by :func:`row`.
-        theory: ``(model, n_episodes, seed)`` to checks of what the task's theory says, one a row.
         min_episodes: fewer are refused.
         explained: what the rows and columns of "summary" are, in sentences; they are printed above it.
     """
@@ -61,7 +60,6 @@ class EvaluationPlan:
     measure: Callable[[Machine, str, int, int], Any]
     tables: Callable[[Machine, Mapping[str, Any]], dict[str, pd.DataFrame]]
     headline: Callable[[Machine, int, int], Sequence[Row]] | None = None
-    theory: Callable[[Machine, int, int], pd.DataFrame] | None = None
     min_episodes: int = 1
     explained: str = ""
 

@@ -59,20 +59,12 @@ class Evaluation(Result):
         return notes(self.tables)
 
     def to_tables(self) -> list[Table]:
-        """Return the summary, and the theory checks where there are any, for a terminal."""
-        titles = {self.settings["model"]: "summary"}
-        tables = []
-        if "theory" in self.tables:
-            titles["theory"] = "theory"
-        for title, key in titles.items():
-            frame = self.tables[key]
-            how = [
-                "right" if pd.api.types.is_numeric_dtype(frame[column]) else "left"
-                for column in frame.columns
-            ]
-            headers = [str(column).replace("_", " ") for column in frame.columns]
-            tables.append(rich_table(title, frame, header=headers, justify=how))
-        return tables
+        """Return the summary for a terminal."""
+        frame = self.tables["summary"]
+        is_number = frame.dtypes.map(pd.api.types.is_numeric_dtype)
+        how = is_number.map({True: "right", False: "left"}).tolist()
+        headers = [str(column).replace("_", " ") for column in frame.columns]
+        return [rich_table(self.settings["model"], frame, header=headers, justify=how)]
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write one CSV per table and ``settings.json``, each atomically."""
@@ -98,21 +90,18 @@ def evaluate(
     *,
     n_episodes: int = 128,
     seed: int = 0,
-    with_theory: bool = False,
     done: Callable[[int], None] = lambda steps: None,
     n_jobs: int = 1,
     scheduler: str = "",
     folder: str | Path | None = None,
     shard: str = "",
 ) -> Evaluation | None:
-    """Measure everything that the model's task plans, with the checks of its theory if
-    ``with_theory``.
+    """Measure everything that the model's task plans.
 
     Args:
         model: the model.
         n_episodes: per regime; long episodes use half of it.
         seed: seed of the episodes.
-        with_theory: check the task's theory, too.
         done: called with 1 after each of the plan's parts.
         n_jobs, scheduler: workers that measure the parts, as :func:`interp.support.workers.each`
             takes them.
@@ -134,10 +123,6 @@ def evaluate(
         n_episodes >= plan.min_episodes,
         f"episodes must be at least {plan.min_episodes}, got {n_episodes}",
     )
-    if with_theory and plan.theory is None:
-        raise InputError(
-            f"the evaluation of {model.layout.task!r} has no theory to check; leave --theory out"
-        )
     names = list(plan.parts(model))
     settings = provenance(model, n_episodes=n_episodes, seed=seed)
     settings.pop("git")
@@ -151,8 +136,6 @@ def evaluate(
     if shard:
         return None
     tables = plan.tables(model, {name: parts[name] for name in names})
-    if with_theory and plan.theory is not None:
-        tables["theory"] = plan.theory(model, n_episodes, seed)
     described = {"task": model.layout.task, "commit": "own", "origin": model.origin}
     finished.clear()
     settings = provenance(model, n_episodes=n_episodes, seed=seed, **described)

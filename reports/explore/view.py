@@ -37,7 +37,8 @@ from interp.model.run import Rollout
 from interp.stats.decoder import RIDGE
 from interp.support.checks import checked, fit, shown
 from interp.support.errors import InputError, require, require_known, theirs
-from reports.blocks import TEXTS, environment
+from reports.blocks import environment
+from reports.texts import TEXTS
 
 N_EPISODES = 16  # that can be looked at
 _N_KNOWN, _N_EXACT = 1440, 240

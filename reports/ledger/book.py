@@ -34,7 +34,6 @@ Measurement = Callable[[Machine, Sizes], list[Measure]]
 
 MEASUREMENTS: Mapping[str, Measurement] = {
     "exact weights": experts.exact_weights,
-    "log-loss theory": experts.log_loss_theory,
     "regret": experts.regret_like_weighted_majority,
     "needs latent": experts.needs_latent,
     "log-weights": experts.log_weights,

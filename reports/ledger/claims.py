@@ -39,15 +39,6 @@ CLAIMS: tuple[PaperClaim, ...] = (
         command="interp verify wma-handwired",
     ),
     PaperClaim(
-        key="log-loss theory",
-        task="experts",
-        place="Appendix B",
-        sentence="The log-loss is minimised by the posterior mixture, whose weights are "
-        "multiplicative weights; excess log-loss is the summed divergence.",
-        of=HANDWIRED,
-        command="interp evaluate wma-handwired --theory",
-    ),
-    PaperClaim(
         key="regret",
         task="experts",
         place="Section 5.1, figure 1 (left)",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import probes
 from interp.core.machine import Machine
-from interp.evaluation.experts import by_regime, regret, theory
+from interp.evaluation.experts import by_regime, regret
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.plan import lacks_attention
 from interp.model.rollout import rollout
@@ -37,22 +37,6 @@ TIMES_UNIFORM = 2.0
 def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure the largest error of predictions and log-weights of a handwired machine."""
     return [exactness(model, sizes, key="exact weights")]
-
-
-def log_loss_theory(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the share of appendix B's statements that hold numerically."""
-    checks = theory.check(seed=sizes.seed)
-    share = sum(check.holds for check in checks) / len(checks)
-    measure = Measure(
-        key="log-loss theory",
-        claim="Every statement of appendix B holds numerically",
-        number=Interval(share, share, share),
-        threshold=1.0,
-        unit="share of statements",
-        needs_control=False,
-        about=model.name,
-    )
-    return [measure]
 
 
 def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]:

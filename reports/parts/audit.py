@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
 from interp.audit import THRESHOLDS, AuditResult, Budget, audit
 from interp.audit.trial import ALL
 from interp.audit.used import EITHER
-from interp.support.files import read_rows
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table, curves
+from reports.blocks import Figure, Measures, Prose, Table, curves
 from reports.part import Context, Part
+from reports.texts import TEXTS
 
-_CAPTIONS = {row["table"]: row["caption"] for row in read_rows(Path(__file__).with_suffix(".csv"))}
+_CAPTIONS = {
+    "without": (
+        "Share of the loss that the own state takes away, and how far predictions move, by what is read in every "
+        "round instead"
+    ),
+    "presence": "The loss of the last round by content and presence of a state",
+    "groups": "Effect of another state where the model is right, wrong, and where heuristics answer alike",
+    "shortcuts": "Heuristics: their loss, and whose side the model takes where each is wrong",
+    "directions": "Share of the effect that the first principal directions carry, beside random ones",
+    "doses": "Effect by the part of the way to another episode's state",
+    "used": "Effect and cost of every change, by channel and by rounds later",
+}
 _SAYS = TEXTS["audit"]
 
 

@@ -13,9 +13,10 @@ from urllib.parse import quote
 from interp.model.library import handwired_models
 from interp.results.measure import Measure
 from interp.support.files import read_json
-from reports.blocks import TEXTS, Code, Measures, Prose, link
+from reports.blocks import Code, Measures, Prose, link
 from reports.page import COMPARISONS
 from reports.part import Context, Part
+from reports.texts import TEXTS
 
 _SAVED, PAGE = "comparison.json", "comparison.html"
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"

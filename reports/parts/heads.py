@@ -28,9 +28,10 @@ from reports.attention import (
     spread,
     worded,
 )
-from reports.blocks import TEXTS, Figure, Prose, Table, joined
+from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
+from reports.texts import TEXTS
 
 _SAYS = TEXTS["heads"]
 

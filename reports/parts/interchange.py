@@ -17,8 +17,9 @@ from interp.results.measure import NOTHING, VERDICTS, Control, Measure, listed
 from interp.stats.intervals import Interval
 from interp.support.errors import InputError
 from reports import panels
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table, cell, claim, joined, number, plain
+from reports.blocks import Figure, Measures, Prose, Table, cell, claim, joined, number, plain
 from reports.part import Context, Part
+from reports.texts import TEXTS
 
 _SAYS = TEXTS["interchange"]
 _ALIGNED, _COLUMNS = _SAYS["aligned"], _SAYS["columns"]

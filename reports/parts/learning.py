@@ -8,9 +8,10 @@ import pandas as pd
 
 from interp.training.goal import goal_of
 from interp.training.runs import over_seeds, shipped_curves
-from reports.blocks import TEXTS, Figure, Prose, Table, curves
+from reports.blocks import Figure, Prose, Table, curves
 from reports.page import Section
 from reports.part import Context, Part
+from reports.texts import TEXTS
 
 _TITLE = "How the update of the latent learns"
 _TEXT = TEXTS["learning"]["text"]

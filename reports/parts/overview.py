@@ -1,4 +1,4 @@
-"""What a report opens and ends with: what was found; the paper's figures, and how to get the numbers again."""
+"""What a report opens and ends with: what was found, and how to get the numbers again."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from interp.core.algorithm import with_parameters
 from interp.core.display import lacks
 from interp.model.library import SHIPPED
 from interp.results.measure import Measure
-from interp.support.files import read_rows
 from reports.attention import heads_of
-from reports.blocks import TEXTS, Code, Measures, Prose, Summary, Table, counts, number
+from reports.blocks import Code, Measures, Prose, Summary, counts, number
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import probing
+from reports.texts import TEXTS
 
 _BY_HAND = "These weights were designed, so passing says nothing about training."
 _ONE_RUN = "It is one training run: what holds of it need not hold of another."
@@ -142,64 +140,6 @@ def _describe(model: Any) -> dict[str, str]:
         "Carried from round to round": "; ".join(carried),
         "Points to look into": ", ".join(points),
     }
-
-
-PAPER = "The paper's figures"
-_ROWS = read_rows(Path(__file__).with_name("paper.csv"))
-PRINTED = {row["figure"]: (row["shows"], row["report"]) for row in _ROWS}
-"""Number of a figure or table of the paper -> what it shows, and the report that has it."""
-_TEXT = TEXTS["overview"]["paper"]
-
-
-def shown_on(page: str) -> dict[str, tuple[str, str]]:
-    """Return what a page shows: number of a figure -> the part or section that shows it, and what differs there.
-
-    >>> shown_on("llm")["3"]
-    ('Prompts', 'the prompts as they were sent, as text')
-    """
-    return {row["figure"]: (row["part"], row["differs"]) for row in _ROWS if row["page"] == page}
-
-
-def paper(here: Mapping[str, tuple[str, str]]) -> Part:
-    """Make the list of the paper's figures at the end of a page.
-
-    Args:
-        here: number of a figure -> key of the part that shows it, and what differs there.
-    """
-
-    def draw(computed: None, context: Context) -> list[object]:
-        rows = []
-        for figure, (shows, report) in PRINTED.items():
-            where, differs = _locate(context, report, *here.get(figure, ("", "")))
-            rows.append(
-                {"figure": figure, "what it shows": shows, "where": where, "what differs": differs}
-            )
-        caption = "Where each figure of the paper is reproduced"
-        return [Prose(_TEXT), Table(pd.DataFrame(rows), caption)]
-
-    return Part("paper", PAPER, lambda context: None, draw)
-
-
-def _locate(context: Context, report: str, key: str, differs: str) -> tuple[str, str]:
-    """Return where a figure is, and what differs there.
-
-    Args:
-        report: the report, or the command, that has it.
-        key: of the part that shows it on this page; empty where none does.
-        differs: what differs in that part.
-    """
-    if key in context.missing:
-        return "nowhere", context.missing[key]
-    if key in context.failures:
-        return "nowhere", f"not computed here: {context.reason(key)}"
-    for part in context.parts:
-        if part.key == key:
-            return f"here: {part.title}", differs
-    if key and context.quick:
-        return f"the full report on {report}", ""
-    if report.startswith("interp "):
-        return f"the page of `{report}`", ""
-    return f"the report on {report}", ""
 
 
 _REPRODUCE = "How to reproduce"

@@ -15,8 +15,9 @@ from interp.results import figures
 from interp.results.measure import Control, Measure, decisive
 from interp.stats.intervals import Interval
 from reports.attention import Heads, heads_of
-from reports.blocks import TEXTS, Figure, Prose, Table, cell, claim, curves, joined, pivoted
+from reports.blocks import Figure, Prose, Table, cell, claim, curves, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
+from reports.texts import TEXTS
 
 _LISTED = 0.01  # cells that restore less of the difference are left to the pictures
 _SAYS = TEXTS["patching"]

@@ -25,8 +25,9 @@ from probes.activations import places
 from probes.activations import read as read_activations
 from probes.targets import compute as compute_targets
 from probes.targets import parse
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table, number
+from reports.blocks import Figure, Measures, Prose, Table, number
 from reports.part import Context, Part
+from reports.texts import TEXTS
 
 KEY = "probes"
 _SAYS = TEXTS["probing"]

@@ -16,8 +16,9 @@ from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp.results.measure import Measure
 from interp.support.errors import InputError
-from reports.blocks import TEXTS, Figure, Prose, Table, curves, number, pivoted
+from reports.blocks import Figure, Prose, Table, curves, number, pivoted
 from reports.part import Context, Part, uncompiled, wired
+from reports.texts import TEXTS
 
 _SAYS = TEXTS["verification"]
 _EXITS = ("distribution", CARRIED)  # what is checked of a machine whose insides are not known

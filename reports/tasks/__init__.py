@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from interp.core.task import Task
 from interp.support.errors import require_known
-from interp.support.files import read_tables
 from interp.support.lazy import named
 from reports.part import Part
 from reports.parts import (
@@ -22,6 +20,7 @@ from reports.parts import (
     probing,
     verification,
 )
+from reports.tasks.texts import PROSE
 
 _EVERY_TASK = (
     overview.part(),
@@ -51,7 +50,7 @@ def default_parts(
         replace: parts that replace those of their key.
         after: key of a part -> parts of the task that follow it.
         said: texts of a task with a handwired machine for the parts that each such task has, by
-            part (``prose.toml``).
+            part.
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'Compared with other machines', 'The state over time']
@@ -81,8 +80,8 @@ def default_parts(
 
 
 def prose(task: str) -> dict[str, Any]:
-    """Read what the page on a task says, by part (``prose.toml``)."""
-    return dict(read_tables(Path(__file__).with_name("prose.toml"))[task])
+    """Return what the page on a task says, by part."""
+    return PROSE[task]
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:

@@ -14,15 +14,18 @@ from interp.evaluation.plan import predictions_of
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.evaluation.qlearning.plan import reference_table
+from interp.model.rollout import play
+from interp.results import figures
 from interp.results.measure import AS_WELL, FEW, UNTRAINED, Control, Measure, Scores
 from interp.stats.intervals import Interval, mean_interval, ratio_interval
 from interp.tasks import mdp
-from interp.tasks.mdp import MDPEpisodes
+from interp.tasks.mdp import MDPEpisodes, MDPs
+from interp.tasks.qlearning import tabular
 from reports.blocks import Measures, Prose, Table, claim, curves, plain
 from reports.part import Context, Part, uncompiled, wired
-from reports.parts import overview
-from reports.tasks import default_parts, prose, qlearning_paper
-from reports.tasks.qlearning_paper import earned, played_by_all
+from reports.parts import verification
+from reports.parts.verification import Sweep
+from reports.tasks import default_parts, prose
 
 _PROSE = prose("qlearning")
 
@@ -34,16 +37,39 @@ def parts() -> tuple[Part, ...]:
     lemma = Part(
         "lemma", "The chooser's margins", _find_margins, _draw_margins, wired, lacking=uncompiled
     )
+    sizes = ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))
+    variants = verification.variants(("mlp", "softmlp", "lin"), _SWEEPS, sizes)
     return default_parts(
         said=_PROSE["parts"],
         after={
             "state": [agreed, playing],
-            "circuit": [lemma, *qlearning_paper.parts()],
-            "learning": [overview.paper(overview.shown_on("qlearning"))],
+            "circuit": [lemma, variants],
         },
     )
 
 
+_SWEEPS = (
+    Sweep(
+        setting="eta",
+        called="inverse temperature η",
+        values=(10.0, 20.0, 40.0, 60.0),
+    ),
+    Sweep(
+        setting="hardness",
+        called="hardness of the maximum",
+        values=(1.0, 1e2, 1e4, 1e8),
+        fixed={"eta": 60.0},
+        variants=("softmlp",),
+        log=True,
+    ),
+    Sweep(
+        setting="beta",
+        called="inverse temperature β of Boltzmann exploration in head L2H0",
+        values=(1.0, 10.0, 100.0),
+        output=True,
+        log=True,
+    ),
+)
 _AGREEMENT = "Agreement with the table"
 _FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
@@ -132,9 +158,49 @@ def _let_play(context: Context) -> list[_Played]:
     played = []
     for world, regime in regimes.items():
         mdps = mdp.sample_mdps(n_mdps, **context.sizes, seed=context.seed, regime=regime)
-        agents = played_by_all(context, mdps, context.n_rounds, before_update=True)
+        agents = _play_all(context, mdps, context.n_rounds, before_update=True)
         played.append(_Played(world, agents))
     return played
+
+
+def _play_all(
+    context: Context, mdps: MDPs, n_rounds: int, before_update: bool = False
+) -> dict[str, tuple[str, MDPEpisodes]]:
+    """Let the model and tabular agents play in the same MDPs under the same luck.
+
+    Args:
+        context: of the report.
+        mdps: that are played.
+        n_rounds: of each.
+        before_update: whether the greedy learner selects before it updates, as a handwired model does.
+
+    Returns:
+        Key of an agent -> its name and the episodes that it made; the model has the key "model".
+    """
+    model, seed = context.model, context.seed
+    parameters = context.algorithm.parameters
+    alpha, gamma = parameters["alpha"], parameters["gamma"]
+    greedy = tabular.QLearner(alpha, gamma, before_update=before_update)
+    exploring = tabular.QLearner(alpha, gamma, epsilon=0.2)
+    greedy_name = "Q-learning, selects before it updates" if before_update else "greedy Q-learning"
+    agents = {
+        "greedy": (greedy_name, greedy),
+        "epsilon-greedy": ("ε-greedy Q-learning, ε = .2", exploring),
+        "random": ("random actions", tabular.AGENTS["random"]),
+        "optimal": ("optimal within the rounds played", tabular.AGENTS["optimal"]),
+    }
+    played = {"model": (model.name, play(model, mdps, n_rounds, seed)[0])}
+    for key, (name, agent) in agents.items():
+        played[key] = (name, tabular.run(agent, mdps, n_rounds, seed))
+    return played
+
+
+def _earn(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataFrame:
+    """Return the cumulative reward over rounds, a curve for everybody who played."""
+    frames = []
+    for key, (name, episodes) in played.items():
+        frames.append(figures.over_rounds(key, name, episodes.rewards.cumsum(1), seed))
+    return pd.concat(frames)
 
 
 _CHANCE = "an agent of random actions"
@@ -181,7 +247,7 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
             rows.append(row)
     caption = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     first = played[0]
-    picture = curves(_PROSE["curves"]["reward"], earned(first.agents, seed), world=first.world)
+    picture = curves(_PROSE["curves"]["reward"], _earn(first.agents, seed), world=first.world)
     blocks: list[object] = [
         Prose(_PROSE["playing"]),
         picture,

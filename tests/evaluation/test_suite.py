@@ -10,7 +10,6 @@ import pytest
 import interp
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime as experts
-from interp.evaluation.experts import theory
 from interp.evaluation.plan import EvaluationPlan, row
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
@@ -34,7 +33,7 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     monkeypatch.setattr(experts, "over_lengths", partial(experts.over_lengths, n_rounds=30))
     model = interp.load("wma-handwired", n_experts=4)
     steps = []
-    result = suite.evaluate(model, n_episodes=30, with_theory=True, done=steps.append)
+    result = suite.evaluate(model, n_episodes=30, done=steps.append)
     names = {
         "summary",
         "regimes",
@@ -43,10 +42,8 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
         "latent_control",
         "calibration",
         "attention",
-        "theory",
     }
     assert set(result.tables) == names and sum(steps) == len(suite.plan_of(model).parts(model)) == 4
-    assert result.tables["theory"]["holds"].all()
     assert result.notes == {}
     result.write(tmp_path)
     assert pd.read_csv(tmp_path / "summary.csv")["regime"].tolist() == ["uniform", "switch-10"]
@@ -77,25 +74,8 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
         assert set(pd.read_csv(tmp_path / "out" / "tiny" / f"{name}.csv")["commit"]) == {"own"}
 
 
-def test_too_few_episodes_and_a_theory_that_is_not_there_are_refused_before_any_work(learner):
+def test_too_few_episodes_are_refused_before_any_work(learner):
     refuses("at least 30, got 3", suite.evaluate, learner, n_episodes=3)
-    refuses(
-        "the evaluation of 'qlearning' has no theory to check",
-        suite.evaluate,
-        learner,
-        with_theory=True,
-    )
-
-
-def test_a_model_s_excess_is_its_divergence_from_bayes():
-    """The paper's corollary on a model's own predictions: an untrained model pays its summed KL, in expectation."""
-    layout = interp.load("wma-handwired", n_experts=4).layout
-    model = transformer(layout, d_model=8, n_layers=1, n_heads=1, d_mlp=0)
-    identity, corollary = theory.excess_is_divergence(model, n_episodes=50)
-    assert identity.holds and corollary.holds and identity.left > 10
-    assert (corollary.left, corollary.right) == (identity.right, identity.left)
-    worse = replace(corollary, error=corollary.left - corollary.right / 2)
-    assert not worse.holds, "half of the excess would be told from all of it"
 
 
 def test_headlines_say_what_stands_beside(learner, monkeypatch):
@@ -118,16 +98,13 @@ def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
         headline=lambda model, n_episodes, seed: [
             row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")
         ],
-        theory=lambda model, n_episodes, seed: frame,
         explained="A row is a regime.",
     )
     changed_task("qlearning", evaluation=lambda: plan)
-    result = suite.evaluate(learner, n_episodes=2, with_theory=True)
+    result = suite.evaluate(learner, n_episodes=2)
     measured = f"{learner.name}, measured on 2 episodes of each regime."
     assert result.sentence == f"{measured} A row is a regime."
-    assert set(result.tables) == {"summary", "theory"} and result.to_frame()[
-        "n_episodes"
-    ].tolist() == [2]
+    assert set(result.tables) == {"summary"} and result.to_frame()["n_episodes"].tolist() == [2]
     assert suite.headline(learner)["beside"].tolist() == ["chance 0.5"]
     changed_task("qlearning", evaluation=lambda: replace(plan, headline=None))
     refuses("names no headline", suite.headline, learner)

@@ -34,7 +34,7 @@ from reports.blocks import Code, Figure, Measures, NotComputed, Prose, Summary, 
 from reports.build import write
 from reports.page import Report, Section
 from reports.parts import verification
-from reports.tasks import experts_paper, parts_for, qlearning_paper
+from reports.tasks import experts, parts_for, qlearning
 from tests.reports.browser import Browser, chromium, executable
 
 SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
@@ -86,10 +86,8 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
         "interp.evaluation.experts.by_regime.fitting_regimes", lambda model: ["uniform", "flat"]
     )
     patch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
-    for name, less in {"_N_WORLDS": 2, "_HORIZON": 8, "_LONG": 10, "_N_SHIFTED": 3}.items():
-        patch.setattr(qlearning_paper, name, less)
-    for paper in (experts_paper, qlearning_paper):
-        patch.setattr(paper, "_SWEEPS", (replace(paper._SWEEPS[0], values=(60.0,)),))
+    patch.setattr(experts, "_SWEEP", replace(experts._SWEEP, values=(60.0,)))
+    patch.setattr(qlearning, "_SWEEPS", (replace(qlearning._SWEEPS[0], values=(60.0,)),))
 
 
 KINDS: dict[str, Any] = {
@@ -106,9 +104,6 @@ KINDS: dict[str, Any] = {
     "wma-learned-additive": (
         "summary",
         "interchange",
-        "elsewhere",
-        "robustness",
-        "attention-to-experts",
         "reproduce",
     ),
     "qlearning-learned": (),

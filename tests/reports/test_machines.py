@@ -152,7 +152,7 @@ def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
 
 def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) -> None:
     """Its state is read, not decoded; predictions and state are checked; what a circuit would say is not applicable."""
-    elsewhere = "compared patching probes edges robustness paper regret calibration"
+    elsewhere = "compared patching probes edges regret calibration"
     parts = some(catalog.get("experts"), *elsewhere.split())
     html = write(handmade.majority(), tmp_path, **OPTIONS, parts=parts).path.read_text("utf-8")
     assert 'class="missing"' not in html

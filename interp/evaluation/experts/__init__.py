@@ -1,1 +1,1 @@
-"""What is measured of models of expert advice: regret, calibration, regimes, long episodes, the paper's theory."""
+"""What is measured of models of expert advice: regret, calibration, regimes, long episodes."""

@@ -1,6 +1,4 @@
-"""How well models of expert advice perform: all tables of ``interp evaluate``, the rows of a card,
-appendix B.
-"""
+"""How well models of expert advice perform: all tables of ``interp evaluate``, the rows of a card."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from interp.core.machine import Machine
-from interp.evaluation.experts import by_regime, theory
+from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.experts.regret import calibration
 from interp.evaluation.plan import (
@@ -36,7 +34,6 @@ def plan() -> EvaluationPlan:
         _measure,
         _tables,
         _card_rows,
-        _theory,
         min_episodes=30,
         explained=_EXPLAINED,
     )
@@ -223,19 +220,3 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     text = f"majority vote {vote:.4f}; latents of another episode {swapped:.4f}"
     claims.append(row("uniform: accuracy with the latent cut", control.get("accuracy, cut"), text))
     return claims
-
-
-def _theory(model: Machine, n_episodes: int, seed: int) -> pd.DataFrame:
-    """Check the paper's appendix B, one row per statement; the last two also on a learned model's
-    predictions.
-
-    Args:
-        model: the model.
-        n_episodes: on which a learned model is checked.
-        seed: seed of the episodes.
-    """
-    checks = theory.check(seed=seed)
-    if not model.is_handwired:
-        checks += theory.excess_is_divergence(model, n_episodes, seed)
-    table = pd.DataFrame([{**vars(check), "holds": check.holds} for check in checks])
-    return table[["claim", "error", "bound", "holds", "left", "right"]]

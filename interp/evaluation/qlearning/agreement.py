@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from interp.core.algorithm import participants_of
@@ -96,34 +95,6 @@ def agreement(
             beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
     settings = drawn_from(batches, n_episodes=n_episodes, table=table, bootstrap_seed=seed)
     return Scores(("quantity", "phase"), numbers, settings, beside)
-
-
-def agreement_by_round(
-    predictions: Any,
-    episodes: MDPEpisodes,
-    *,
-    table: Literal["after", "before"] = "after",
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Compute agreement on untied steps round by round, of a policy and of the table that never bootstraps.
-
-    Returns:
-        Columns ``key`` ("model", "no-bootstrap"), ``round`` (from 1), ``estimate``, ``low``, ``high``, ``n_steps``;
-        no row for a round in which every step is tied.
-    """
-    counts = _count(_policy(predictions, episodes), episodes, table)
-    participants = participants_of(episodes)
-    weights = resample_weights(len(episodes), seed=seed, participants=participants)
-    rows = []
-    for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
-        hits = counts[quantity].hits
-        steps = counts[quantity].steps
-        for t in np.flatnonzero(steps.sum(axis=0)):
-            number = ratio_interval(hits[:, t], steps[:, t], weights=weights)
-            labels = {"key": key, "round": int(t) + 1}
-            n_steps = int(steps[:, t].sum())
-            rows.append({**labels, **vars(number), "n_steps": n_steps})
-    return pd.DataFrame(rows)
 
 
 @dataclass(frozen=True)

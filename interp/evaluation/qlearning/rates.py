@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
@@ -94,25 +93,6 @@ def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
     n_steps = sum(int(batch.counted.sum()) for batch in batches)
     beside = {key: {"n_steps": n_steps} for key in numbers}
     return Scores(("rate", "method"), numbers, settings, beside)
-
-
-def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
-    """Run the same regression for every episode separately, by instruments; few rounds give much
-    scatter.
-
-    Returns:
-        Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no
-        rates.
-    """
-    moments = _moments(tables, episodes)
-    slopes = np.full((len(moments.zx), 2), np.nan)
-    usable = np.linalg.cond(moments.zx) < _MOST_ILL_CONDITIONED_EPISODE
-    solved = np.linalg.solve(moments.zx[usable], moments.zd[usable][..., None])
-    slopes[usable] = solved[..., 0]
-    alpha = slopes[:, 0]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gamma = slopes[:, 1] / alpha
-    return pd.DataFrame({"episode": np.arange(len(slopes)), "alpha": alpha, "gamma": gamma})
 
 
 def _visited(tables: _Array, batch: MDPEpisodes) -> _Array:

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from interp.evaluation.experts import theory
 from interp.tasks import experts
 from interp.tasks.experts import predictors
+from tests.evaluation.experts import appendix_b as theory
 
 EPISODES, _ = theory._every_history(n_rounds=5, n_experts=4)
 WEIGHTS = theory._posterior(EPISODES)[:, :-1]

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.evaluation.experts import theory
+from tests.evaluation.experts import appendix_b as theory
 from tests.refusals import refused, refuses
 
 

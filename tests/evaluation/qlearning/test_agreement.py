@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from interp.evaluation.qlearning.agreement import QUANTITIES, agreement, agreement_by_round
+from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.tasks import mdp
 from tests.refusals import refuses
 
@@ -154,15 +154,3 @@ def test_bad_input_is_refused_with_a_sentence():
         np.isnan(nothing.get("disputed", "all").estimate)
         and nothing.beside["disputed", "all"]["n_steps"] == 0
     )
-
-
-def test_round_by_round_adds_up_to_the_whole() -> None:
-    """Weighted by untied steps, agreement by round is agreement, for the policy and for the table with gamma 0."""
-    episodes = mdp.sample(30, 12, 3, 2, seed=0)
-    choices = np.zeros(episodes.states.shape, np.int64)
-    by_round, whole = agreement_by_round(choices, episodes), agreement(choices, episodes)
-    for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
-        own = by_round[by_round["key"] == key]
-        assert own["n_steps"].sum() == whole.beside[quantity, "all"]["n_steps"]
-        mean = (own["estimate"] * own["n_steps"]).sum() / own["n_steps"].sum()
-        assert mean == pytest.approx(whole.get(quantity, "all").estimate)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import interp
-from interp.evaluation.qlearning.rates import effective_rates, evaluate, rates_by_episode
+from interp.evaluation.qlearning.rates import effective_rates, evaluate
 from interp.tasks import mdp
 from tests.refusals import refuses
 
@@ -68,18 +68,6 @@ def test_bad_input_is_refused_with_a_sentence(episodes):
         np.zeros(episodes.q_tables.shape),
         episodes,
     )
-
-
-def test_rates_of_single_episodes() -> None:
-    """True tables give every episode's own alpha and gamma; an episode without rewards gives none."""
-    episodes = mdp.sample(6, 30, 3, 2, seed=0)
-    found = rates_by_episode(episodes.q_tables, episodes)
-    assert (
-        found["alpha"].dropna().to_numpy() == pytest.approx(0.1)
-        and found["alpha"].notna().sum() >= 4
-    )
-    assert found["gamma"].dropna().to_numpy() == pytest.approx(0.9)
-    assert rates_by_episode(np.zeros_like(episodes.q_tables), episodes)["gamma"].isna().all()
 
 
 def test_a_model_taught_single_rounds_has_q_learnings_rates_and_its_untrained_copy_overflows():

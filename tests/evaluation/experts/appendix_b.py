@@ -14,12 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from interp.core.machine import Machine
-from interp.evaluation.experts import by_regime, regret
 from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import require
-from interp.tasks.experts.episodes import sample
-from interp.tasks.experts.predictors import bayes
 
 _Weights = Float[np.ndarray, "... expert"]
 
@@ -239,31 +235,4 @@ def check(
         _TheoryCheck("gradient of the log-loss = w - w+", float(gradient), 1e-9),
         identity,
         _corollary(seed=seed),
-    ]
-
-
-def excess_is_divergence(model: Machine, n_episodes: int, seed: int = 0) -> list[_TheoryCheck]:
-    """Compare a model's summed excess log-loss over the Bayes predictor, the true conditional, with
-    the summed KL.
-
-    They are equal in expectation: the means may differ by four standard errors. The second check is
-    the corollary: the KL is at most the excess, with the same allowance.
-
-    Args:
-        model: the model.
-        n_episodes: of 100 rounds each.
-        seed: seed of the episodes.
-    """
-    episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 3)
-    predictions, best = by_regime.predict(model, episodes), bayes(episodes).predictions
-    excess = regret.excess_log_loss(predictions, best, episodes).sum(1)
-    divergence = by_regime.divergence(best, predictions).sum(1)
-    identity = _equal_means(
-        f"excess log-loss of {model.name} over Bayes = summed KL", excess, divergence
-    )
-    at_most = f"summed KL of {model.name} <= its excess log-loss over Bayes (corollary)"
-    kl, excess_mean = identity.right, identity.left
-    return [
-        identity,
-        _TheoryCheck(at_most, max(0.0, kl - excess_mean), identity.bound, kl, excess_mean),
     ]

@@ -1,9 +1,6 @@
-"""The paper's figures: every one is listed with where it is, and small multiples show what they are given."""
+"""Small multiples show what they are given."""
 
-import re
-from html import unescape
 from itertools import pairwise
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -11,59 +8,9 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-import interp
 from interp.results import figures
 from interp.results.figures import _DIVERGING, SEQUENTIAL
 from reports import panels
-from reports.build import write
-from reports.page import Section
-from reports.part import Part
-from reports.parts.overview import PRINTED, paper, shown_on
-from reports.tasks import experts, qlearning
-
-
-@pytest.mark.parametrize(("task", "page"), [(experts, "experts"), (qlearning, "qlearning")])
-def test_every_figure_that_a_page_claims_has_a_part(task, page) -> None:  # type: ignore[no-untyped-def]
-    """A number that the paper does not print, or a part that the page does not have, would send a reader nowhere."""
-    keys = {part.key for part in task.parts()}
-    assert {key for key, _ in shown_on(page).values()} <= keys
-
-
-def test_every_figure_has_a_home() -> None:
-    """Each figure is claimed by a page on experts or on Q-learning, or belongs to the page on language models."""
-    claimed = shown_on("experts").keys() | shown_on("qlearning").keys()
-    elsewhere = {
-        number for number, (_, report) in PRINTED.items() if report.startswith("interp llm")
-    }
-    assert claimed | elsewhere == PRINTED.keys() and len(PRINTED) == 15 + 3
-
-
-def test_the_list_says_where_and_why_not(tmp_path: Path) -> None:
-    """A part of this page, another report, and a part that failed, each in its row."""
-    shown = Part(
-        "shown",
-        "What is shown",
-        lambda context: 1,
-        lambda one, context: Section("What is shown", []),
-    )
-    failed = Part(
-        "failed", "Not here", lambda context: 1 // 0, lambda one, context: Section("Not here", [])
-    )
-    here = {"8": ("shown", "smaller"), "9": ("failed", ""), "10": ("missing", "")}
-    model = interp.load("wma-handwired", n_experts=2)
-    with pytest.warns(UserWarning, match="Not here"):
-        page = write(
-            model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper(here))
-        ).path
-    rows = re.findall(r"<tr>(.*?)</tr>", page.read_text("utf-8"), re.DOTALL)
-    cells = [
-        [unescape(c.strip()) for c in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
-        for row in rows
-    ]
-    by_number = {row[0]: row[2:] for row in cells if len(row) == 4}
-    assert by_number["8"] == ["here: What is shown", "smaller"]
-    assert by_number["9"][0] == "nowhere" and "modulo by zero" in by_number["9"][1]
-    assert by_number["10"][0] == "the report on qlearning-learned"
 
 
 def tidy(n_panels: int, n_curves: int) -> pd.DataFrame:

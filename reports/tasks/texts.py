@@ -1,0 +1,269 @@
+"""What the pages on one task say, by task and part; what stands in braces is filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_EXPERTS_PARTS: dict[str, dict[str, Any]] = {
+    "overview": {
+        "title": "Weighted Majority, wired by hand",
+        "handwired": (
+            "A causal transformer whose weights were written down, not trained, and which runs "
+            "the Weighted Majority algorithm: one latent carries the log-weight of every "
+            "expert from round to round. Here it is checked against the algorithm, compared "
+            "with other predictors, and looked into."
+        ),
+        "learned": (
+            "A transformer trained to predict with expert advice; its latent is the only thing "
+            "that passes from round to round. Here it is compared with other predictors, "
+            "probed for what its latent holds, and patched for what it uses."
+        ),
+    },
+    "state": {
+        "title": "Weights over time",
+        "read": (
+            "An expert that was right gains log γ = {gain:g}. The weights are read from the "
+            "latent itself."
+        ),
+        "decoded": (
+            "What a linear probe, fitted on other episodes, decodes from the latent after each "
+            "round, beside Weighted Majority's log-weights (log γ = 1) less their mean, on "
+            "which its prediction depends."
+        ),
+        "probed": "log_weights_centred",
+        "units": ["log-weight", "log-weight less the mean"],
+        "shown": ["The log-weights of episode {}", "The decoded log-weights of episode {}"],
+    },
+    "probes": {
+        "targets": ["log_weights", "log_weights_centred", "prediction"],
+        "n_claimed": 2,
+    },
+    "patching": {
+        "differences": [
+            ["One expert's vote is flipped", "flip-vote", ""],
+            ["Two experts' histories are swapped", "swap-histories", ""],
+            ["The label is flipped", "flip-label", ""],
+        ],
+        "n_episodes": 32,
+    },
+    "verification": {
+        "sizes": [2, 4, 8],
+        "n_episodes": 10,
+        "shown": ["prediction", "carried_state"],
+    },
+    "softening": {
+        "outputs": {
+            "prediction": "P(y = 1)",
+            "carried_state": "log-weights",
+        },
+        "n_episodes": 10,
+    },
+}
+_EXPERTS_CURVES: dict[str, dict[str, Any]] = {
+    "regret": {
+        "title": "Regret over rounds beside the baselines",
+        "caption": (
+            "{ends} Means over {n} episodes of the {regime} regime. {bands} Predictors meet "
+            "the same episodes, so their differences are surer than the bands suggest: see the "
+            "paired column."
+        ),
+        "ends": "regret",
+        "paper": "1 and 7, left",
+        "ylabel": "regret (mistakes)",
+    },
+}
+_EXPERTS: dict[str, Any] = {
+    "regret": (
+        "Regret is the number of mistakes beyond those of the best expert on the same rounds. "
+        "It can be negative, since a predictor may combine experts. The Bayes predictor knows "
+        "how accuracies were drawn and bounds what these observations allow; the oracle knows "
+        "the accuracies. One that was ever certain and wrong has infinite log-loss."
+    ),
+    "after": (
+        "After {rounds} rounds, with 95 % intervals over episodes; a dash where a predictor "
+        "was once certain and wrong, so that its log-loss is infinite"
+    ),
+    "calibration": (
+        "The expected calibration error is {error:.3f}; a perfectly calibrated predictor would "
+        "show {chance} by chance. Every round of every episode is binned by P(y = 1), with 95 "
+        "% intervals over episodes; below, the share of rounds in each bin."
+    ),
+    "parts": _EXPERTS_PARTS,
+    "curves": _EXPERTS_CURVES,
+}
+_QLEARNING_PARTS: dict[str, dict[str, Any]] = {
+    "overview": {
+        "title": "Tabular Q-learning, wired by hand",
+        "handwired": (
+            "A causal transformer whose weights were written down, not trained, and which runs "
+            "tabular Q-learning: one latent per action carries a column of the Q-table from "
+            "round to round. Here it is checked against the algorithm, set free in MDPs, and "
+            "looked into."
+        ),
+        "learned": (
+            "A transformer trained to imitate Q-learning's choices; only its latents, one per "
+            "action, pass from round to round. Here its choices are compared with the table's, "
+            "its latents probed, its rounds patched."
+        ),
+    },
+    "state": {
+        "title": "Q-values over time",
+        "read": (
+            "Each latent holds one action's column of the Q-table; each round changes one "
+            "entry. The values are read from the latents themselves."
+        ),
+        "decoded": (
+            "What a linear probe, fitted on other episodes, decodes from the latents, beside "
+            "the table."
+        ),
+        "units": ["Q-value", "Q-value"],
+        "shown": [
+            "Every entry of the Q-table in episode {} (paper, figure 6)",
+            "The decoded Q-table of episode {}",
+        ],
+    },
+    "probes": {
+        "targets": ["table", "table_visited", "td_error", "reward"],
+    },
+    "patching": {
+        "differences": [
+            ["Latents are another episode's", "exchange-history", ""],
+            ["The reward is changed", "change-reward", "state"],
+        ],
+        "n_episodes": 16,
+    },
+    "verification": {
+        "sizes": [[4, 2], [8, 4]],
+        "n_episodes": 5,
+        "shown": ["carried_state"],
+    },
+    "softening": {
+        "outputs": {
+            "carried_state": "the Q-table",
+        },
+        "n_episodes": 5,
+        "variant": "softmlp",
+    },
+}
+_QLEARNING_CURVES: dict[str, dict[str, Any]] = {
+    "reward": {
+        "title": "Cumulative reward beside tabular agents",
+        "caption": "{ends} Mean reward so far. {bands}",
+        "ends": "reward in {world}",
+        "paper": "2, left",
+        "ylabel": "reward so far",
+    },
+}
+_QLEARNING: dict[str, Any] = {
+    "agreement": (
+        "The choice at `Select` is compared with the greedy action of the table that the round "
+        "{when} with. Ties say nothing, so they are left out or broken at random. A table with "
+        "γ = 0, which never bootstraps, agrees nearly as often, so its agreement stands beside "
+        "every number. **Only on disputed steps, where the two tables disagree, does agreement "
+        "show bootstrapping.**"
+    ),
+    "playing": (
+        "The model's choice at `Select` is its next action. Every agent meets the same MDPs, "
+        "starts and luck. In random MDPs, a random policy earns most of what can be earned. "
+        "Read the normalised score, (earned − random) / (optimal − random), and the two worlds "
+        "where control matters. A chain pays only at its end; a ladder is slow to climb and "
+        "quick to fall from. Their actions are relabelled in every episode. The optimal policy "
+        "knows the MDP."
+    ),
+    "lemma": (
+        "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, "
+        "at least 1 − ε of its attention. How sharp that makes it depends on the margin Δ of "
+        "the position code: 1 less the largest overlap of two positions' codes. The printed "
+        "lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the sink "
+        "by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the "
+        "softmax attention really missing, at that η, at every position of the round, firing "
+        "and silent. It is a statement about this head alone, and no evidence about the error "
+        "of the whole circuit, which is measured above."
+    ),
+    "parts": _QLEARNING_PARTS,
+    "curves": _QLEARNING_CURVES,
+}
+_REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
+    "overview": {
+        "title": "Reachability, wired by hand",
+        "handwired": (
+            "A causal transformer whose weights were written down, not trained, and which "
+            "searches a directed graph in parallel: one latent holds every node reached so "
+            "far. The idea is published (Zhu et al., NeurIPS 2025, arXiv 2505.12514), the "
+            "construction is our own."
+        ),
+        "learned": (
+            "A transformer trained to say which nodes of a directed graph are reached, round "
+            "by round; its latent is the only thing that passes from round to round. Does it "
+            "search in parallel, and does it use what its latent holds?"
+        ),
+    },
+    "state": {
+        "title": "Nodes reached over time",
+        "read": "1 where a node is reached, read from the latent itself.",
+        "shown": ["The set of episode {}", "The decoded set of episode {}"],
+    },
+    "probes": {
+        "targets": ["reached", "member", "prediction"],
+    },
+    "patching": {
+        "differences": [
+            ["The round asks about another pair", "swap-candidates", ""],
+            ["The history is another episode's", "exchange-history", ""],
+            ["An edge to the negative is added", "add-edge", ""],
+        ],
+        "n_episodes": 32,
+    },
+    "verification": {
+        "sizes": [[8, 12], [14, 20]],
+        "n_episodes": 10,
+        "shown": ["prediction", "carried_state"],
+    },
+    "softening": {
+        "outputs": {
+            "prediction": "P",
+            "carried_state": "set reached",
+        },
+        "n_episodes": 10,
+    },
+}
+_REACHABILITY_CURVES: dict[str, dict[str, Any]] = {
+    "answers": {
+        "title": "Accuracy over rounds, {regime}",
+        "caption": "{ends} Targets {depth} steps from the root. {bands}",
+        "ends": "accuracy on {regime} graphs",
+        "ylabel": "accuracy",
+    },
+}
+_REACHABILITY: dict[str, Any] = {
+    "learned_by": (
+        "These are small models (10 names, 14 edges), each with one setting changed. In some, "
+        "the weights start with matching heads, with position codes factored into edge and "
+        "role, with tokens apart from places, or with copies apart from names. Others are "
+        "trained on the answer, or on all nodes reached, in every round or in the last alone. "
+        "Depth grows with what is already learned, or does not grow. The latent is added to, "
+        "or written over."
+    ),
+    "answers": (
+        "The share of episodes in which the reachable candidate is more probable than the "
+        "other (half for a tie). Nobody can know of a target d steps away before round d; "
+        "parallel search knows from round d on, at every depth. Beside the model stand "
+        "searches of fewer hops or of one path, heuristics that need no search, and the model "
+        "itself with its latent changed. It is **cut** (always the initial one), **frozen** "
+        "(always the first thought), **reset** once, or **swapped** with another episode's. A "
+        "model that answered as well without its recurrence would not be searching by it. "
+        "**Discrete** keeps one of the nodes that each thought added, as a chain of thought in "
+        "words would."
+    ),
+    "moved": (
+        "A set that can be decoded may still be idle. Here one node is changed in the set that "
+        "the latent holds, in the round that first knows of the target. The target's share of "
+        "the answer is compared with what parallel breadth-first search answers after the same "
+        "change. A parent of the other candidate is the sharpest test: it changes nothing at "
+        "once, and a round later the search has expanded it. The control is a node that leads "
+        "nowhere."
+    ),
+    "parts": _REACHABILITY_PARTS,
+    "curves": _REACHABILITY_CURVES,
+}
+PROSE = {"experts": _EXPERTS, "qlearning": _QLEARNING, "reachability": _REACHABILITY}

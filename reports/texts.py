@@ -1,0 +1,585 @@
+"""What pages say whatever they are about, by part; what stands in braces is filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LLM: dict[str, Any] = {
+    "final": (
+        "Numbers are means over complete episodes with the 95 % bootstrap interval over "
+        "instances, and the standard deviation over instances (n in the denominator, as in the "
+        "paper). **Missing left out** is the regret with the rounds of missing predictions "
+        "left out for the experts too. Rows marked (paper) are its published numbers, on other "
+        "instances and with its own prompts: differences of a few mistakes are within what "
+        "instances alone make."
+    ),
+    "answers": (
+        "A malformed answer is not a JSON object with the right key and value, or is cut at "
+        "the token limit. The model is asked again; if that fails, the prediction is missing, "
+        "never 0. An embedded answer is such an object among other words, and counts. The "
+        "server counts tokens."
+    ),
+    "acts": (
+        "Families of algorithms are fitted to the choices, with a lapse rate and a "
+        "temperature, and scored in nats a choice on instances left out. The answer is the set "
+        "of families that the instances do not tell from the best one (the model confidence "
+        "set, 95 %). A set of one is **named**; of a set of **several**, any may be it. **No "
+        "memory** says that no family predicts better than the best one that remembers "
+        "nothing. **None** says that simulated players of every family in the set agree, "
+        "repeat, stay or shift at other rates than the model. Choices do not show that a model "
+        "keeps weights."
+    ),
+    "notes": (
+        "A note is *readable* if it has a tally for every expert, and *exact* if every tally "
+        "is the true count. *Best* and *worst* say that its top and bottom expert are the best "
+        "and the worst on the rounds played. *Most* and *least accurate* say that they are so "
+        "by their accuracy or, where none is given, by their record over the whole instance. "
+        "In the anti-signal regime, the least accurate is the adversary."
+    ),
+    "regret": (
+        "Regret counts the mistakes beyond those of the best expert on the same rounds. It is "
+        "never clipped: a predictor that combines experts, or inverts one, can go below zero. "
+        "A missing prediction counts as a mistake here. All predictors meet the same "
+        "instances. A baseline that tosses coins counts its expected mistakes, so its own luck "
+        "is not in it."
+    ),
+    "prompts": (
+        "The system prompts, as they were sent; every further message is one JSON object with "
+        "the keys they name."
+    ),
+    "set_aside": (
+        "Of each episode the longest consistent source is read (by the rule in "
+        "`interp.llm.importer`); the rest is here."
+    ),
+    "python": (
+        "\n"
+        "from interp.choices.behaviour import behaviour\n"
+        "from interp.llm import loading, scores\n"
+        "from reports.llm import transformer\n"
+        "\n"
+        "played = loading.load({path!r})\n"
+        'scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()\n'
+        "[one.to_frame() for one in behaviour(played)]\n"
+        "scores.note_table(played).formats()\n"
+    ),
+    "lead": (
+        "Language models that predict with expert advice, round by round, with and without a "
+        "note to themselves. Beside them stand the algorithms that solve the task, and "
+        "transformers whose only memory is a latent."
+    ),
+    "drawn": {
+        "weighted majority, eta U[.05, .5] per episode": ["weighted_majority", "weighted majority"],
+        "follow the leader": ["follow_the_leader", "follow the leader"],
+        "follow previous winners": ["follow_previous_winners", "previous winners"],
+        "majority vote": ["majority_vote", "majority vote"],
+    },
+    "first": {
+        "title": "Regret over rounds",
+        "caption": (
+            "Regret of every model, mean over conditions and instances, beside the paper's "
+            "baselines."
+        ),
+        "by": "regime",
+        "ylabel": "regret (mistakes)",
+        "height": 2.7,
+        "width": 4.5,
+    },
+    "curves": {
+        "title": "Regret of {model}",
+        "caption": (
+            "{model}: mean over {n} instances, bands ± 1 standard deviation over instances."
+        ),
+        "paper": "4 and 15",
+        "by": "panel",
+        "ylabel": "regret (mistakes)",
+        "height": 2.6,
+        "direct": True,
+    },
+    "over_rounds": {
+        "title": "{call} over rounds",
+        "caption": "{call} after each round, mean over runs.",
+        "ylabel": "{what}",
+    },
+}
+_BENCHMARK: dict[str, Any] = {
+    "lead": (
+        "Interpretability methods are run on machines that carry a state and whose insides are "
+        "known. Every method answers the same questions on the same episodes. The scale runs "
+        "from a random draw to an oracle, which knows the answers. Intervals (95 %) resample "
+        "the forms of the machines, after averaging over variants and seeds: they show how "
+        "much the choice of machines matters."
+    ),
+}
+_INTERCHANGE: dict[str, Any] = {
+    "text": (
+        "In one round of an episode, an activation is set to its value in another episode. The "
+        "outcome is compared with the algorithm's own counterfactual: the same round with one "
+        "variable set to its value there. **Accuracy** is over pairs of episodes in which that "
+        "changes the algorithm's outcome. **Score** compares how far the outcome moved with "
+        "how far it should have moved: 1 is the whole counterfactual effect in every pair, 0 "
+        "no better than no effect. **Slope** says whether the effect has the right size. The "
+        "controls are **doing nothing** and **moving the same activations as far in a random "
+        "direction**. An accuracy of 1 means that, for these pairs, these places hold the "
+        "variable in a form that the rest of the round uses. Other places may hold it, too."
+    ),
+    "whole": (
+        "Whole activations are interchanged, with everything that reaches a place, at places "
+        "where the variable could be. What the model writes into its latents is read by a map "
+        "that was fitted on other episodes. It counts as right when its change is within half "
+        "of the change that the counterfactual asks for."
+    ),
+    "aligned": (
+        "**Learned subspaces** (distributed alignment search) are directions at one place. "
+        "They are trained on some episodes so that interchanging them gives the "
+        "counterfactual's choice, and scored on others. Methods that train a basis find "
+        "something in any network. Each basis therefore stands beside one trained for "
+        "arbitrary labels, one trained in a re-initialised model, and an equally large move in "
+        "a random subspace. A basis that does not beat all of them is no evidence that the "
+        "place holds the variable; one that does need not be used elsewhere."
+    ),
+    "steering_text": (
+        "Doses of a state change are added to the latents that one round reads, by {how}. The "
+        "algorithm's state is changed in the same way, and the two predictions are compared. "
+        "The control is random directions of equal norm. If a dose moves both predictions "
+        "equally, the model uses this direction for this state around these inputs. Large "
+        "doses leave the range of states that occur, and show nothing."
+    ),
+    "wired": (
+        "Only the subspace that the circuit names is interchanged. Controls are places that do "
+        "not hold the variable, and random subspaces of equal rank."
+    ),
+    "carried": (
+        "{held} of {all_of} variables have a place that carries more than half of the effect. "
+        "Score of every place: how much of the effect that the algorithm says swapping has."
+    ),
+    "learned": (
+        "The best learned subspace, {name}, gives the counterfactual's choice in {share:.2f} "
+        "of held-out pairs. Learned subspaces are blue and their controls grey squares; "
+        "intervals are 95 % over episodes."
+    ),
+    "steered": (
+        "Steering moves it within {distance:.3f} of the algorithm; random directions miss by "
+        "{random:.3f} (means over doses other than 0). It is farthest at dose {dose}: {apart}. "
+        "Left: the mean {shows} by dose. Right: model minus algorithm, paired by episode. "
+        "Bands: 95 % over episodes."
+    ),
+    "columns": {
+        "variable": "variable",
+        "places": "interchanged at",
+        "outcome": "read in",
+        "iia_informative": "accuracy",
+        "score": "score",
+        "slope": "slope",
+        "chance_informative": "doing nothing",
+        "random": "random direction",
+        "random_score": "random direction, score",
+        "n_informative": "pairs",
+        "iia": "of all pairs",
+        "chance": "doing nothing, all pairs",
+    },
+    "sites": {
+        "resid_pre": "residual stream before layer {}",
+        "resid_mid": "residual stream within layer {}",
+        "resid_post": "residual stream after layer {}",
+        "attn_out": "attention of layer {}",
+        "mlp_out": "MLP of layer {}",
+    },
+}
+_PATCHING: dict[str, Any] = {
+    "text": (
+        "Two runs differ in one thing. One activation of the clean run is put into the "
+        "corrupted run. A cell shows which share of their difference comes back: **1 restores "
+        "the clean run, 0 does nothing**. A cell that lights up is evidence that the "
+        "difference between the inputs passes there. It does not say what the activation "
+        "means."
+    ),
+    "edges_text": (
+        "An edge is what one head (or an MLP, or the embedding) writes, as another's query, "
+        "key or value, or an exit, reads it. Each edge is scored by EAP-IG between a run and "
+        "one with another episode's latents. The score is the gradient of the logit "
+        "difference, averaged on the way between the runs, along the edge's difference. A cut "
+        "edge carries the other run's write, at all positions. **Faithfulness** is the share "
+        "of the difference between the whole model (1) and none of its edges (0) that a "
+        "circuit keeps. **CPR** is the area under faithfulness over circuit sizes (higher is "
+        "better), **CMD** the area between it and 1 (lower is better). Such a circuit suffices "
+        "for this metric, these pairs and this way of cutting. It is not evidence that no "
+        "other does, or of what its edges mean."
+    ),
+    "points": (
+        "This machine has no layers of attention heads. What it carries (`latent`) and its own "
+        "points are patched, each row, cycle and position on its own."
+    ),
+    "nodes": (
+        "What the logit difference and the state lose when one node is ablated on its own, in "
+        "three ways, with 95 % intervals. An effect that only zeros show is the same in every "
+        "episode"
+    ),
+    "curve": {
+        "title": "Faithfulness against circuit size",
+        "caption": (
+            "{n} of {of_all} edges keep {kept} of the difference; as many at random keep "
+            "{random:.2f}. The curves are of circuits of the best-scored edges, and of as many "
+            "at random."
+        ),
+        "x": "size",
+        "xlabel": "edges kept, of {of_all}",
+        "ylabel": "faithfulness",
+        "log_x": True,
+        "reference": {
+            "whole model": 1.0,
+        },
+    },
+}
+_HEADS: dict[str, Any] = {
+    "attention": (
+        "Rows (destinations) attend to columns (sources). Open the view below the picture to "
+        "choose an episode, a round, a layer and a head, by mouse or by keyboard. Hover over a "
+        "head to enlarge it, click to keep it enlarged, and hover over a cell to see its "
+        "weight. Weights are rounded to 1/1000 of the layer's largest; the cache of your own "
+        "run, drawn by `reports.attention.show`, has all digits and every round. Grey cells "
+        "are hidden by the causal mask. Linear heads show raw scores, negative ones in orange. "
+        "**Where a head looks does not show what it does**: patching and the circuit do."
+    ),
+    "reads": (
+        "Each arrow is one head's attention from one position to another. Its **effect** is "
+        "measured by taking it out on its own: its weight is set to zero and the others stay. "
+        "The effect is how far that moves the prediction, or the update, as a share of how far "
+        "episodes lie apart there (1: as far as another episode). The picture shows the {n} "
+        "with the largest effect on either. Reads of the first position, where heads rest, are "
+        "left out. Two reads that stand in for each other can both look idle, and an effect "
+        "does not say what was read."
+    ),
+    "beside": (
+        "For comparison, this is the circuit that was wired by hand for the same task, drawn "
+        "from its table of heads. Nobody claims here that the learned model does the same: "
+        "`interp compare` tests it."
+    ),
+    "attended": (
+        "Head {head} reads most: {read} at {at} (attention {size:.2f}). Every head in round "
+        "{round} of episode {shown}."
+    ),
+    "wired": (
+        "{heads} heads write something in round {t} of episode {shown}, by {n} reads. An arrow "
+        "is a head that reads at its foot and writes at its tip; paler arrows carry less. "
+        "Those that write less than {least:.0%} of the head's largest write are left out. A "
+        "head at rest reads the first token and writes nothing. Filled nodes have been written "
+        "to."
+    ),
+    "most": (
+        "Most important read: head {head} carries {source} to {target}; without it the {exit} "
+        "shifts by {effect:.0%} of the distance between episodes."
+    ),
+}
+_VERIFICATION: dict[str, Any] = {
+    "text": (
+        "The model ran over fresh episodes and carried its own state from round to round. "
+        "Every causal variable of its circuit was read inside the forward pass, at every "
+        "round, and compared with the reference algorithm in NumPy. Errors are the largest "
+        "over all episodes, rounds and elements. This shows that this construction computes "
+        "the algorithm; it is no evidence about a learned model."
+    ),
+    "exits_text": (
+        "The machine ran over fresh episodes and carried its own state from round to round. "
+        "What it predicts, and the state that is read in what it carries, were compared with "
+        "{algorithm}, the algorithm that it is held against. Errors are the largest over all "
+        "episodes, rounds and elements. No circuit says what it does in between."
+    ),
+    "soft_text": (
+        "The exact circuit uses hard attention, and linear heads where it sums. Here every "
+        "head is softmax, at inverse temperature η. A silent or choosing head leaks about "
+        "exp(−η/2) of attention to wrong tokens, and the error of the whole model falls with "
+        "it until rounding takes over."
+    ),
+    "variants_text": (
+        "Each variant of the circuit is checked against the algorithm in float64 at every "
+        "setting, with {episodes} episodes of {rounds} rounds each. The error is the largest "
+        "over episodes, rounds and elements. Layers, heads and d_model are those of the exact "
+        "circuit. The weights that are not zero are those that were written down; all others "
+        "only fill the shape of a transformer."
+    ),
+    "softened": {
+        "title": "Error against inverse temperature",
+        "caption": (
+            "The error of {called} falls to {least} at η = {eta}. Largest over {ran}, against "
+            "the exact algorithm."
+        ),
+        "x": "eta",
+        "xlabel": "inverse temperature η",
+        "ylabel": "largest error of {called}",
+        "log_y": True,
+    },
+    "swept": {
+        "title": "Error against the {called}",
+        "caption": (
+            "The error is least at {at:g}: {least}, {name}. Largest error of {what} against "
+            "the {called}, for {which}."
+        ),
+        "x": "{setting}",
+        "xlabel": "{called}",
+        "ylabel": "largest error of {what}",
+        "log_y": True,
+    },
+}
+_PROBING: dict[str, Any] = {
+    "text": (
+        "Linear probes are fitted on some episodes and scored on others. The controls repeat "
+        "the fit where reading the state cannot help; untrained copies of the model are among "
+        "them. Intervals are of the score on new episodes of each probe, refitted on all "
+        "episodes. A high score says that the latents carry the target in a form that a linear "
+        "map can read. **It does not say that the model uses it**, which is what patching "
+        "tests."
+    ),
+    "part": (
+        "\n"
+        "\n"
+        "**A part of what is carried.** Probes read `{site}`. What else is carried grows with "
+        "every round, too wide for a probe: what is not found here may be there."
+    ),
+}
+_AUDIT: dict[str, Any] = {
+    "text": (
+        "Each row is a robustness check, judged by its whole 95 % interval over episodes and "
+        "by its controls. This is NOT evidence that the state means what a decoder reads from "
+        "it: a state can be used, decodable, and something else."
+    ),
+    "later": {
+        "title": "How long the state lasts",
+        "caption": (
+            "How far predictions move, so many rounds after a round that reads another state. "
+            "{bands}"
+        ),
+        "x": "rounds_on",
+        "width": 4.5,
+        "xlabel": "rounds later",
+        "ylabel": "distance of predictions",
+    },
+}
+_OVERVIEW: dict[str, Any] = {
+    "python": (
+        "import interp\n"
+        "from interp import tasks\n"
+        "\n"
+        "model = {model}\n"
+        "episodes = {task}.sample_for(model, {n_episodes}, {n_rounds}, seed={seed}{drawn})\n"
+        "run = interp.rollout(model, episodes)\n"
+        "run.predictions                       # {axes}"
+    ),
+}
+_LEARNING: dict[str, Any] = {
+    "text": (
+        "All runs have the same task, curriculum and optimiser; only the named setting "
+        "differs. A latent that is added to keeps its content by itself. A latent that is "
+        "replaced must copy its content through attention in every round."
+    ),
+    "curves": {
+        "title": "Loss over training steps",
+        "caption": (
+            "{ends} The loss is above {floor}, in nats, on held-out episodes. Lines are means "
+            "over seeds, and the first two bands run from the lowest to the highest."
+        ),
+        "ends": "loss",
+        "x": "step",
+        "ylabel": "loss above {floor} (nats)",
+        "log_y": True,
+    },
+}
+_COMPARED: dict[str, Any] = {
+    "python": (
+        "from circuits import compare\n"
+        "from reports import comparison\n"
+        "\n"
+        "found = compare.machines(model, {reference})  # the model that the report was given, "
+        "and a reference\n"
+        'found.save("{folder}")\n'
+        'comparison.write(found, "{folder}")'
+    ),
+}
+_COMPARISON: dict[str, Any] = {
+    "lead": (
+        "Is it the same machine? Four questions are answered separately, because a model can "
+        "make the same predictions in another way."
+    ),
+    "closest": (
+        "{name} comes closest (blue; the other families are grey). A number is the share that "
+        "a family explains of the divergence from a guess without a memory, with its 95 % "
+        "interval over episodes."
+    ),
+    "predictions": {
+        "classes": ["Jensen-Shannon divergence", "P(first outcome)"],
+        "mean": ["squared difference", "predicted mean"],
+        "normal": ["mean of both Kullback-Leibler divergences", "predicted mean"],
+    },
+    "stitched": {
+        "title": "{source} in {target}: predictions after stitching",
+        "caption": (
+            "On the latents of {source}, {target} predicts within {distance:.3f} of its own "
+            "predictions; without a memory, within {cut:.3f} (means over rounds). In this "
+            "first test episode, {target} got at round {first} the mapped memory of {source}, "
+            "or its initial latents (cut)."
+        ),
+        "ylabel": "{shown}",
+    },
+}
+_ATTENTION: dict[str, Any] = {
+    "notice": (
+        "The attention views are drawn by CircuitsVis {version} (MIT licence, below), whose "
+        "script is part of this page. It bundles TensorFlow.js (Apache License 2.0, "
+        "https://www.apache.org/licenses/LICENSE-2.0) and React, Chart.js and other libraries "
+        "(MIT licence)."
+    ),
+}
+_CHOICES: dict[str, Any] = {
+    "python": (
+        "from interp.choices.explain import explain_choices\n"
+        "from interp.tasks import bandit\n"
+        "\n"
+        "played = bandit.read({path!r}{columns})\n"
+        "print(explain_choices(played, played.choices))"
+    ),
+    "participants": (
+        "Each participant by itself: for how many the set holds a family, for how many it is "
+        "the only one, and for how many it predicts best. Parameters are maximum likelihood on "
+        "a grid, with 95 % profile likelihood intervals. A short record says little of one "
+        "participant, so that sets are large."
+    ),
+    "families": (
+        "Each family was fitted to three quarters of the units (participants, episodes or "
+        "trials) and scored on the last one. Nats are what a choice costs it there: fewer are "
+        "better. Behind is the paired difference to the best, with its standard error. The set "
+        "holds the families that the data do not tell from the best (the model confidence set, "
+        "95 %). Passes says whether players who were simulated from the family agree, repeat, "
+        "stay and shift as often. That a family fits choices is no evidence of how a player "
+        "computes."
+    ),
+    "recovery": (
+        "How well can such a record tell the families from each other? Players of the best "
+        "families, at the fitted parameters, made as many choices as a participant did, and "
+        "were analysed in the same way. A row is the family of the player, a column the family "
+        "that predicts it best."
+    ),
+    "portrait": (
+        "The logit of an arm is log p / (1 - p) before a round; its change is what the round "
+        "makes of it, in bins of equally many rounds. Solid lines are of rounds in which the "
+        "arm was chosen, broken ones of rounds in which another was. How wide a band is says "
+        "how much else than the logit decides. The curves are those of the fitted family and "
+        "of the cell on these rounds: the players' own logits are not seen."
+    ),
+    "lead": (
+        "Which learning algorithm explains these players' choices, with which parameters, and "
+        "does a small network do as well?"
+    ),
+}
+_PAGE: dict[str, Any] = {
+    "below": [
+        "*.html",
+        "comparisons/*/comparison.html",
+        "audits/*/*.html",
+        "*/llm.html",
+        "*/benchmark.html",
+        "choices/*.html",
+    ],
+    "kinds": {
+        "handwired": "Wired by hand",
+        "learned": "Learned",
+        "comparison": "Compared",
+        "audit": "Audited",
+        "benchmark": "Benchmarks",
+        "llm": "Language models",
+        "choices": "Choices of players",
+    },
+}
+_EXPLORE: dict[str, Any] = {
+    "kinds": {
+        "input": "change an input",
+        "move": "move the decoded state",
+        "patch": "take it from another episode",
+        "zero": "set to zero",
+        "mean": "set to the mean over episodes",
+    },
+}
+TEXTS: dict[str, Any] = {
+    "llm": _LLM,
+    "benchmark": _BENCHMARK,
+    "interchange": _INTERCHANGE,
+    "patching": _PATCHING,
+    "heads": _HEADS,
+    "verification": _VERIFICATION,
+    "probing": _PROBING,
+    "audit": _AUDIT,
+    "overview": _OVERVIEW,
+    "learning": _LEARNING,
+    "compared": _COMPARED,
+    "comparison": _COMPARISON,
+    "attention": _ATTENTION,
+    "choices": _CHOICES,
+    "page": _PAGE,
+    "explore": _EXPLORE,
+}
+
+OF_COMPARISONS: dict[str, dict[str, str]] = {
+    "algorithm": {
+        "title": "Which algorithm",
+        "text": (
+            "Every family of algorithms that the task knows is fitted on some episodes and "
+            "scored on others, by the {apart} of the predictions. This says what the model "
+            "predicts, not how it does so."
+        ),
+    },
+    "behaviour": {
+        "title": "Behaviour",
+        "text": (
+            "**Average, rounds, responses.** The average says how far apart the predictions "
+            "are, as a share of what the two memories are worth. It hides what is rare: so the "
+            "share of rounds in which they are plainly apart stands beside it, and the "
+            "response to single inputs. One input is changed in one round of one episode, and "
+            "the change of every later prediction compared; 1 is the same response, 0 none or "
+            "an unrelated one."
+        ),
+    },
+    "state": {
+        "title": "State",
+        "text": (
+            "**Stitching.** An affine map takes one model's latents to the other's. It is "
+            "fitted on other episodes, and the other model then runs on from the mapped "
+            "latents. A score of 1 means its own predictions, 0 those of its empty memory. "
+            "Where the round is supplied, the map has an offset of its own at every round."
+        ),
+    },
+    "update": {
+        "title": "Update",
+        "text": (
+            "**Step R2.** The state is decoded before and after a round, and the second is "
+            "compared with the algorithm's update of the first. It is so on the states that "
+            "occur, and on states that no episode visits."
+        ),
+    },
+    "response": {
+        "title": "Response through the state",
+        "text": (
+            "The response to a changed input is compared with the effect of moving the decoded "
+            "state. It is moved just before the prediction, as the algorithm says that the "
+            "input changes it. A machine that sees an input late, or predicts from something "
+            "else, responds otherwise."
+        ),
+    },
+    "circuit": {
+        "title": "Circuit",
+        "text": (
+            "**Roles.** The table has a row for every head that changes anything: what it "
+            "reads, for which outcome it is needed, and which later head depends on it. Heads "
+            "of one model are matched to heads of the other, and the similarity is what the "
+            "two tables have in common. Equal roles are no proof of equal circuits."
+        ),
+    },
+    "where": {
+        "title": "Where",
+        "text": (
+            "**Sites and maps.** For every variable, the table names the place that scores "
+            "best under interchange, among all places where the model is claimed to hold it. "
+            "These are subspaces of the weights where a machine is handwired, whole "
+            "activations elsewhere. The maps show which share of an effect each activation of "
+            "the residual stream carries by itself, on one scale for both models."
+        ),
+    },
+}
+"""Key of a part of a comparison -> its title and its text, in page order."""
