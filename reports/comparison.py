@@ -21,7 +21,6 @@ from matplotlib.patches import FancyBboxPatch
 from circuits.compare import Budget, Comparison
 from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.state import StatePart
-from circuits.compare.where import WherePart
 from interp import tasks
 from interp.core.algorithm import in_words
 from interp.interventions.experiment import over
@@ -223,31 +222,9 @@ def _draw_state(part: StatePart, predicted: str) -> list[Any]:
     return blocks
 
 
-def _draw_where(part: WherePart, predicted: str) -> list[Any]:
-    """Draw what each model holds where, then two maps of each cause, one below the other, on one scale."""
-    measures = []
-    for place in sorted(part.held, key=lambda place: (place.outcome, place.variable)):
-        variable = place.variable.replace("_", " ")
-        where = place.where.replace(" + ", ", ")
-        name = f"{variable}, read in the {place.outcome}: {place.model} at {where}"
-        controls = {
-            "an untrained copy": place.untrained,
-            "its best site, untrained elsewhere": place.untrained_best,
-        }
-        measures.append(plain(name, place.score, controls))
-    blocks: list[Any] = [Measures(measures, "Every variable, where each model holds it best.")]
-    causes = [effects.cause for _, effects in part.maps]
-    for model, effects in sorted(part.maps, key=lambda pair: causes.index(pair[1].cause)):
-        title = f"{model}: the effect of {', '.join(effects.cause)} on the {effects.outcome}"
-        caption = f"**{title}.** {effects.sentence} Blank where no effect can pass."
-        blocks.append(Figure(effects.plot(), title, caption))
-    return blocks
-
-
 _PICTURES: dict[str, Callable[[Any, str], list[Any]]] = {
     "algorithm": _draw_algorithm,
     "state": _draw_state,
-    "where": _draw_where,
 }
 """Key of a part -> what draws its pictures, where they are more than its numbers as intervals."""
 

@@ -571,15 +571,5 @@ OF_COMPARISONS: dict[str, dict[str, str]] = {
             "two tables have in common. Equal roles are no proof of equal circuits."
         ),
     },
-    "where": {
-        "title": "Where",
-        "text": (
-            "**Sites and maps.** For every variable, the table names the place that scores "
-            "best under interchange, among all places where the model is claimed to hold it. "
-            "These are subspaces of the weights where a machine is handwired, whole "
-            "activations elsewhere. The maps show which share of an effect each activation of "
-            "the residual stream carries by itself, on one scale for both models."
-        ),
-    },
 }
 """Key of a part of a comparison -> its title and its text, in page order."""

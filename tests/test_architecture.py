@@ -371,7 +371,6 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
 
 
 BY_ITS_OWN_NAME = {
-    "circuits.benchmark.methods.libraries": "grades the methods of other libraries, which need not be there",
     "interp.machines.presets": "registers the presets of machines for training when a user imports it",
 }
 """Modules that a user imports by their own names, and why."""

@@ -6,7 +6,6 @@ What is true of each, and how answers are scored: ``docs/method/benchmark.md``.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 import numpy as np
 import torch
@@ -287,90 +286,6 @@ def _grade_families(subject: KnownMachine, material: Material, answer: Answer) -
     return ranking(material.truth("algorithm"), answer, "computed")
 
 
-Item = tuple[str, int, int]
-"""Key of a corruption, the round that it changes, and the round that reads the latents."""
-
-
-def changes(subject: KnownMachine, material: Material) -> list[tuple[str, int]]:
-    """Return every corruption of one round's input, at two rounds before the one that is read."""
-    early, read = material.effort.early, material.effort.round
-    rounds = sorted({early, (early + read) // 2})
-    corruptions = subject.task.analysis.corruptions()
-    keys = [corruption.key for corruption in corruptions if not corruption.changes_history]
-    return [(key, t) for key in keys for t in rounds]
-
-
-def sides(subject: KnownMachine, material: Material, key: str, round: int) -> tuple[Any, Any]:
-    """Return the clean and the corrupted episodes, on the material's larger batch.
-
-    Args:
-        subject: the machine.
-        material: gives the episodes.
-        key: of the corruption.
-        round: in which episodes are corrupted.
-    """
-    episodes = material.episodes(1, material.effort.fits)
-    corruption = subject.task.corruption(key)
-    return material.once(("sides", key, round), lambda: corruption.build(episodes, round))
-
-
-def _list_carrying(subject: KnownMachine, material: Material) -> Truth:
-    """Return every change and round: "carries" where the effect needs the state that the round reads."""
-    algorithm, read = subject.algorithm, material.effort.round
-    kinds: dict[Hashable, str] = {}
-    for key, changed_round in changes(subject, material):
-        clean_episodes, corrupted_episodes = sides(subject, material, key, changed_round)
-        clean, corrupted = algorithm.run(clean_episodes), algorithm.run(corrupted_episodes)
-        shows = _differ(
-            algorithm.distribution(clean)[:, read], algorithm.distribution(corrupted)[:, read]
-        )
-        for t in range(material.effort.rounds):
-            differs = [
-                _differ(clean[name][:, t], corrupted[name][:, t]) for name in algorithm.state
-            ]
-            is_changed = np.any(differs, axis=0)
-            carries = t <= read and (is_changed & shows).any()
-            kinds[key, changed_round, t] = "carries" if carries else ""
-    return kinds
-
-
-def _grade_rounds(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score the ranking over all rounds, and of true rounds above each kind of false ones.
-
-    False rounds are those before the change, those after the reading, and all rounds of changes
-    without effect.
-
-    Args:
-        subject: the machine.
-        material: its truth.
-        answer: a method's answer.
-    """
-    truth: dict[Any, str] = dict(material.truth("rounds"))
-    live = {(key, changed) for (key, changed, _), kind in truth.items() if kind}
-    false_kinds: dict[str, list[Any]] = {"before": [], "after": [], "no effect": []}
-    for item in truth:
-        key, changed, t = item
-        if (key, changed) not in live:
-            false_kinds["no effect"].append(item)
-            continue
-        if t <= changed:
-            false_kinds["before"].append(item)
-        if t > material.effort.round:
-            false_kinds["after"].append(item)
-    scores = ranking(truth, answer, "carries")
-    for name, items in false_kinds.items():
-        compared = {item: kind for item, kind in truth.items() if kind or item in items}
-        grades = ranking(compared, Answer(answer.scores), "carries")
-        scores[f"auroc {name}"] = grades["auroc"]
-    return scores
-
-
-def _differ(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return which episodes differ by more than rounding."""
-    difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    return np.abs(difference).reshape(len(difference), -1).max(1) > 1e-9
-
-
 pose(
     Challenge(
         key="edges",
@@ -470,24 +385,5 @@ pose(
         headline="auroc",
         truth=_list_families,
         grade=_grade_families,
-    ),
-    Challenge(
-        key="rounds",
-        name="through which rounds",
-        asked=(
-            "Which rounds read latents that carry the effect of a changed input on what a "
-            "later round predicts?"
-        ),
-        true=(
-            "From the round after the change to the one read, where the algorithm's state and "
-            "prediction differ."
-        ),
-        scored=(
-            "Rounds are ranked (AUROC): against those before the change, after the reading and "
-            "of no effect, each apart."
-        ),
-        headline="auroc",
-        truth=_list_carrying,
-        grade=_grade_rounds,
     ),
 )

@@ -25,7 +25,6 @@ from circuits.compare.question import Budget, Compared, Participant, Samples, sh
 from circuits.compare.response import RESPONSE
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
-from circuits.compare.where import WHERE
 from circuits.registry import RECORDS, handwired
 from interp import tasks
 from interp.core.machine import Machine
@@ -39,7 +38,7 @@ from interp.support.provenance import provenance
 from interp.support.session import Finished, session
 from interp.support.workers import bar, one_thread
 
-QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, CIRCUIT, WHERE)
+QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, CIRCUIT)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""
 _GROWN = 1e4  # latents beyond this have squares that drown everything else, or overflow
 _HALVINGS = 12  # of the weights of an untrained copy before it is given up: 1 / 4,096 bounds any that is shipped
@@ -51,8 +50,8 @@ class Comparison(Measured):
     """The comparison of a model with a reference, or with algorithms alone.
 
     Every part is also an attribute, by the key of its question: ``algorithm``, ``behaviour``,
-    ``state``, ``response``, ``update``, ``circuit`` and ``where``. It is None where the question
-    needs a reference and there is none, and where a model lacks what the question is about, such as
+    ``state``, ``response``, ``update`` and ``circuit``. It is None where the question needs a
+    reference and there is none, and where a model lacks what the question is about, such as
     attention heads.
 
     Attributes:

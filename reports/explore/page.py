@@ -1,38 +1,26 @@
-"""What a page is filled with, all from a view and its answers, and the longer work on one round.
-
-The longer work (:func:`layers`, :func:`carriers`) comes row by row, so that a page shows it as it comes and can stop
-it.
-"""
+"""What a page is filled with, all from a view and its answers."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor
 
-from interp.core.machine import Machine
 from interp.core.task import Corruption
-from interp.interventions.experiment import Edit, Experiment, batches
-from interp.interventions.sites import Site, sites, swept
+from interp.interventions.sites import sites
 from interp.model.hooked import Hooks
-from interp.model.rollout import replay, rollout
+from interp.model.rollout import replay
 from interp.model.run import Rollout
 from interp.results.palette import INK, LIGHT
 from interp.results.style import WIDTH, house_style, inline_svg
-from interp.stats.decoder import Decoder
-from interp.support.errors import require
 from reports.attention import AttentionView, heads_of
 from reports.explore.answer import Answer
-from reports.explore.view import KINDS, Bench, score, script
+from reports.explore.view import KINDS, Bench, script
 
 VISIBLE = 1e-3
 """A change of a prediction that matters: no axis is finer, and smaller changes are said to be none."""
@@ -370,76 +358,6 @@ _SMALLEST = 1e-6  # a difference of predictions below this is none to be carried
 _CHUNK = 256  # rounds that run at once where many are read
 
 
-def layers(answer: Answer) -> Iterator[dict[str, Any]]:
-    """Yield a row for each place and variable: what is decoded there, the algorithm's value, and R2."""
-    bench = answer.bench
-    require(not bench.unreadable, f"no state is decoded: {bench.unreadable}")
-    places = _list_places(bench)
-    blank = bench.model.untrained(answer.view.seed)
-    known = _read_places(bench.model, bench.known_run, places)
-    shown = _read_places(bench.model, bench.run, places)
-    blank_known = _read_places(blank, rollout(blank, bench.known), places)
-    blank_shown = _read_places(blank, rollout(blank, bench.episodes), places)
-    t = answer.view.round
-    before_run, edited_run, hooks = _prepare_sides(answer)
-    before = _read_places(bench.model, before_run, places, [t])
-    after = _read_places(bench.model, edited_run, places, [t], hooks)
-    targets = bench.algorithm.run(bench.known)
-    for site in places:
-        for key in bench.writer.shapes:
-            decoder = Decoder.fit(known[site], targets[key], ridge=bench.ridge)
-            untrained = Decoder.fit(blank_known[site], targets[key], ridge=bench.ridge)
-            without = np.ravel(decoder(before[site]).numpy())
-            decoded = np.ravel(decoder(after[site]).numpy())
-            i = int(np.abs(decoded - without).argmax())
-            truth = bench.values[key]
-            row: dict[str, Any] = {"place": str(site)}
-            row["number"] = bench.algorithm.variable(key).labels(truth)[i]
-            row["without"] = float(without[i])
-            row["with"] = float(decoded[i])
-            row["algorithm_without"] = float(np.ravel(answer.values_before[key][0, t])[i])
-            row["algorithm_with"] = float(np.ravel(answer.values_after[key][0, t])[i])
-            row["R2"] = score(truth, decoder(shown[site]).numpy())
-            row["R2_untrained"] = score(truth, untrained(blank_shown[site]).numpy())
-            yield row
-
-
-def _list_places(bench: Bench) -> list[Site]:
-    """List the stream where the prediction is read, or every point that holds one vector."""
-    points = bench.model.points
-    if "resid_pre" in points:
-        position = bench.layout.predict_label
-        return sites(bench.model, bench.layout, ("resid_pre", "resid_post"), [position])
-    keys = [key for key, kind in points.items() if kind.axes in ("", "latent")]
-    return sites(bench.model, bench.layout, keys, None)
-
-
-def _read_places(
-    model: Machine, run: Rollout, places: list[Site], rounds: Any = "all", hooks: Any = ()
-) -> dict[Site, Tensor]:
-    """Return what a run has at some places, ``[episode, round, row, width]``; it keeps no other activation.
-
-    Args:
-        rounds: those that are read.
-        hooks: edits inside these rounds.
-    """
-    parts: dict[Site, list[Tensor]] = {site: [] for site in places}
-
-    def keep(site: Site, activation: Tensor, hook: object) -> None:
-        values = site.read(activation, run.layout)
-        parts[site].append(values.double().cpu())
-
-    keepers = [(site.hook, partial(keep, site)) for site in places]
-    replay(model, run, rounds=rounds, fwd_hooks=[*hooks, *keepers], chunk=_CHUNK)
-    values = {}
-    for site in places:
-        whole = torch.cat(parts[site])
-        width = whole.shape[-1]
-        rows = max(1, whole[0].numel() // width)
-        values[site] = whole.reshape(run.n_episodes, -1, rows, width)
-    return values
-
-
 def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
     """Return the runs without and with the edits as their rounds were read, and the hooks inside the chosen round."""
     latents = answer.after.latents.clone()
@@ -448,32 +366,6 @@ def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
     hooks = answer.hooks.get(answer.view.round, ())
     hooks = [pair for pair in hooks if pair[0] != latent_hook]
     return answer.before, replace(answer.after, latents=latents), hooks
-
-
-def carriers(answer: Answer) -> Iterator[dict[str, Any]]:
-    """Yield a row for each place: its share of the difference in the chosen round's prediction."""
-    bench = answer.bench
-    t = answer.view.round
-    whole = answer.differences()["machine"][t]
-    require(
-        whole > _SMALLEST,
-        f"the edits move no prediction of round {t}, so nothing carries them there; choose another",
-    )
-    before, edited, hooks = _prepare_sides(answer)
-    require(
-        not hooks, f"edits act inside round {t}; choose a later one to see what carries them on"
-    )
-    points = ["latent", *(key for key in swept(bench.model) if key != "latent")]
-    cells = sites(bench.model, bench.layout, points)
-    edits = {str(cell): [Edit.of(cell, edited)] for cell in cells}
-    norm = whole * 2 if bench.classes else whole
-    for batch in batches(Experiment(bench.model, before, edits, [t], update=False)):
-        distribution = bench.layout.distribution(batch.predictions[:, 0, 0, 0])
-        predictions = distribution.double().numpy(force=True)
-        missing = predictions - answer.machine[1][t]
-        for i, row in zip(batch.edits, missing, strict=True):
-            share = 1 - np.abs(row).sum() / norm
-            yield {"place": str(cells[i]), "share": float(share)}
 
 
 def attention(answer: Answer) -> list[AttentionView]:

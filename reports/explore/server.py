@@ -12,11 +12,10 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from itertools import chain, islice
 from typing import Any
 from urllib.parse import urlencode
 
@@ -139,22 +138,6 @@ class Explorer:
             return None
         return replace(best, round=int(largest.argmax()))
 
-    def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a longer part, each computed when it is needed.
-
-        Args:
-            name: "layers" or "carriers".
-            view: has the round.
-        """
-        compute = page.layers if name == "layers" else page.carriers
-        rows = compute(self.answer(view)[0])
-        while True:
-            with self._lock:
-                row = next(rows, None)
-            if row is None:
-                return
-            yield row
-
     def page(self, view: View) -> str:
         """Return the page of a view."""
         shown, reference = self.answer(view)
@@ -166,23 +149,14 @@ class Explorer:
         )
         return str(text)
 
-    def part(self, name: str, view: View) -> Iterator[str]:
-        """Yield a longer part of a page as it comes: each row when it is computed.
-
-        Args:
-            name: "attention", "layers" or "carriers".
-            view: has the round.
-        """
+    def attention(self, view: View) -> str:
+        """Return the attention of the chosen round, a page of its own within the page."""
+        shown = self.answer(view)[0]
+        with self._lock:
+            attention = enumerate(page.attention(shown))
+            views = [part.html(f"attention-{i}") for i, part in attention]
         template = environment().get_template("explore_part.html.j2")
-        if name == "attention":
-            shown = self.answer(view)[0]
-            with self._lock:
-                attention = enumerate(page.attention(shown))
-                views = [part.html(f"attention-{i}") for i, part in attention]
-            return iter([str(template.render(name=name, view=view, views=views, rows=None))])
-        rows = self.rows(name, view)
-        first = list(islice(rows, 1))  # what is refused is refused before a page begins
-        return iter(template.generate(name=name, view=view, rows=chain(first, rows), views=None))
+        return str(template.render(name="attention", view=view, views=views))
 
     def added(self, query: str, parts: dict[str, str]) -> View:
         """Add an edit from a form to a view; refuse one that this machine does not have.
@@ -288,7 +262,7 @@ def _app(explorer: Explorer, token: str) -> Any:
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
         from starlette.requests import Request
-        from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+        from starlette.responses import HTMLResponse, RedirectResponse, Response
         from starlette.routing import Route
 
     def refuse(why: str, status: int, query: str = "") -> Response:
@@ -324,10 +298,8 @@ def _app(explorer: Explorer, token: str) -> Any:
         return respond("text/html", explorer.page(get_view(request)))
 
     def get_part(request: Request) -> Response:
-        name = request.path_params["name"]
-        require_known("part of a page", name, ("attention", "layers", "carriers"))
-        rows = explorer.part(name, get_view(request))
-        return StreamingResponse(rows, media_type="text/html", headers=_HEADERS)
+        require_known("part of a page", request.path_params["name"], ("attention",))
+        return respond("text/html", explorer.attention(get_view(request)))
 
     def add(request: Request) -> Response:
         parts = dict(request.query_params)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pandas as pd
 
-import circuits
 from circuits.exactness import CARRIED
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp.results.measure import Measure
 from interp.support.errors import InputError
-from reports.blocks import Figure, Prose, Table, curves, number, pivoted
+from reports.blocks import Prose, Table, curves, number, pivoted
 from reports.part import Context, Part, uncompiled, wired
 from reports.texts import TEXTS
 
@@ -191,117 +189,3 @@ def _draw_softened(
 
 
 _N_EPISODES, _N_ROUNDS = 4, 12  # of every check
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """One setting of a circuit, moved over its values.
-
-    Attributes:
-        called: what the axis says.
-        output: whether the error of the output is drawn, or that of the carried state.
-        fixed: other settings.
-        variants: those that it is moved for; every one when empty.
-    """
-
-    setting: str
-    called: str
-    values: tuple[float, ...]
-    output: bool = False
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    variants: tuple[str, ...] = ()
-    log: bool = False
-
-
-def variants(
-    names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]
-) -> Part:
-    """Make the part that says how exact every variant is, and how large the exact circuit is.
-
-    Args:
-        names: of the variants.
-        sweeps: the settings that are moved.
-        sizes: of the exact circuit.
-    """
-
-    def compute(context: Context) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-        errors = [_measure_sweep(context, sweep, names) for sweep in sweeps]
-        rows = [_measure_size(context, size) for size in sizes]
-        return errors, pd.DataFrame(rows)
-
-    def draw(measured: tuple[list[pd.DataFrame], pd.DataFrame], context: Context) -> list[object]:
-        errors, by_size = measured
-        text = _SAYS["variants_text"].format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
-        blocks: list[object] = [Prose(text)]
-        blocks += map(_draw_sweep, errors, sweeps)
-        blocks.append(Table(by_size, "The exact circuit by size"))
-        return blocks
-
-    return Part(
-        "variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=_unlisted
-    )
-
-
-def _measure_sweep(context: Context, sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
-    """Measure the largest error of what is swept, for every variant and value.
-
-    Args:
-        context: of the report on the circuit.
-        sweep: the setting and its values.
-        names: of the variants, where the sweep names none.
-    """
-    name = context.circuit.name
-    sizes = (tuple(context.sizes.values()),)
-    place = (CARRIED, "latents")
-    if sweep.output:
-        place = (handwired(name).plan.output, "output")
-    rows = []
-    for variant, value in product(sweep.variants or names, sweep.values):
-        settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
-        seed = context.seed
-        result = verify(name, sizes, _N_ROUNDS, _N_EPISODES, "float64", seed, **settings)
-        errors = {(check.variable, check.where): check.error for check in result.checks}
-        rows.append({"value": value, "variant": variant, "error": errors[place]})
-    return pd.DataFrame(rows)
-
-
-def _measure_size(context: Context, size: tuple[int, ...]) -> dict[str, int]:
-    """Count the positions, layers, heads and weights of the exact circuit at a size."""
-    names = [size.name for size in context.task.sizes]
-    options = [size.option for size in context.task.sizes]
-    arguments: dict[str, Any] = dict(zip(names, size, strict=True))
-    model = circuits.load(context.circuit.name, **arguments)
-    config = model.config
-    heads = [name for of_layer in config.head_names for name in of_layer if name != "-"]
-    weights = list(model.parameters())
-    row = dict(zip(options, size, strict=True))
-    row["positions"] = model.layout.n_positions
-    row["layers"] = config.n_layers
-    row["heads"] = len(heads)
-    row["d_model"] = config.d_model
-    row["weights"] = sum(weight.numel() for weight in weights)
-    row["not zero"] = sum(int((weight != 0).sum()) for weight in weights)
-    return row
-
-
-def _draw_sweep(errors: pd.DataFrame, sweep: Sweep) -> Figure:
-    """Draw the error over the values of a setting, a curve for each variant."""
-    frame = errors.rename(columns={"value": sweep.setting, "variant": "algorithm"})
-    frame["name"] = "variant " + errors["variant"]
-    frame["mean"] = errors["error"].clip(lower=_SMALLEST)
-    which = f"variant {', '.join(sweep.variants)}" if sweep.variants else "every variant"
-    for name, value in sweep.fixed.items():
-        which += f", at {name} = {value:g}"
-    smallest = frame.iloc[int(frame["mean"].argmin())]
-    return curves(
-        {**_SAYS["swept"], "log_x": sweep.log},
-        frame,
-        data=errors,
-        at=smallest[sweep.setting],
-        least=number(smallest["mean"]),
-        name=smallest["name"],
-        what="what it predicts" if sweep.output else "the state that it carries",
-        setting=sweep.setting,
-        called=sweep.called,
-        which=which,
-    )

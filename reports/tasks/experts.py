@@ -17,8 +17,7 @@ from interp.stats.intervals import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from reports.blocks import Figure, Prose, Table, cell, claim, curves
 from reports.part import Context, Part
-from reports.parts import heads, verification
-from reports.parts.verification import Sweep
+from reports.parts import heads
 from reports.tasks import default_parts, prose
 
 _PROSE = prose("experts")
@@ -30,22 +29,15 @@ def parts() -> tuple[Part, ...]:
     calibrated = Part(
         "calibration", "Calibration", _calibrate, _draw_calibration, summary=_measure_calibration
     )
-    sizes = ((1,), (2,), (4,), (8,), (16,), (32,))
     return default_parts(
         said=_PROSE["parts"],
         replace=(heads.attention("figures 1 and 7, right"),),
         after={
             "state": [regret, calibrated],
-            "circuit": [verification.variants(("R", "P"), (_SWEEP,), sizes)],
         },
     )
 
 
-_SWEEP = Sweep(
-    setting="eta",
-    called="inverse temperature η",
-    values=(10.0, 20.0, 30.0, 40.0, 60.0, 80.0),
-)
 _BASELINES = (
     "weighted_majority",
     "follow_the_leader",

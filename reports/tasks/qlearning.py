@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.heads import chooser_table
 from interp.choices.fitting import probable
 from interp.evaluation.plan import predictions_of
 from interp.evaluation.qlearning import returns
@@ -22,9 +21,7 @@ from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import tabular
 from reports.blocks import Measures, Prose, Table, claim, curves, plain
-from reports.part import Context, Part, uncompiled, wired
-from reports.parts import verification
-from reports.parts.verification import Sweep
+from reports.part import Context, Part
 from reports.tasks import default_parts, prose
 
 _PROSE = prose("qlearning")
@@ -34,42 +31,14 @@ def parts() -> tuple[Part, ...]:
     """Return every part of the report, in page order."""
     agreed = Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_measure_agreement)
     playing = Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_measure_playing)
-    lemma = Part(
-        "lemma", "The chooser's margins", _find_margins, _draw_margins, wired, lacking=uncompiled
-    )
-    sizes = ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))
-    variants = verification.variants(("mlp", "softmlp", "lin"), _SWEEPS, sizes)
     return default_parts(
         said=_PROSE["parts"],
         after={
             "state": [agreed, playing],
-            "circuit": [lemma, variants],
         },
     )
 
 
-_SWEEPS = (
-    Sweep(
-        setting="eta",
-        called="inverse temperature η",
-        values=(10.0, 20.0, 40.0, 60.0),
-    ),
-    Sweep(
-        setting="hardness",
-        called="hardness of the maximum",
-        values=(1.0, 1e2, 1e4, 1e8),
-        fixed={"eta": 60.0},
-        variants=("softmlp",),
-        log=True,
-    ),
-    Sweep(
-        setting="beta",
-        called="inverse temperature β of Boltzmann exploration in head L2H0",
-        values=(1.0, 10.0, 100.0),
-        output=True,
-        log=True,
-    ),
-)
 _AGREEMENT = "Agreement with the table"
 _FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
@@ -262,37 +231,3 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
 _EQUAL = (
     "Share of the actions that equal those of the tabular learner that selects before it updates"
 )
-
-
-_LEAKS = (1e-4, 1e-8, 1e-12)
-
-
-def _find_margins(context: Context) -> pd.DataFrame:
-    """Make a table of what the lemma requires for rounds of this length, by position code and
-    error, and what is measured.
-    """
-    n_positions = context.model.layout.n_positions
-    lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
-    tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in _LEAKS]
-    table = pd.concat(tables, ignore_index=True)
-    return table.sort_values(["code", "leak"], ascending=[True, False], kind="stable")
-
-
-def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:
-    """Show the lemma's numbers next to the corrected ones."""
-    table = frame[list(_MARGINS)].rename(columns=_MARGINS)
-    table["attention missing"] = 1 - frame["attention"]
-    caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
-    return [Prose(_PROSE["lemma"]), Table(table, caption)]
-
-
-_MARGINS = {
-    "code": "position code",
-    "d_code": "coordinates",
-    "margin": "margin Δ",
-    "leak": "ε",
-    "eta_lemma": "η, lemma",
-    "xi_lemma": "ξ, lemma",
-    "eta": "η, corrected",
-}
-"""Column of :func:`circuits.heads.chooser_table` -> its header."""

@@ -170,16 +170,6 @@ _QLEARNING: dict[str, Any] = {
         "quick to fall from. Their actions are relabelled in every episode. The optimal policy "
         "knows the MDP."
     ),
-    "lemma": (
-        "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, "
-        "at least 1 − ε of its attention. How sharp that makes it depends on the margin Δ of "
-        "the position code: 1 less the largest overlap of two positions' codes. The printed "
-        "lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the sink "
-        "by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the "
-        "softmax attention really missing, at that η, at every position of the round, firing "
-        "and silent. It is a statement about this head alone, and no evidence about the error "
-        "of the whole circuit, which is measured above."
-    ),
     "parts": _QLEARNING_PARTS,
     "curves": _QLEARNING_CURVES,
 }

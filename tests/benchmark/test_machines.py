@@ -43,19 +43,18 @@ def test_where_is_asked_of_its_points_and_of_what_it_carries():
     assert material.truth("exists")["match"] and not material.truth("exists")[_ELSEWHERE + "match"]
 
 
-@pytest.mark.parametrize("question", ["where", "subspace", "exists", "rounds", "algorithm"])
+@pytest.mark.parametrize("question", ["where", "subspace", "exists", "algorithm"])
 def test_the_oracle_is_perfect(found, question):
     assert found[question, "oracle", QUESTIONS[question].headline] == pytest.approx(1)
 
 
 def test_methods_find_what_it_holds(found):
-    """Interchange the places, a probe the readout's directions, patching the rounds, and a fit the algorithm."""
+    """Interchange the places, a probe the readout's directions, and a fit the algorithm."""
     assert found["where", "interchange", "ap"] == pytest.approx(1)
     assert (
         found["subspace", "probe:weights", "cosine2"] > 0.9 > found["subspace", "random", "cosine2"]
     )
     assert found["exists", "probe", "auroc"] == pytest.approx(1)
-    assert found["rounds", "patching", "auroc"] > 0.95
     assert found["algorithm", "fit", "auroc"] == pytest.approx(1)
 
 

@@ -6,13 +6,11 @@ import pytest
 from circuits.basis import Basis, PositionCode
 from circuits.heads import (
     Head,
-    _measure_attention,
-    _required_eta,
-    chooser_table,
     fixed_offset,
     shift_terms,
 )
 from interp.support.errors import InputError
+from tests.circuits.chooser import chooser_table, measure_attention, required_eta
 from tests.refusals import refused, refuses
 
 LABELS = ("w", "z", "e_1", "p_1", "p?", "y", "w?")
@@ -75,11 +73,11 @@ def test_measured_attention_is_at_least_what_is_promised(eps: float, offset: int
 
 def test_the_requirement_is_not_slack_by_orders_of_magnitude() -> None:
     """At a fifth of the inverse temperature the promise is broken."""
-    assert _measure_attention(PositionCode(MANY), 1, _required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
+    assert measure_attention(PositionCode(MANY), 1, required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
 
 
 def test_eps_outside_its_range_is_refused() -> None:
-    refuses(r"eps must lie in \(0, 1\), got 0", _required_eta, 1.0, 34, 0)
+    refuses(r"eps must lie in \(0, 1\), got 0", required_eta, 1.0, 34, 0)
 
 
 MANY = tuple(f"t_{i}" for i in range(34))

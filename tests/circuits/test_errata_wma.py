@@ -15,10 +15,11 @@ import torch
 import circuits
 import interp
 from circuits.circuit import Circuit
-from circuits.heads import Head, Term, _lemma, copy, fixed_offset, match, shift_terms
+from circuits.heads import Head, Term, copy, fixed_offset, match, shift_terms
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
+from tests.circuits.chooser import lemma
 from tests.refusals import refuses
 
 EPISODES = experts.sample(10, 30, 4, seed=0)
@@ -319,7 +320,7 @@ def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere() -> None:
     """
     code = circuits.PositionCode.sinusoidal([f"t_{i}" for i in range(1, 35)], 8, seed=0)
     basis = circuits.Basis.of(("id",), ("sink", "fires", "e_1", "e_2"), code)
-    ids, p_1, (_, xi) = basis["id"], basis.code(0), _lemma(code, 1e-8)
+    ids, p_1, (_, xi) = basis["id"], basis.code(0), lemma(code, 1e-8)
     outside = ids.sum(("sink", "e_1", "e_2"))
     back = tuple(
         (xi * c * outside, basis["pos"][label]) for (_, label), c in p_1.coefficients.items()

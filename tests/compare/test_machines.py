@@ -12,8 +12,6 @@ from circuits.compare.circuit import CIRCUIT
 from circuits.compare.question import Budget, Compared, Participant, Samples, pooled, shared_sizes
 from circuits.compare.state import _map_latents, stitch
 from circuits.compare.update import updates
-from circuits.compare.where import _STATE as STATE
-from circuits.compare.where import _locate as where
 from interp.results.measure import UNTRAINED
 from interp.stats.decoder import RIDGE
 from interp.tasks.experts.algorithms import weighted_majority
@@ -125,29 +123,6 @@ def _bare():
     return machine
 
 
-def test_the_memory_is_found_in_what_is_carried(subjects):
-    """All of it stands for the log-weights, exactly; its effect passes where they are weighed, and nowhere else."""
-    pair, fresh = (subjects["itself"], subjects[WIRED]), [subjects["untrained"]]
-    part = where(Compared(*pair, fresh, [], SMALL, {}))
-    held = {(h.model, h.variable, h.outcome): h for h in part.held}
-    assert held["itself", STATE, "prediction"].score.low > 1 - 1e-6
-    assert held["itself", STATE, "state"].score.low > 1 - 1e-6
-    (_, mapped), (_, other) = part.maps
-    assert other.points[0] == "resid_post[0]" and part.missing == ()
-    shares = dict(zip(mapped.points, mapped.shares[:, 0], strict=True))
-    assert (
-        shares["weigh"] == pytest.approx(1)
-        and not np.nan_to_num([shares["new"], shares["update"]]).any()
-    )
-    rows = part.to_frame().query("name == 'effect carried' and model == 'itself'")
-    assert rows.set_index("where").number["weigh"] == pytest.approx(1)
-    bare = Participant(_bare(), subjects["itself"].samples)
-    lacking = where(Compared(bare, bare, [], [], SMALL, {}))
-    sentence = "not applicable: handmade has no points but what it carries"
-    assert lacking.maps == () and lacking.missing == (sentence, sentence)
-    assert sentence in lacking.to_frame()["where"].tolist()
-
-
 def test_circuits_are_compared_only_of_machines_with_heads(subjects):
     def lacking(model: Participant, reference: Participant) -> str:
         return CIRCUIT.lacking(Compared(model, reference, [], [], SMALL, {}))
@@ -180,7 +155,6 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
         "state",
         "response",
         "update",
-        "where",
     }
     assert (read["measures"][-1]["verdict"], read["measures"][-1]["number"]) == (
         "not applicable",

@@ -6,11 +6,9 @@ import pytest
 
 import interp
 from circuits.compare.driver import _compared
-from circuits.compare.question import Budget, Compared, Participant, Samples, shared_sizes
+from circuits.compare.question import Budget, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
-from circuits.compare.where import _STATE as STATE
-from circuits.compare.where import _locate as where
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from tests.refusals import refuses
@@ -75,27 +73,6 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     assert (
         mean.r2.high < 0.999 < own.r2.low and mean.left.low > 1_000
     )  # times as much unexplained as by the maximum
-
-
-def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
-    """Handwired: the latents' effect stands at <z>, then at p?; an untrained model holds nothing."""
-    learned, wired, fresh = subjects
-    part = where(Compared(learned, wired, [fresh], [], SMALL, {}))
-    maps = {(name, m.cause): m.to_frame() for name, m in part.maps}
-    exact = maps[wired.name, ("latent",)]
-    assert exact.loc[0, "<z>"] == pytest.approx(1) and exact.loc[1, "p?"] == pytest.approx(1)
-    assert exact.loc[1].drop("p?").abs().max() < 1e-9
-    spread = maps[learned.name, ("latent",)]
-    assert 0.05 < spread.loc[0, "p_1"] < 0.5 and spread.loc[3, "p?"] == pytest.approx(1)
-    held = {(h.model, h.variable, h.outcome): h for h in part.held}
-    assert held[wired.name, STATE, "prediction"].score.low > 1 - 1e-6
-    own = held[learned.name, STATE, "prediction"]
-    assert own.score.low > 0.95 and own.untrained < 0.3
-    shown = part.to_frame()
-    assert set(shown.name) == {"held", "effect carried"} and set(shown.model) == {
-        wired.name,
-        learned.name,
-    }
 
 
 def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():

@@ -34,7 +34,7 @@ from reports.blocks import Code, Figure, Measures, NotComputed, Prose, Summary, 
 from reports.build import write
 from reports.page import Report, Section
 from reports.parts import verification
-from reports.tasks import experts, parts_for, qlearning
+from reports.tasks import parts_for
 from tests.reports.browser import Browser, chromium, executable
 
 SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
@@ -86,8 +86,6 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
         "interp.evaluation.experts.by_regime.fitting_regimes", lambda model: ["uniform", "flat"]
     )
     patch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
-    patch.setattr(experts, "_SWEEP", replace(experts._SWEEP, values=(60.0,)))
-    patch.setattr(qlearning, "_SWEEPS", (replace(qlearning._SWEEPS[0], values=(60.0,)),))
 
 
 KINDS: dict[str, Any] = {
@@ -98,8 +96,6 @@ KINDS: dict[str, Any] = {
         "playing",
         "interchange",
         "softening",
-        "lemma",
-        "variants",
     ),
     "wma-learned-additive": (
         "summary",

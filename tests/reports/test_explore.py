@@ -296,27 +296,10 @@ def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
     assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
 
 
-def test_layers_and_carriers_come_row_by_row_beside_an_untrained_copy(client: TestClient) -> None:
+def test_the_attention_of_a_round_is_a_part_of_the_page(client: TestClient) -> None:
     view = of("move 3 log_weights.1 1.5", round=4)
-    one, _ = explorer("wma-handwired").answer(view)
-    read = {row["place"]: row for row in page.layers(one)}
-    last = read["resid_post[1]@p?"] if "resid_post[1]@p?" in read else list(read.values())[-1]
-    assert last["number"] and max(row["R2"] for row in read.values()) > 0.9
-    shares = {row["place"]: row["share"] for row in page.carriers(one)}
-    assert (
-        shares["latent@<z>"] == pytest.approx(1) and shares["embed@y"] == 0
-        if "embed@y" in shares
-        else True
-    )
-    assert min(shares.values()) == pytest.approx(0, abs=1e-9)
-    text = client.get(f"/{TOKEN}/part/carriers?{view.query()}").text
-    assert text.count("<tr") == 1 + len(shares) and "All rows are here" in text
-    assert client.get(f"/{TOKEN}/part/carriers?{of(round=4).query()}").status_code == 400
     assert "data-control" in client.get(f"/{TOKEN}/part/attention?{view.query()}").text
-    rows = explorer("wma-handwired").rows("layers", view)
-    next(rows)
-    rows.close()  # as when a browser goes away: nothing is held
-    assert client.get(f"/{TOKEN}/?{view.query()}").status_code == 200
+    assert client.get(f"/{TOKEN}/part/layers?{view.query()}").status_code == 400
 
 
 @pytest.mark.parametrize(

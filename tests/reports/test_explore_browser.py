@@ -189,9 +189,7 @@ def test_every_width_and_theme(browser: Browser, name: str) -> None:
                 assert faults(browser) == {}, (width, dark)
         home, query = served.address.split("?")
         folds = page.locator("details:has(iframe)").evaluate_all("all => all.map((one) => one.id)")
-        assert set(folds) == {"layers", "carriers"} | (
-            {"attention"} if name != "wma-gru" else set()
-        )
+        assert set(folds) == ({"attention"} if name != "wma-gru" else set())
         for part in folds:
             page.goto(f"{home}part/{part}?{query}")
             page.evaluate(UNFOLD)

@@ -15,18 +15,17 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.methods import FAINT, Method, register
+from circuits.benchmark.methods import Method, register
 from circuits.benchmark.question import Answer
-from circuits.benchmark.questions import Item, changes, sides, values_of
+from circuits.benchmark.questions import values_of
 from circuits.compare.algorithm import explain
 from circuits.compare.question import shared_sizes
 from interp.core.algorithm import NEXT
 from interp.interventions.alignment import AlignmentError, AlignmentResult, Search, align
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
-from interp.interventions.patching import round_map
 from interp.interventions.sites import Site
-from interp.model.rollout import replay, rollout
+from interp.model.rollout import replay
 from interp.stats.decoder import RIDGE, Affine, Decoder
 from interp.support.errors import require
 
@@ -247,49 +246,6 @@ def _answer_nearest(subject: KnownMachine, material: Material) -> Answer:
     return Answer(scores, frozenset(chosen))
 
 
-def _answer_patching(own_round: bool, subject: KnownMachine, material: Material) -> Answer:
-    """Score rounds by effects of their latents on the prediction that is read; 0 where they come
-    later.
-
-    Args:
-        own_round: measure effects on the prediction of the same round instead.
-        subject: the machine.
-        material: its runs.
-    """
-    read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
-    for key, changed_round in changes(subject, material):
-        # What earlier rounds read is the same on both sides.
-        later = list(range(changed_round + 1, material.effort.rounds))
-        pair = sides(subject, material, key, changed_round)
-        patch = partial(round_map, subject.model, *pair, "latent", round=later, direction="noising")
-        result = material.once(("round map", key, changed_round), patch)
-        # Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones.
-        effects = result.table.pivot(index="patched", columns="read", values="size")
-        sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[read])
-        for t, size in zip(later, sizes.tolist(), strict=True):
-            scores[key, changed_round, t] = size if size > FAINT else 0.0
-    return Answer(scores)
-
-
-def _answer_decoding(subject: KnownMachine, material: Material) -> Answer:
-    """Score rounds by R2 of a probe for the inputs that the change touches, from the latents that each round reads."""
-    scores: dict[Item, float] = {}
-    for key, changed_round in changes(subject, material):
-        pair = sides(subject, material, key, changed_round)
-        runs = [rollout(subject.model, episodes) for episodes in pair]
-        # A round's inputs that differ between the sides: which token, and which number, [episode, side, input].
-        tokens = torch.stack([run.tokens[:, changed_round] for run in runs], 1)
-        values = torch.stack([run.values[:, changed_round] for run in runs], 1).double()
-        kinds = torch.nn.functional.one_hot(tokens, int(tokens.max()) + 1).flatten(2).double()
-        inputs = torch.cat([kinds, values.flatten(2)], -1)
-        is_changed = (inputs[:, 0] != inputs[:, 1]).any(0)
-        for t in range(material.effort.rounds):
-            latents = [run.latents[:, t].flatten(1).double() for run in runs]
-            _, errors = _fit_probe(torch.stack(latents, 1), inputs[:, :, is_changed], False)
-            scores[key, changed_round, t] = max(_r2(errors), 0.0)
-    return Answer(scores)
-
-
 for _key, _name in {
     "probe": "linear probe",
     "probe:within-round": "linear probe, round means removed",
@@ -333,19 +289,4 @@ register(
     Method(
         "fit", "nearest fitted algorithm, by predictions", "algorithm", _answer_nearest, quick=False
     ),
-)
-register(
-    Method(
-        "patching",
-        "patching of latents, the later round read",
-        "rounds",
-        partial(_answer_patching, False),
-    ),
-    Method(
-        "patching:own-round",
-        "patching of latents, their own round read",
-        "rounds",
-        partial(_answer_patching, True),
-    ),
-    Method("probe", "probe for the changed input, by round", "rounds", _answer_decoding),
 )
