@@ -12,7 +12,7 @@ from tests.conftest import early
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
-KEYS = ["interchange", "probe", "probe:weights", "patching", "fit", "attention", "resample:joined"]
+KEYS = ["interchange", "probe", "probe:weights", "fit", "attention", "resample:joined"]
 
 
 @pytest.fixture(scope="module")

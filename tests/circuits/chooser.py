@@ -10,6 +10,7 @@ from scipy.special import softmax
 
 from circuits.basis import Basis, PositionCode
 from circuits.heads import fixed_offset, numbered
+from interp.support.checks import checked
 from interp.support.errors import require
 
 
