@@ -10,8 +10,8 @@ _LLM: dict[str, Any] = {
         "instances, and the standard deviation over instances (n in the denominator, as in the "
         "paper). **Missing left out** is the regret with the rounds of missing predictions "
         "left out for the experts too. Rows marked (paper) are its published numbers, on other "
-        "instances and with its own prompts: differences of a few mistakes are within what "
-        "instances alone make."
+        "instances and with its own prompts: other instances alone can make a difference of a "
+        "few mistakes."
     ),
     "answers": (
         "A malformed answer is not a JSON object with the right key and value, or is cut at "
