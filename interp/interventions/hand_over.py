@@ -105,7 +105,7 @@ def hand_over(
             algorithm that receives does not carry what is read, if rounds are missing, or if the
             receiver cannot play the episodes.
     """
-    _require_round(round, run.n_rounds)
+    round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
     algorithm = via
     if algorithm is None:
@@ -170,7 +170,7 @@ def state_difference(
         >>> list(state_difference(*runs, round=5).columns)
         ['episode', 'variable', 'element', 'first', 'second', 'difference']
     """
-    _require_round(round, min(first.n_rounds, second.n_rounds))
+    round = _find_round(round, min(first.n_rounds, second.n_rounds))
     integer("n_known", n_known, 8)
     require(
         first.n_episodes == second.n_episodes,
@@ -209,12 +209,14 @@ def state_difference(
     return table.sort_values("difference", key=np.abs, ascending=False, ignore_index=True)
 
 
-def _require_round(round: int, n_rounds: int) -> None:
-    """Raise unless something comes before the round, and the round is one of the run's."""
+def _find_round(round: int, n_rounds: int) -> int:
+    """Return a round counted from 0, which must be one of the run's and not its first; negative counts from the end."""
+    index = round + n_rounds if round < 0 else round
     require(
-        1 <= round < n_rounds,
+        1 <= index < n_rounds,
         f"round must be from 1, the first that has a memory, to {n_rounds - 1}, the last of the run, got {round}",
     )
+    return index
 
 
 def _sample_known(run: Rollout, round: int, n_known: int) -> Episodes:

@@ -139,6 +139,7 @@ def test_states_differ_by_what_the_algorithm_counted_differently(run, handwired)
 def test_what_cannot_be_handed_over_is_refused(run, handwired):
     refuses(r"round must be from 1.* to 11.*got 0", hand_over, run, 0, to=handwired)
     refuses(r"round must be from 1.* to 11.*got 12", hand_over, run, 12, to=handwired)
+    refuses(r"round must be from 1.* to 11.*got -12", hand_over, run, -12, to=handwired)
     fewer = interp.rollout(handwired, experts.sample(4, 12, 3, seed=2))
     refuses("16 and 4 episodes", state_difference, run, fewer, ROUND)
     refuses(
