@@ -131,9 +131,9 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
     ):
         for _, of_seed in curve.sort_values("step").groupby("seed"):
             near.plot(of_seed["step"], of_seed["nats"], color=color, marker="o", ms=3, label=key)
-    loss.set_ylabel("loss above the floor (nats a round)")
-    probed.set_ylabel("number of the claim; dashed: its control")
-    near.set_ylabel("divergence from the algorithm (nats a round)")
+    loss.set_ylabel("loss above the floor (nats)", fontsize=8)
+    probed.set_ylabel("probe: R2 or skill (dashed: control)", fontsize=8)
+    near.set_ylabel("divergence from it (nats)", fontsize=8)
     for panel in (loss, probed, near):
         panel.set_xlabel("step")
         handles, labels = panel.get_legend_handles_labels()
