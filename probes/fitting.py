@@ -307,7 +307,7 @@ def _fit_run(
         its_elsewhere = None if elsewhere is None else [elsewhere[i] for i in indices]
         its_copies = list(copies)
         for run_of_copy in untrained_copies:
-            of_copy = its_elsewhere
+            of_copy: Sequence[TargetValues] | None = its_elsewhere
             absent = None if where.hook is None else find_absent(run_of_copy(), where)
             if absent is not None and absent.mean() <= _MOST_ABSENT:
                 of_copy = _leave_out(its_elsewhere or its_targets, absent)

@@ -153,7 +153,7 @@ def state_space(
         core: name of the model within ``module``; "" for itself.
     """
     model = _find_core(module, core, "config", "model of transformers with recurrent layers")
-    layers: list[Any] = list(getattr(model, "layers", None) or getattr(model, "blocks", ()))
+    layers: list[Any] = list(getattr(model, "layers", None) or getattr(model, "blocks", None) or ())
     is_mamba = type(model).__name__ == "MambaModel"
     form: _Mamba | _Cached = _Mamba(model) if is_mamba else _Cached(model, embedded.n_pos)
 

@@ -422,7 +422,15 @@ class AdaptedMachine(HookedMachine):
         for key, tap in self.taps.items():
             alive = getattr(tap.point.alive, "__qualname__", None)
             points[key] = {**vars(tap.point), "alive": alive}
-        parts = [self.name, repr(self.module), code, layout, self.channels, points, self.output]
+        parts: list[Any] = [
+            self.name,
+            repr(self.module),
+            code,
+            layout,
+            self.channels,
+            points,
+            self.output,
+        ]
         if self.start_seed is not None:
             parts.append(self.start_seed)
         parts.append(self._describe_behaviour())

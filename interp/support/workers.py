@@ -109,7 +109,7 @@ def _results_of_cluster(
     from asyncio import CancelledError
 
     from dask.distributed import KilledWorker, as_completed
-    from distributed.comm import CommClosedError
+    from distributed.comm.core import CommClosedError
     from distributed.protocol.pickle import dumps, loads
 
     def work_on(shared_bytes: bytes, item: _T) -> _R:
