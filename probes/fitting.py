@@ -653,7 +653,8 @@ def _warn_of_few_recorded(
 
 def _refuse_constant_classes(target: TargetValues) -> None:
     """Refuse a target of classes with an output that is the same in all rounds."""
-    rows = target.values.reshape(-1, target.values.shape[-1])
+    n_outputs = target.values.shape[-1]
+    rows = target.values.reshape(-1, n_outputs)
     for output, values in zip(target.outputs, rows.T, strict=True):
         require(
             bool((values != values[0]).any()),

@@ -108,7 +108,8 @@ class _RidgePath:
         xy = test.xy - np.outer(x, self.mean_y) - np.outer(self.mean_x, test.y)
         cross_y = 2 * self.mean_y * test.y
         yy = test.yy - cross_y + test.n * self.mean_y**2
-        rotated_xx = self.basis.T @ (xx * np.outer(inverse, inverse)) @ self.basis
+        scaled_xx = xx * np.outer(inverse, inverse)
+        rotated_xx = self.basis.T @ scaled_xx @ self.basis
         rotated_xy = self.basis.T @ (xy * inverse[:, None])
         shrinkage = self.eigenvalues[:, None, None] + np.asarray(ALPHAS)[:, None]
         w = self.projected[:, None] / shrinkage

@@ -397,6 +397,5 @@ class Decoded:
             f"episode {episode} is not one of the {len(self.values)}",
         )
         label = self.target.replace("_", " ")
-        return figures.trajectories(
-            self.values[episode], self.true[episode], self.outputs, ylabel=label
-        )
+        decoded, true = self.values[episode], self.true[episode]
+        return figures.trajectories(decoded, true, self.outputs, ylabel=label)

@@ -165,8 +165,9 @@ def get(key: str, task: Task | str | None = None) -> Target:
             return targets[key]
         # A variable without a name of its own is that of the first algorithm that has its key, or the same in both.
         record = candidate.algorithm_records().get(algorithm)
-        if record and variable in record.make().keys and variable in targets:
-            return targets[variable]
+        if record and variable in targets:
+            if variable in record.make().keys:
+                return targets[variable]
         known |= targets
         require(
             task is None or bool(candidate.algorithms.records()),
@@ -284,7 +285,8 @@ def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[st
     """Return the key of a handwired machine's algorithm and its parameters; empty ones for any
     other machine.
     """
-    if model is None or not model.is_handwired or not task.algorithms.records():
+    has_records = bool(task.algorithms.records())
+    if model is None or not model.is_handwired or not has_records:
         return "", {}
     algorithm = task.explains(model)
     return algorithm.key, algorithm.parameters
