@@ -165,9 +165,9 @@ def get(key: str, task: Task | str | None = None) -> Target:
             return targets[key]
         # A variable without a name of its own is that of the first algorithm that has its key, or the same in both.
         record = candidate.algorithm_records().get(algorithm)
-        if record and variable in targets:
-            if variable in record.make().keys:
-                return targets[variable]
+        is_of_algorithm = record is not None and variable in record.make().keys
+        if is_of_algorithm and variable in targets:
+            return targets[variable]
         known |= targets
         require(
             task is None or bool(candidate.algorithms.records()),
