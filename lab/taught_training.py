@@ -41,6 +41,7 @@ from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
 
 _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
+_SMALLEST_TARGET = 0.02  # of a probability that errors are divided by
 _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
 """States and actions: the size at which comparisons are made, of half of the batches; the range of the others."""
 _D_MODEL, _N_LAYERS, _HEADS = 64, 4, ("linear", "linear", "softmax", "softmax")
@@ -126,9 +127,16 @@ def _encoded(
     )
 
 
-def divergence(scores: Tensor, wanted: np.ndarray) -> Tensor:
-    """Return the mean Kullback-Leibler divergence of logits from ``wanted``, in nats."""
+def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: np.ndarray) -> Tensor:
+    """Return the mean Kullback-Leibler divergence of predictions from ``wanted``, in nats.
+
+    Where the model gives probabilities, which may lie outside [0, 1], it is half of the chi-squared
+    divergence: the same to second order.
+    """
     target = torch.from_numpy(wanted).to(scores)
+    if model.config.output != "logits":
+        squared = (scores - target).square()
+        return (squared / (2 * target.clamp_min(_SMALLEST_TARGET))).sum(-1).mean()
     negative_entropy = torch.special.xlogy(target, target)
     return (negative_entropy - target * scores.log_softmax(-1)).sum(-1).mean()
 
@@ -183,7 +191,9 @@ def losses(
     squared = missed.square().sum(-1)
     unit = (before.abs().amax((1, 2)) / (1.1 * _VALUES[0])).clamp_min(1.0)
     return {
-        "policy": divergence(scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)),
+        "policy": divergence(
+            model, scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)
+        ),
         "update": (squared / unit**2).mean(),
         "distance": (squared + 1e-12).sqrt().mean(),
     }
@@ -246,7 +256,9 @@ class Run:
         layout, encoded = _encoded(self.model, episodes, rng)
         logits = run_rounds(self.model, encoded, layout)
         return {
-            "policy": divergence(logits, special.softmax(_BETA * episodes.next_values_before, -1))
+            "policy": divergence(
+                self.model, logits, special.softmax(_BETA * episodes.next_values_before, -1)
+            )
         }
 
     def advance(self) -> dict[str, float]:

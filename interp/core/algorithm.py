@@ -16,6 +16,7 @@ What these keys are used for, and what an algorithm is no evidence of: docs/meth
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -731,14 +732,20 @@ class Family:
         truth_values = {place.name for place in self.searched if {*place.grid} <= {0, 1}}
         known = {place.name for place in self.searched}
 
+        names = list(inspect.signature(make).parameters)
+
         @wraps(make)
-        def make_checked(**parameters: Any) -> Algorithm:
-            for name in known & parameters.keys():
-                if self.vectorised and isinstance(parameters[name], np.ndarray):
+        def make_checked(*args: Any, **parameters: Any) -> Algorithm:
+            values = {**dict(zip(names, args, strict=False)), **parameters}
+            for name in known & values.keys():
+                value = values[name]
+                if self.vectorised and isinstance(value, np.ndarray):
+                    continue
+                if name in truth_values and isinstance(value, bool):
                     continue
                 bounds = (0, 1) if name in truth_values else ()
-                number(f"{name} of {self.key!r}", parameters[name], *bounds)
-            return make(**parameters)
+                number(f"{name} of {self.key!r}", value, *bounds)
+            return make(*args, **parameters)
 
         object.__setattr__(self, "make", make_checked)
 

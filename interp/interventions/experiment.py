@@ -564,10 +564,16 @@ class Experiment:
 
 
 def _is_real(value: object) -> bool:
-    """Return whether a value is no tensor, or one of finite real numbers."""
+    """Return whether a value is no tensor, or one of finite real numbers.
+
+    NaN in some episodes stands for runs of a loop that did not take place.
+    """
     if not isinstance(value, Tensor):
         return True
-    return not value.is_complex() and bool(value.isfinite().all())
+    if value.is_complex() or value.isinf().any():
+        return False
+    is_nan = value.isnan().flatten(1) if value.ndim > 1 else value.isnan()
+    return value.numel() == 0 or not is_nan.any(-1).all()
 
 
 def _shorten(rounds: Sequence[int]) -> str:
