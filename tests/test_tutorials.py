@@ -13,6 +13,8 @@ from interp.cli import app
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 RUN = re.compile(r"^```(?:\{code-cell\} )?python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+"""A block of any language; in Python, `m["read"](z)` is a call and no link."""
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -70,7 +72,8 @@ def test_every_command_on_a_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -
 def test_every_link_on_a_page_leads_somewhere() -> None:
     made = {"registries.md", "commands.md", "python.md"}  # by docs.build
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text(encoding="utf-8")):
+        prose = CODE.sub("", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", prose):
             path = page.parent / target
             assert path.exists() or (path.parent.name == "reference" and path.name in made), (
                 f"{name_of(page)}: {target}"

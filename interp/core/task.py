@@ -53,11 +53,11 @@ _SCORED = 2**31 - 1
 
 _WORDS = """
 agent arguments as_json at backend base_url budget components concurrency conditions config corruption device
-direction dry_run dtype episodes extra_body help hypothesis import jobs json key_env machine malformed_limit map
-map_ max_tokens metric metrics model modules name out overrides port preset prices processes prompts propagate quick
-quiet read reasks recorded reference regime report requests_per_minute response_format retries round rounds say
-scheduler seed send_seed set shard site sizes sweep tables targets task temperature thinking_off timeout
-top_p units verbose version view windows
+direction dry_run dtype episodes extra_body help hypothesis import jobs json keep_every key_env machine
+malformed_limit map map_ max_tokens metric metrics model models modules more name out overrides plan port preset
+prices processes prompts propagate quick quiet read reasks recorded reference regime report requests_per_minute
+response_format retries round rounds say scheduler seed seeds send_seed set shard site sizes sweep tables targets task
+temperature thinking_off time_limit timeout top_p units verbose version view windows
 """
 _TAKEN = frozenset(_WORDS.split())
 """What the options and arguments of commands are called that take sizes, too."""

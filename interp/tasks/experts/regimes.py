@@ -17,6 +17,8 @@ from interp.support.checks import check_fields, checked, integer
 from interp.support.errors import require, require_known
 
 Bounds = tuple[float, float]
+_PARAMETERS = ("first", "rest", "switch_every", "drift_std", "drift_bounds", "correlation")
+"""What :attr:`ExpertRegime.params` may hold."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class ExpertRegime:
         return params
 
     @classmethod
+    @checked
     def from_params(cls, name: str, params: Mapping[str, Any]) -> ExpertRegime:
         """Make a regime from its parameters.
 
@@ -111,13 +114,15 @@ class ExpertRegime:
             name: of the regime.
             params: as :attr:`params` has them.
         """
-        fields = dict(params)
-        fields["first"] = tuple(tuple(bounds) for bounds in fields["first"])
-        for field in ("rest", "drift_bounds"):
-            if field in fields:
-                fields[field] = tuple(fields[field])
-        min_experts = 2 if "switch_every" in fields else 1
-        return cls(name, "", min_experts=min_experts, **fields)
+        for parameter in params:
+            require_known("parameter of a regime", parameter, _PARAMETERS)
+        require(
+            "rest" in params,
+            f"the parameters of regime {name!r} must hold 'rest', the interval (low, high) of every further expert's "
+            f"accuracy, got {sorted(params)}; take the `params` of a regime",
+        )
+        min_experts = 2 if "switch_every" in params else 1
+        return cls(name, "", min_experts=min_experts, **params)
 
 
 _DRAWN = (

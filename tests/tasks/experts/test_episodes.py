@@ -184,3 +184,22 @@ test_bad_requests_are_refused_in_a_sentence = refused(
 @by_cases("fields")
 def test_a_regime_that_cannot_be_drawn_is_refused(fields):
     refuses("regime 'odd'", ExpertRegime, "odd", "", **fields)
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_a_regime_is_made_from_its_parameters(name):
+    params = REGIMES[name].params
+    assert ExpertRegime.from_params(name, params).params == params
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ([1], r"params must be a mapping of a text to anything, got \[1\]"),
+        ({"first": []}, r"parameters of regime 'odd' must hold 'rest', .* got \['first'\]; take"),
+        ({"rest": [0, 1], "min_experts": 1}, "unknown parameter of a regime 'min_experts'"),
+        ({"rest": [0, 1], "first": 3}, "first must be a list"),
+    ],
+)
+def test_parameters_that_no_regime_has_are_refused(params, message):
+    refuses(message, ExpertRegime.from_params, "odd", params)
