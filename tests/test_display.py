@@ -74,7 +74,10 @@ def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
 
 
 def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
-    """The lowest and the highest by the words of their rows; the first of a name alone; of a benchmark the best."""
+    """The lowest and the highest by the words of their rows; the first of a name alone; of a benchmark the best.
+
+    An evaluation says what was measured and what its rows and columns are.
+    """
     rates = pd.DataFrame(
         {
             "regime": ["wide", "flat"],
@@ -84,8 +87,13 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
             "high": 0.6,
         }
     )
-    for one in (LLMScores(rates, rates, {}), Evaluation({"summary": rates}, {})):
-        assert repr(one) == "mean: 0.2 [0.1, 0.6] (flat, n 5) to 0.5 [0.4, 0.6] (wide, n 4)."
+    settings = {"model": "wma-gru", "n_episodes": 9}
+    scores = LLMScores(rates, rates, {})
+    evaluation = Evaluation({"summary": rates}, settings, explained="Rows are regimes.")
+    assert repr(scores) == "mean: 0.2 [0.1, 0.6] (flat, n 5) to 0.5 [0.4, 0.6] (wide, n 4)."
+    measured = "wma-gru, measured on 9 episodes of each regime."
+    assert repr(evaluation) == f"{measured} Rows are regimes."
+    for one in (scores, evaluation):
         assert [label.get_text() for label in one.plot().axes[0].get_yticklabels()] == [
             "flat, n 5",
             "wide, n 4",

@@ -136,7 +136,7 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
 def test_a_part_without_a_picture_is_a_table(found):
     """A new question needs no edit of the page."""
     page = comparison.page(
-        replace(found, parts={"algorithm": found.algorithm, "new_question": found.where})
+        replace(found, parts={"algorithm": found.algorithm, "new_question": found.response})
     )
     assert page.sections[-1].title == "New question"
     assert [type(block).__name__ for block in page.sections[-1].blocks][-1] == "Table"
@@ -154,10 +154,9 @@ def test_the_page_shows_every_claim_and_a_report_shows_them_and_links_to_the_pag
     found.save(folder)
     text = comparison.write(found, folder).read_text()
     assert found.sentence in text and all(measure.claim in text for measure in found)
-    titles = [
-        text.index(f">{title}</h2>") for title in ("Which algorithm", "Behaviour", "State", "Where")
-    ]
-    assert titles == sorted(titles)
+    titles = ("Which algorithm", "Behaviour", "State", "Update", "Circuit")
+    places = [text.index(f">{title}</h2>") for title in titles]
+    assert places == sorted(places)
     for model in (
         "wma-learned-additive",
         "wma-handwired",
@@ -170,7 +169,7 @@ def test_the_page_shows_every_claim_and_a_report_shows_them_and_links_to_the_pag
         assert found.sentence in text
 
 
-@pytest.mark.parametrize("name", ["algorithm", "behaviour", "state", "update", "circuit", "where"])
+@pytest.mark.parametrize("name", ["algorithm", "behaviour", "state", "update", "circuit"])
 def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     """Through a file and back: the same table, whatever it is made of. It draws its numbers and says which they are."""
     part = getattr(found, name)
@@ -183,9 +182,8 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
 
 
 @pytest.mark.usefixtures("few_fits", "no_rules")
-def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch):
+def test_a_machine_is_the_same_as_itself_in_everything_that_applies():
     """Of one digest nothing has to be measured: a GRU's decoded steps alone would make its update another one's."""
-    monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key != "where"))
     one, other = (interp.load("wma-gru") for _ in range(2))
     tiny = replace(
         SMALL, known=8, test=8, rounds=8, starts=1, horizon=2, battery=2, scored=8, edits=20

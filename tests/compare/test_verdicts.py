@@ -327,15 +327,10 @@ def _state(
 def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
     there, back = one(there), one(back)
     measure = _state(there, back)
-    assert (measure.verdict, measure.condition, measure.note) == (
-        word,
-        "",
-        "",
-    ) and measure.about.startswith(decided_by)
-    assert (
-        measure.number == (there if decided_by.startswith("b") else back)
-        and measure.threshold == 0.95
-    )
+    assert (measure.verdict, measure.condition, measure.note) == (word, "", "")
+    assert measure.about == f"the predictions of {decided_by}, in round 0"
+    worse = there if decided_by.startswith("b") else back
+    assert (measure.number, measure.threshold) == (worse, 0.95)
 
 
 def test_state_is_the_score_of_the_worst_band_of_starts():
