@@ -173,8 +173,8 @@ def span(text: str) -> tuple[int, int]:
 
 def end_share(say: Say, folder: Path, shard: str) -> None:
     """Say how far shares are; without a share the work is put together, and no longer divided."""
+    say.line(shares.describe(folder, shard))
     if shard:
-        say.line(shares.describe(folder, shard))
         say.facts(parts=shares.status(folder).to_dict("records"))
     else:
         shares.end(folder)

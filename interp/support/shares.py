@@ -172,7 +172,7 @@ def describe(folder: str | Path, shard: str) -> str:
     n_done = int((parts["state"] == "done").sum())
     counted = f"{n_done} of {len(parts)} parts are in {folder}"
     if shard != PLAN:
-        return f"{shard}: {counted}"
+        return f"{shard}: {counted}" if shard else counted
     n_left = len(parts) - n_done
     seconds = float(parts["seconds"].median())
     if not n_left or math.isnan(seconds):
