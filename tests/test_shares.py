@@ -78,6 +78,18 @@ def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     assert shares.divide(tmp_path, files, {}, skips_done=True) == ["second", "third"]
 
 
+def test_a_command_says_how_much_is_done_where_its_work_was_divided(tmp_path: Path) -> None:
+    """Of work that was never divided it says nothing, and ends well; the audit itself is made once."""
+    command = ["audit", "wma-gru", "--quick", "--out", tmp_path]
+    alone = invoked(*command)
+    assert alone.exit_code == 0 and "parts are in" not in alone.output
+    of_share = invoked(*command, "--shard", "1/1")
+    assert of_share.exit_code == 0 and "1/1: 1 of 1 parts are in" in of_share.output
+    together = invoked(*command)
+    assert together.exit_code == 0 and "1 of 1 parts are in" in together.output
+    assert not (tmp_path / shares.WORK_FILE).exists()
+
+
 def test_four_shares_of_an_evaluation_give_the_bytes_of_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

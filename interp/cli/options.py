@@ -172,8 +172,13 @@ def span(text: str) -> tuple[int, int]:
 
 
 def end_share(say: Say, folder: Path, shard: str) -> None:
-    """Say how far shares are; without a share the work is put together, and no longer divided."""
-    say.line(shares.describe(folder, shard))
+    """Say how far shares are; without a share the work is put together, and no longer divided.
+
+    Of work that was never divided nothing is said.
+    """
+    is_divided = (folder / shares.WORK_FILE).is_file()
+    if is_divided:
+        say.line(shares.describe(folder, shard))
     if shard:
         say.facts(parts=shares.status(folder).to_dict("records"))
     else:
