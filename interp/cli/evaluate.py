@@ -49,7 +49,10 @@ def _audit(
             audits.append(
                 _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
             )
-    say.facts(**(audits[0] if len(models) == 1 else {"audits": audits}))
+    if len(models) == len(audits) == 1:
+        say.facts(**audits[0])
+    else:  # of a share that is done nothing is audited again
+        say.facts(audits=audits)
     options.end_share(say, out, shard)
 
 
