@@ -14,14 +14,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import special
 
 from circuits.compare.driver import machines
 from circuits.compare.question import Budget
 from interp import tasks
-from interp.choices.fitting import predictor
+from interp.choices.fitting import checked_distributions, divergence, predictor
+from interp.core.algorithm import Predicted
 from interp.core.machine import Machine
 from interp.evaluation.plan import cut
 from interp.model.rollout import rollout
+from interp.results.style import styled
 from interp.support.checks import checked, checked_fields
 from interp.training.runs import load_run
 from probes.fitting import probe
@@ -59,7 +64,7 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
     Returns:
         "measures": a row a claim, ``excess`` of the run's own evaluation and ``without its state`` among them;
         "algorithms": for each algorithm of the task, at its default parameters, what the model loses a round (nats)
-        where the algorithm's predictions are the truth.
+        where the algorithm's predictions are the truth; of real numbers their divergence.
     """
     run = load_run(path, "model")
     model = run.model
@@ -83,30 +88,36 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
 
 def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
     """Return what the model loses where an algorithm's predictions are the truth, with its state and without it."""
-    layout = model.layout
-    predictions = predictor(model)(episodes)
+    task = tasks.of(model)
     forgetful_run = rollout(model, episodes, fwd_hooks=[cut(model)])
-    forgetful = layout.distribution(forgetful_run.predictions).double().numpy(force=True)
+    forgetful = model.layout.distribution(forgetful_run.predictions).numpy(force=True)
+    predictions = {
+        "nats": checked_distributions(predictor(model)(episodes), episodes),
+        "without_state": checked_distributions(forgetful, episodes),
+    }
     rows = []
-    for key, family in tasks.of(model).rivals().items():
-        truth = predictor(family.make())(episodes)
-        rows.append(
-            {
-                "algorithm": key,
-                "nats": _loss(truth, predictions),
-                "without_state": _loss(truth, forgetful),
-            }
-        )
+    for key, family in task.rivals().items():
+        truth = checked_distributions(predictor(family.make())(episodes), episodes)
+        losses = {name: _loss(truth, p, task.kind) for name, p in predictions.items()}
+        rows.append({"algorithm": key, **losses})
     return pd.DataFrame(rows)
 
 
-def _loss(truth: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the mean KL divergence of predictions from the truth, in nats a round."""
-    p, q = np.maximum(truth, _LEAST), np.maximum(predictions, _LEAST)
-    return float((truth * np.log(p / q)).sum(-1).mean())
+def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
+    """Return the mean Kullback-Leibler divergence of predictions from the truth, nats a round.
+
+    Args:
+        truth, predictions: ``[episode, round, outcome]``.
+        kind: what they predict; of real numbers it is the divergence that comparisons use.
+    """
+    if kind != "classes":
+        return float(divergence(truth, predictions, kind).mean())
+    possible = np.maximum(predictions, _LEAST)
+    return float(special.rel_entr(truth, possible).sum(-1).mean())
 
 
-def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str]) -> Any:
+@styled
+def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str]) -> Figure:
     """Draw the loss above the floor, what probes read, and how near the predictions are to algorithms, over steps.
 
     Args:
@@ -114,37 +125,40 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
         algorithms: rows of "algorithms" of all states.
         shown: algorithms that are drawn.
     """
-    import matplotlib.pyplot as plt
-
-    figure, (loss, probed, near) = plt.subplots(1, 3, figsize=(11, 3.2))
-    for seed, rows in measures.sort_values("step").groupby("seed"):
-        excess = rows[rows["key"] == "excess"]
-        loss.plot(excess["step"], excess["number"], marker="o", ms=3, label=f"seed {seed}")
-        others = rows[rows["key"] != "excess"]
-        for (key, curve), color in zip(others.groupby("key", sort=False), _colors(), strict=False):
-            probed.plot(curve["step"], curve["number"], color=color, marker="o", ms=3, label=key)
-            probed.plot(curve["step"], curve["control_number"], "--", color=color, lw=1)
-    for (key, curve), color in zip(
-        algorithms[algorithms["algorithm"].isin(shown)].groupby("algorithm"),
-        _colors(),
-        strict=False,
-    ):
-        for _, of_seed in curve.sort_values("step").groupby("seed"):
-            near.plot(of_seed["step"], of_seed["nats"], color=color, marker="o", ms=3, label=key)
+    figure = Figure(figsize=(11, 3.2))
+    loss, probed, near = figure.subplots(1, 3)
+    is_excess = measures["key"] == "excess"
+    seeds = "seed " + measures["seed"].astype(str)
+    _draw_lines(loss, measures[is_excess].assign(label=seeds), "number")
+    claims = measures[~is_excess].assign(label=measures["key"])
+    _draw_lines(probed, claims, "number", control="control_number")
+    is_shown = algorithms["algorithm"].isin(shown)
+    _draw_lines(near, algorithms[is_shown].assign(label=algorithms["algorithm"]), "nats")
     loss.set_ylabel("loss above the floor (nats)", fontsize=8)
     probed.set_ylabel("probe: R2 or skill (dashed: control)", fontsize=8)
     near.set_ylabel("divergence from it (nats)", fontsize=8)
     for panel in (loss, probed, near):
-        panel.set_xlabel("step")
-        handles, labels = panel.get_legend_handles_labels()
-        by_label = dict(zip(labels, handles, strict=True))
-        panel.legend(by_label.values(), by_label.keys(), fontsize=6)
-    figure.tight_layout()
+        panel.legend(fontsize=6)
     return figure
 
 
-def _colors() -> list[str]:
-    return [f"C{number}" for number in range(10)]
+def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "") -> None:
+    """Draw a line for each label and seed over steps; lines of one label have one colour.
+
+    Args:
+        axes: where to draw.
+        frame: columns ``label``, ``seed``, ``step`` and the numbers.
+        number: the column that is drawn.
+        control: the column that is drawn dashed, where there is one.
+    """
+    axes.set_xlabel("step")
+    for place, (label, rows) in enumerate(frame.groupby("label", sort=False)):
+        color = f"C{place}"
+        for order, (_, curve) in enumerate(rows.sort_values("step").groupby("seed")):
+            name = f"_{label}" if order else str(label)  # one entry a label in the legend
+            axes.plot(curve["step"], curve[number], color=color, marker="o", ms=3, label=name)
+            if control:
+                axes.plot(curve["step"], curve[control], "--", color=color, lw=1)
 
 
 def describe(measures: pd.DataFrame) -> list[str]:

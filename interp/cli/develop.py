@@ -62,10 +62,9 @@ def _develop(
     with options.in_shares(say, out, makers, vars(questions), shard, keeps=True) as parts:
         if shard:
             return
-        measures, algorithms = (
-            pd.concat([part[name] for part in parts.values()], ignore_index=True)
-            for name in ("measures", "algorithms")
-        )
+        states = list(parts.values())
+        measures = pd.concat([state["measures"] for state in states], ignore_index=True)
+        algorithms = pd.concat([state["algorithms"] for state in states], ignore_index=True)
     nearest = algorithms.groupby("algorithm")["nats"].min().nsmallest(_MOST_DRAWN).index
     drawn = development.draw(measures, algorithms, nearest)
     for sentence in development.describe(measures):
