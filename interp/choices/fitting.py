@@ -197,17 +197,26 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
     return asked_rounds(np.asarray(np.clip(p, 0.0, None) / total), episodes)
 
 
+def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
+    """Return whether nothing that is carried depends on a parameter: it is one of the read-out."""
+    if not searched.enters:
+        return False
+    written = {NEXT + key for key in algorithm.state}
+    return written.isdisjoint(algorithm.downstream(searched.enters))
+
+
 def read_out(family: Family, algorithm: Algorithm) -> Family | None:
     """Return the family with what it carries fixed as in ``algorithm``: only the read-out of a prediction is free.
 
     None where the family searches no such parameter, or names one that the algorithm lacks.
     """
-    carried = {NEXT + key for key in algorithm.state}
     free: list[Searched] = []
     fixed: list[Searched] = []
     for searched in family.searched:
-        is_read_out = searched.enters and not algorithm.downstream(searched.enters) & carried
-        (free if is_read_out else fixed).append(searched)
+        if enters_prediction_alone(algorithm, searched):
+            free.append(searched)
+        else:
+            fixed.append(searched)
     fixed_names = {searched.name for searched in fixed}
     if not free or not fixed_names <= set(algorithm.parameters):
         return None

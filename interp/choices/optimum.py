@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.choices.fitting import Array, OnDemand
+from interp.choices.fitting import Array, OnDemand, enters_prediction_alone
 from interp.choices.link import HALF_CHI2
 from interp.choices.offers import among_offered
-from interp.core.algorithm import NEXT, Algorithm, Family, Searched, Values, missing_rounds
+from interp.core.algorithm import Algorithm, Family, Values, keep_missing, missing_rounds
 
 LAPSES = (0.0, 0.05, 0.15, 0.35)
 """Lapse rates that a fit begins at."""
@@ -93,7 +93,8 @@ class RowPredictor:
 
         The states are computed once for all values of the parameters that only the prediction reads.
         """
-        is_read_out = [self._is_read_out(searched) for searched in self.family.searched]
+        example = self._member(self.low)
+        is_read_out = [enters_prediction_alone(example, s) for s in self.family.searched]
         grids = [searched.grid for searched in self.family.searched]
         of_states = []
         of_read_out = []
@@ -105,13 +106,6 @@ class RowPredictor:
             for late_point in product(*of_read_out):
                 point = np.where(is_read_out, late_point, state_point)
                 yield point, self._read_out(self._member(point), rows, states)
-
-    def _is_read_out(self, searched: Searched) -> bool:
-        """Return whether a parameter enters the prediction alone."""
-        algorithm = self._member(self.low)
-        written = {NEXT + key for key in algorithm.state}
-        reached = algorithm.downstream(searched.enters)
-        return bool(searched.enters) and written.isdisjoint(reached)
 
     def _member(self, values: Array) -> Algorithm:
         """Return the algorithm at parameters ``[parameter, ...]``, with axes for the leading ones of its variables."""
@@ -130,7 +124,9 @@ class RowPredictor:
             inputs_now = {key: array[:, t : t + 1] for key, array in inputs.items()}
             after = algorithm.advance(state, inputs_now)
             if self._missing is not None:
-                after = _where_counted(~self._missing[rows, t], after, state)
+                is_missing = self._missing[rows, t]
+                for key, before in state.items():
+                    after[key] = keep_missing(is_missing, before, after[key])
             state = after
         states = {key: np.concatenate(parts, 1) for key, parts in by_round.items()}
         return {**inputs, **states}
@@ -140,17 +136,6 @@ class RowPredictor:
         predicted = np.clip(p[:, self._first_asked :], 0.0, 1.0)
         offers = None if self._offers is None else self._offers[rows]
         return among_offered(predicted, offers)
-
-
-def _where_counted(
-    is_counted: NDArray[np.bool_], after: Values, before: Values
-) -> dict[str, NDArray[Any]]:
-    """Return the state after a round that is counted, and the one before it elsewhere, by row."""
-    chosen = {}
-    for key, values in after.items():
-        of_rows = is_counted.reshape(-1, *[1] * (values.ndim - 1))
-        chosen[key] = np.where(of_rows, values, before[key])
-    return chosen
 
 
 @dataclass(frozen=True)

@@ -345,7 +345,7 @@ class Algorithm:
         missing = missing_rounds(episodes)
         if missing is not None:
             for key in self.of_the_state:
-                values[NEXT + key] = _where(missing, values[key], values[NEXT + key])
+                values[NEXT + key] = keep_missing(missing, values[key], values[NEXT + key])
         return values
 
     def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
@@ -415,7 +415,7 @@ class Algorithm:
                     f"{key!r} of {self.key!r} grows from {shape} to {shape_after}",
                 )
                 if missing is not None:
-                    after[key] = _where(missing[:, t], state[key], after[key])
+                    after[key] = keep_missing(missing[:, t], state[key], after[key])
             state = after
         return {key: np.stack(states, 1) for key, states in states_before.items()}
 
@@ -601,7 +601,7 @@ class Algorithm:
         return {key: values[NEXT + key] for key in keys}
 
 
-def _where(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
     """Return the state before a round where it is missing, and the state after it elsewhere.
 
     Args:
