@@ -75,7 +75,7 @@ def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     told = json.loads(invoked("status", tmp_path, "--json").stdout)
     assert [part["state"] for part in told["parts"]] == table["state"].tolist()
     assert shares.divide(tmp_path, files, {}, shares.PLAN) == ["second"]
-    assert shares.divide(tmp_path, files, {}, skips_done=True) == ["second", "third"]
+    assert list(shares.undone(tmp_path, files, {})) == ["second", "third"]
 
 
 def test_a_command_says_how_much_is_done_where_its_work_was_divided(tmp_path: Path) -> None:

@@ -151,9 +151,8 @@ def _compare_several(
     settings = dict(compare_one.keywords)
     settings.pop("device")
     out = settings.pop("out")
-    for name in shares.divide(out, files, settings, shard, skips_done=True):
-        with shares.doing(out, name):
-            compare_one(name, reference)
+    for name in shares.undone(out, files, settings, shard):
+        compare_one(name, reference)
     options.end_share(say, out, shard)
 
 

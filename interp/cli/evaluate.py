@@ -44,11 +44,9 @@ def _audit(
     files = {name: f"{Path(name).name}/audit.json" for name in models}
     settings = {"quick": quick, "seed": seed, "sizes": sizes, **how}
     audits = []
-    for name in shares.divide(out, files, settings, shard, skips_done=True):
-        with shares.doing(out, name):
-            audits.append(
-                _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
-            )
+    for name in shares.undone(out, files, settings, shard):
+        audit = _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
+        audits.append(audit)
     if len(models) == len(audits) == 1:
         say.facts(**audits[0])
     else:  # of a share that is done nothing is audited again

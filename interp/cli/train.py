@@ -151,13 +151,11 @@ def _train_seeds(
     numbers = {f"seed {number}": number for number in range(*seeds)}
     files = {part: f"seed-{number}/model" for part, number in numbers.items()}
     settings = {**config.to_dict(), "seed": list(seeds)}
-    for part in shares.divide(folder, files, settings, shard, skips_done=True):
+    for part in shares.undone(folder, files, settings, shard):
         number = numbers[part]
         config_of_seed = replace(config, seed=number)
-        with shares.doing(folder, part):
-            say.wrote(
-                train_one(config_of_seed, folder / f"seed-{number}", f"{folder.name}-{number}")
-            )
+        name = f"{folder.name}-{number}"
+        say.wrote(train_one(config_of_seed, folder / f"seed-{number}", name))
     options.end_share(say, folder, shard)
 
 

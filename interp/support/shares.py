@@ -54,8 +54,6 @@ def divide(
     files: Mapping[str, str],
     settings: Mapping[str, Any],
     shard: str = "",
-    *,
-    skips_done: bool = False,
 ) -> list[str]:
     """Return the parts that a command does: those of its share, or all.
 
@@ -65,8 +63,6 @@ def divide(
         settings: all that the parts depend on.
         shard: as :func:`interp.support.workers.share` takes it; :data:`PLAN` for the first part
             that is not done.
-        skips_done: leave out what shares have done: each part is a separate result, and none is
-            read again.
 
     Raises:
         InputError: the folder holds shares of other settings, versions or parts.
@@ -78,13 +74,29 @@ def divide(
         _require_equal(folder, read_json(place, *work), work)
     elif shard:
         write_json(place, work)
-    absent = [name for name, file in files.items() if not (folder / file).exists()]
     if shard == PLAN:
+        absent = [name for name, file in files.items() if not (folder / file).exists()]
         return absent[:1]
-    names = list(share(list(files), shard))
-    if skips_done and place.is_file():
-        return [name for name in names if name in absent]
-    return names
+    return list(share(list(files), shard))
+
+
+def undone(
+    folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
+) -> Iterator[str]:
+    """Yield the parts that :func:`divide` returns, without those that shares have done, and note each that is made.
+
+    For parts that are results of their own, which no command reads again.
+
+    Args:
+        folder, files, settings, shard: as of :func:`divide`.
+    """
+    names = divide(folder, files, settings, shard)
+    is_divided = (Path(folder) / WORK_FILE).is_file()
+    for name in names:
+        is_done = (Path(folder) / files[name]).exists()
+        if not (is_divided and is_done):
+            with doing(folder, name):
+                yield name
 
 
 def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, Any]) -> None:
