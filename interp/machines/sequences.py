@@ -214,28 +214,28 @@ class _Cached:
             f"{kind} takes none of {', '.join(_CACHES)}, so its state cannot be put in; adapt it with interp.adapt",
         )
         (self.argument,) = names
-        first, second = (self._look(model, n_inputs) for n_inputs in (1, 2))
+        first = self._look(model, n_inputs=1)
+        second = self._look(model, n_inputs=2)
         self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(first)}
-        shapes = [[tensor.shape for _, tensor in _find_tensors(cache)] for cache in (first, second)]
+        shapes = _shapes_of(first)
         require(
             bool(self.paths),
             f"{kind} gives back no cache that holds its state (it keeps it in its modules); adapt it with interp.adapt",
         )
         require(
-            shapes[0] == shapes[1],
+            shapes == _shapes_of(second),
             f"the cache of {kind} grows with every input: it has attention layers beside its recurrent ones; adapt it "
             "with interp.adapt, and a Channel(..., grows=...)",
         )
         self.cache = first
         self.start: _Tree = {}
         self.channels = []
-        self.shapes = [tuple(tensor.shape[1:]) for _, tensor in _find_tensors(first)]
-        for name, shape in zip(self.paths, self.shapes, strict=True):
-            name = name if name.isidentifier() else f"state_{name}"
+        self.shapes = [shape[1:] for shape in shapes]
+        for path, shape in zip(self.paths, self.shapes, strict=True):
+            name = path if path.isidentifier() else f"state_{path}"
             self.channels.append(Channel(name, (prod(shape),)))
-        if (
-            self.argument == "state"
-        ):  # the largest exponent that RWKV has seen, which is that of no number at first
+        if self.argument == "state":
+            # The largest exponent that RWKV has seen, which is that of no number at first.
             last = self.channels[-1]
             self.start = {last.name: torch.full(last.shape, _NO_EXPONENT)}
 
@@ -248,8 +248,8 @@ class _Cached:
         with theirs(f"a pass of {type(model).__name__}"), torch.no_grad():
             output = copied(inputs_embeds=inputs[:, :1], use_cache=True)
             for _ in range(n_inputs - 1):
-                given = {self.argument: output.get(self.argument)}
-                output = copied(inputs_embeds=inputs[:, :1], use_cache=True, **given)
+                cache = {self.argument: output.get(self.argument)}
+                output = copied(inputs_embeds=inputs[:, :1], use_cache=True, **cache)
         return output.get(self.argument)
 
     def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
@@ -260,8 +260,7 @@ class _Cached:
             cache = self.cache
             for path, shape, part in zip(self.paths.values(), self.shapes, parts, strict=True):
                 cache = _put(cache, path, part.reshape(-1, *shape).clone())
-            given = {self.argument: cache}
-            output = model(inputs_embeds=x, use_cache=True, **given)
+            output = model(inputs_embeds=x, use_cache=True, **{self.argument: cache})
             outputs.append(output.last_hidden_state.to(x.dtype))
             after = _find_tensors(output[self.argument])
             parts = [part.flatten(1).to(x.dtype) for _, part in after]
@@ -281,6 +280,11 @@ def _find_tensors(
         return
     for key, part in list_parts(value).items():
         yield from _find_tensors(part, (*path, key))
+
+
+def _shapes_of(cache: Any) -> list[tuple[int, ...]]:
+    """Return the shape of every tensor of a cache, ``(batch, ...)``."""
+    return [tuple(tensor.shape) for _, tensor in _find_tensors(cache)]
 
 
 def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
