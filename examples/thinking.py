@@ -1,8 +1,8 @@
 """Six machines that think, adapted: lines, largest differences from plain PyTorch hooks, CPU seconds, one question.
 
-All but the package of TRM are at random weights, and so is TRM: what is shown is that the tools are right on them, not
-what such models learn. ``pip install --no-deps --target TRM tiny-recursive-model`` and
-``PYTHONPATH=TRM python examples/thinking.py``; without the package its row is left out.
+All are at random weights: what is shown is that the tools are right on them, not what such models learn. The row
+of TRM needs its package in the folder TRM, ``PYTHONPATH=TRM python examples/thinking.py``, and is left out without
+(docs/results/thinking.md says how to have the package).
 """
 
 from __future__ import annotations
