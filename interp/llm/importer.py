@@ -1,13 +1,12 @@
-"""Read runs that others made: one folder for each run, with ``result.json`` and, if there is one, ``steps.jsonl``.
+"""Read runs that others made: a ``result.json`` for each run.
 
-Which fields are accepted, and which file is believed: docs/method/traces.md.
+Which fields are accepted: docs/method/traces.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.llm.plan import PAPER_REGIMES
-from interp.llm.runner import counted, tokens_of
+from interp.llm.runner import counted
 from interp.llm.runs import LLMRun
-from interp.llm.schemes import Condition, read_answer
+from interp.llm.schemes import Condition
 from interp.support.checks import checked, fitted, integer, number, shown
 from interp.support.errors import InputError, require
 from interp.support.files import read_json, reading
-from interp.support.foreign import loaded
 
 RECORD = "result.json"
 _NAMES = {
@@ -56,43 +54,33 @@ _BITS: dict[object, float] = {
 @checked
 def import_result(
     path: str | Path, regime: str | None = None
-) -> tuple[LLMRun, str, list[tuple[str, str]]]:
-    """Read the run that ``path`` (a ``result.json``) and the steps beside it describe.
+) -> tuple[LLMRun, list[tuple[str, str]]]:
+    """Read the run that ``path`` (a ``result.json``) describes.
 
     Args:
         path: the file.
         regime: its regime, where the file does not name it.
 
     Returns:
-        The run, the source it was read from, and what was set aside: ``(what, why)``.
+        The run, and what was set aside: ``(what, why)``.
     """
     path = Path(path)
     with reading(path, "it is no result that can be imported; move it away"):
         result = _Result(path, read_json(path))
-        _, labels = result.instance()
-        record, set_aside = result.record()
-        attempts, torn = _read_attempts(path.parent / "steps.jsonl", result.condition())
-        source, others = _choose([record, *attempts], len(labels), path)
-        set_aside += others
-        if torn:
-            set_aside.append(("steps.jsonl", torn))
-        return _run_of(result, source, regime), source.name, set_aside
+        return _run_of(result, regime)
 
 
-def _run_of(result: _Result, source: _Source, regime: str | None) -> LLMRun:
-    """Return the run that a result describes, as one source tells it; ``regime`` is used where the file has none."""
+def _run_of(result: _Result, regime: str | None) -> tuple[LLMRun, list[tuple[str, str]]]:
+    """Return the run that a result describes, and what of it was set aside; ``regime`` is used where it has none."""
     path = result.path
     condition = result.condition()
     advice, labels = result.instance()
-    n_rounds = len(source.predictions)
-    predictions = np.array([source.predictions[t] for t in range(n_rounds)])
-    notes: list[str | None] = [None] * n_rounds
-    if condition.has_note:
-        notes = [source.notes.get(t) for t in range(n_rounds)]
-    usage = tokens_of(source.calls, "step", n_rounds)
-    n_calls = len(source.calls) or counted(result.get("n_calls"))
-    n_prompt_tokens = usage.prompt or counted(result.get("prompt_tokens"))
-    n_completion_tokens = usage.completion or counted(result.get("completion_tokens"))
+    predictions = result.predictions(len(labels))
+    n_rounds = len(predictions)
+    notes, set_aside = result.notes(n_rounds)
+    if not condition.has_note:
+        notes = [None] * n_rounds
+    n_calls = counted(result.get("n_calls"))
     index = integer(f"idx of {str(path)!r}", result.get("index") or 0, 0)
     regime = result.get("regime") or regime or _regime_of(path)
     wording = result.get("prompt") or "unknown prompt"
@@ -100,7 +88,9 @@ def _run_of(result: _Result, source: _Source, regime: str | None) -> LLMRun:
     accuracies = result.accuracies(advice.shape[1])
     is_complete = n_rounds == len(labels)
     n_missing = np.isnan(predictions).sum()
-    return LLMRun(
+    n_prompt_tokens = counted(result.get("prompt_tokens"))
+    n_completion_tokens = counted(result.get("completion_tokens"))
+    run = LLMRun(
         model=str(model),
         condition=condition,
         regime=str(regime),
@@ -113,13 +103,14 @@ def _run_of(result: _Result, source: _Source, regime: str | None) -> LLMRun:
         ended="complete" if is_complete else "unfinished",
         calls=n_calls or n_rounds * (1 + condition.has_note),
         malformed=int(n_missing),
-        prompt_tokens=usage.by_round,
+        prompt_tokens=np.full(n_rounds, np.nan),
         total_prompt_tokens=n_prompt_tokens,
         total_completion_tokens=n_completion_tokens,
         wording=f"imported: {wording}",
         path=path,
         eta=result.eta(),
     )
+    return run, set_aside
 
 
 def _regime_of(path: Path) -> str:
@@ -201,162 +192,27 @@ class _Result:
         eta = self.get("eta")
         return None if eta is None else float(number(f"eta of {str(self.path)!r}", eta, 0))
 
-    def record(self) -> tuple[_Source, list[tuple[str, str]]]:
-        """Return what the file tells of the play, and what was set aside; without predictions it tells nothing."""
-        predictions = np.zeros(0)
-        if self.get("predictions") is not None:
-            predictions = self.bits("predictions")
-        require(predictions.ndim == 1, f"{str(self.path)!r}: predictions must be one a round")
-        n_rounds = len(predictions)
+    def predictions(self, n_rounds: int) -> NDArray[np.float64]:
+        """Return the prediction of each round, NaN where it is missing; those after the last round are left out."""
+        predictions = self.bits("predictions")
+        require(
+            predictions.ndim == 1 and len(predictions) > 0,
+            f"{str(self.path)!r}: predictions must be one a round, and at least one",
+        )
+        return predictions[:n_rounds]
+
+    def notes(self, n_rounds: int) -> tuple[list[str | None], list[tuple[str, str]]]:
+        """Return the note after each round, None where there is none, and what was set aside."""
         texts = list(self.get("notes") or [])
-        set_aside = []
         if len(texts) == n_rounds + 1 and not texts[0]:
             texts = texts[1:]
-        elif texts and len(texts) != n_rounds:
+        if texts and len(texts) != n_rounds:
             why = f"they have {len(texts)} entries for {n_rounds} rounds and cannot be aligned with them"
-            set_aside.append((f"notes of {RECORD}", why))
-            texts = []
-        notes = {t: text for t, text in enumerate(texts) if isinstance(text, str)}
-        return _Source(RECORD, dict(enumerate(predictions.tolist())), notes), set_aside
+            return [None] * n_rounds, [(f"notes of {RECORD}", why)]
+        notes = [text if isinstance(text, str) else None for text in texts]
+        return notes or [None] * n_rounds, []
 
 
 def _as_bits(value: Any) -> Any:
     """Return one outcome, or a row of them, as numbers."""
     return [_BITS[item] for item in value] if isinstance(value, list) else _BITS[value]
-
-
-@dataclass(eq=False)
-class _Source:
-    """One telling of an episode: predictions and notes by round, and the calls where they are known."""
-
-    name: str
-    predictions: dict[int, float] = field(default_factory=dict)
-    notes: dict[int, str] = field(default_factory=dict)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def problem(self) -> str:
-        """Why it is not consistent; empty where it is."""
-        if not self.predictions:
-            return "it has no prediction"
-        gaps = set(range(max(self.predictions))) - self.predictions.keys()
-        return f"it has no prediction for round {min(gaps)} but has later ones" if gaps else ""
-
-    def cut(self, n_rounds: int) -> None:
-        """Leave out what is told of later rounds than there are."""
-        self.predictions = {t: bit for t, bit in self.predictions.items() if t < n_rounds}
-
-    def same_play(self, other: _Source) -> bool:
-        """Return whether the usable predictions that both have agree."""
-        shared = self.predictions.keys() & other.predictions.keys()
-        differences = [self.predictions[t] - other.predictions[t] for t in shared]
-        return not np.nan_to_num(differences).any()
-
-    def add(self, call: dict[str, Any], condition: Condition) -> None:
-        """Add a line of ``steps.jsonl``."""
-        step = call["step"]
-        parsed = call["parsed"] if isinstance(call.get("parsed"), dict) else {}
-        self.calls.append(call)
-        if call.get("turn") != "feedback":
-            self.predictions[step] = _prediction_of(call, parsed, condition)
-            return
-        note = _note_of(call, parsed)
-        if note is not None:
-            self.notes[step] = note
-
-    def why_not(self, chosen: _Source) -> str:
-        """Return why another source was chosen."""
-        n_rounds, longest = len(self.predictions), len(chosen.predictions)
-        is_same = self.same_play(chosen)
-        if self.problem:
-            return self.problem
-        if n_rounds < longest:
-            why = f"it has {n_rounds} of the {longest} rounds of {chosen.name}"
-            return why if is_same else f"{why}, and is another attempt: its predictions differ"
-        if is_same:
-            return f"it tells the same as {chosen.name}"
-        return f"it is another attempt: its predictions differ from those of {chosen.name}"
-
-
-def _choose(
-    sources: Sequence[_Source], n_rounds: int, path: Path
-) -> tuple[_Source, list[tuple[str, str]]]:
-    """Choose the source to read (docs/method/traces.md).
-
-    Args:
-        sources: the record of ``result.json``, then the attempts.
-        n_rounds: of the instance; later rounds are left out.
-        path: for the refusal.
-
-    Returns:
-        The source, and the name of every other one with the reason why it is not read.
-    """
-    for source in sources:
-        source.cut(n_rounds)
-    record = sources[0]
-    candidates = [source for source in sources if not source.problem]
-    if not candidates:
-        raise InputError(
-            f"{str(path)!r} has no predictions that can be used: in {record.name}, {record.problem}"
-        )
-    longest = max(len(source.predictions) for source in candidates)
-    best = [source for source in candidates if len(source.predictions) == longest]
-    if record in best:
-        # An attempt that retells the record is read in its place, for it holds the replies.
-        best = [source for source in best if source.same_play(record)]
-    chosen = best[-1]
-    is_retold = record in best and chosen is not record
-    if is_retold:
-        chosen.notes = record.notes | chosen.notes
-    set_aside = []
-    for source in sources:
-        is_record = source is record and (is_retold or not record.predictions)
-        if source is not chosen and not is_record:
-            set_aside.append((source.name, source.why_not(chosen)))
-    return chosen, set_aside
-
-
-def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str]:
-    """Return the attempts in a ``steps.jsonl``, and what was left out of it ("" for nothing)."""
-    attempts: list[_Source] = []
-    if not path.is_file():
-        return attempts, ""
-    last_step, was_feedback = -1, False
-    lines = path.read_text(encoding="utf-8").split("\n")
-    for nth, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            call = loaded(line)
-        except ValueError as error:
-            if nth == len(lines):  # no line end after it: the writer was stopped
-                return attempts, f"its last line (line {nth}) is torn"
-            raise InputError(f"line {nth} of {str(path)!r} is not JSON: {error}") from error
-        step = call.get("step") if isinstance(call, dict) else None
-        if not isinstance(step, int) or step < 0:
-            raise InputError(f"line {nth} of {str(path)!r} has no whole number 'step' of 0 or more")
-        is_feedback = call.get("turn") == "feedback"
-        # A step's prediction comes before its feedback.
-        if not attempts or (step, is_feedback) < (last_step, was_feedback):
-            attempts.append(_Source(f"{path.name}, attempt {len(attempts) + 1}"))
-        last_step, was_feedback = step, is_feedback
-        attempts[-1].add(call, condition)
-    return attempts, ""
-
-
-def _note_of(call: dict[str, Any], parsed: dict[str, Any]) -> str | None:
-    """Return the note that a call wrote."""
-    for note in (call.get("note_out"), call.get("note"), parsed.get("note")):
-        if isinstance(note, str):
-            return note
-    return None
-
-
-def _prediction_of(call: dict[str, Any], parsed: dict[str, Any], condition: Condition) -> float:
-    """Return what a call predicted; a reply, where given, is read by our own rules. NaN where it cannot be read."""
-    prediction: Any = call.get("prediction", parsed.get("prediction"))
-    reply = call.get("raw_response")
-    if isinstance(reply, str):
-        prediction = read_answer(condition, "prediction", reply).value
-    is_word = isinstance(prediction, int | str)
-    return _BITS.get(prediction, float("nan")) if is_word else float("nan")

@@ -100,8 +100,7 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     runs: list[LLMRun] = []
     rows: list[dict[str, Any]] = []
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        is_read_with_result = file.name == "steps.jsonl" and file.with_name(RECORD).exists()
-        if not file.is_dir() and not is_read_with_result:
+        if not file.is_dir():
             runs += _read_file(file, regime, rows)
     refused = [f": {row['why']}" for row in rows if row["status"] == "set aside"]
     require(
@@ -124,11 +123,11 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
     """
     if _is_result(file):
         try:
-            run, source, set_aside = import_result(file, regime)
+            run, set_aside = import_result(file, regime)
         except InputError as error:
             rows.append(_row(file, RECORD, why=str(error)))
             return []
-        rows.append(_row(file, source, run.rounds))
+        rows.append(_row(file, RECORD, run.rounds))
         rows.extend(_row(file, part, why=why) for part, why in set_aside)
         return [run]
     problem = _other_than_a_trace(file)

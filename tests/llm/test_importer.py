@@ -1,4 +1,4 @@
-"""Other people's results: the longest consistent source is read, notes stand at their rounds, nothing is pooled twice.
+"""Other people's results: notes stand at their rounds, nothing is pooled twice.
 
 The three archives that the rules were found on are not part of the repository; the files here have their shapes.
 """
@@ -21,7 +21,7 @@ from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.scores import _OWN_ETA, _run_regret, note_table, score
+from interp.llm.scores import _OWN_ETA, note_table, score
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
 from tests.refusals import refuses
@@ -30,7 +30,7 @@ ROUNDS = 100
 EPISODES = experts.sample(4, ROUNDS, 4, regime="anti-signal", seed=5)
 
 
-def foreign(folder: Path, steps: list[dict[str, Any]] | None = None, **result: Any) -> Path:
+def foreign(folder: Path, **result: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     base: dict[str, Any] = {
         "meta": {"idx": 7, "model": "some-chat", "prompt": "interactive_weather_notehist"},
@@ -39,14 +39,10 @@ def foreign(folder: Path, steps: list[dict[str, Any]] | None = None, **result: A
         "response": {"predictions": [1, 0]},
     }
     (folder / "result.json").write_text(json.dumps({**base, **result}))
-    if steps is not None:
-        (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
     return folder
 
 
-def archive(
-    folder: Path, i: int = 0, steps: list[dict[str, Any]] | None = None, **fields: Any
-) -> Path:
+def archive(folder: Path, i: int = 0, **fields: Any) -> Path:
     """An episode of 100 rounds as the archives hold it: rounds + 1 notes, the first empty, all counts exact."""
     advice, labels = EPISODES.advice[i], EPISODES.labels[i]
     notes = [""] + [
@@ -56,27 +52,13 @@ def archive(
     given = {"expert_predictions": advice.tolist(), "true_labels": labels.tolist()}
     return foreign(
         folder,
-        steps,
         meta={"idx": i, "model": "some-chat", "prompt": "interactive_weather_notehist"},
         input=given | fields,
         response={"predictions": advice[:, 0].tolist(), "notes": notes},
     )
 
 
-def steps_of(predictions: list[int], notes: list[str] | None = None) -> list[dict[str, Any]]:
-    calls: list[dict[str, Any]] = []
-    for t, said in enumerate(predictions):
-        word = ("rainy", "sunny")[said]
-        calls.append(
-            {"step": t, "turn": "forecast", "raw_response": json.dumps({"prediction": word})}
-        )
-        calls.append(
-            {"step": t, "turn": "feedback", "note_out": notes[t] if notes else f"note {t}"}
-        )
-    return calls
-
-
-# ------------------------------------------------------------------------------------------------ which source
+# ------------------------------------------------------------------------------------------------ what is read
 
 
 def test_results_are_read(tmp_path: Path) -> None:
@@ -97,102 +79,6 @@ def test_results_are_read(tmp_path: Path) -> None:
     foreign(tmp_path / "other" / "cases_007")
     assert load(tmp_path / "other" / "cases_007" / "result.json", "flat")[0].regime == "flat"
     assert len(score([one]).to_frame()) > 5
-
-
-def test_steps_of_the_same_play_are_read_again_by_our_rules(tmp_path: Path) -> None:
-    """A malformed reply that the other runner took for 0 is missing here; notes and tokens come along."""
-    steps = [
-        {
-            "step": 0,
-            "turn": "forecast",
-            "raw_response": '{"prediction": "sunny"}',
-            "usage": {"prompt_tokens": 10},
-        },
-        {
-            "step": 0,
-            "turn": "feedback",
-            "raw_response": "{}",
-            "note_out": "A:1/1",
-            "usage": {"prompt_tokens": 12},
-        },
-        {
-            "step": 1,
-            "turn": "forecast",
-            "raw_response": "I think rainy",
-            "parsed": {"prediction": 0},
-        },
-        {"step": 1, "turn": "feedback", "parsed": {"note": "A:2/2"}},
-    ]
-    foreign(tmp_path / "flat", steps)
-    found = read(tmp_path)
-    (one,) = found.runs
-    assert one.predictions[0] == 1 and np.isnan(one.predictions[1]) and one.malformed == 1
-    assert one.notes == ("A:1/1", "A:2/2") and one.prompt_tokens[0] == 12 and one.calls == 4
-    assert found.table[["part", "status"]].to_numpy().tolist() == [
-        ["steps.jsonl, attempt 1", "read"]
-    ]
-
-
-def test_a_complete_result_beats_the_truncated_steps_of_another_attempt(tmp_path: Path) -> None:
-    """25 rounds of another attempt must not stand for the 100 of the result: its regret is the result's, exactly."""
-    other_attempt = steps_of((1 - EPISODES.advice[0, :25, 0]).tolist())
-    archive(tmp_path / "antisignal", steps=other_attempt)
-    found = read(tmp_path)
-    (one,) = found.runs
-    assert one.rounds == ROUNDS and one.ended == "complete"
-    assert (
-        _run_regret(one)[-1]
-        == regret(EPISODES.advice[:1, :, 0].astype(float), EPISODES.select([0]))[0, -1]
-    )
-    aside = found.table[found.table["status"] == "set aside"]
-    assert aside["why"].tolist() == [
-        "it has 25 of the 100 rounds of result.json, and is another attempt: its predictions differ"
-    ]
-    assert found.sentences[0] == "1 episodes read, 1 files or parts of files set aside"
-
-
-def test_a_complete_attempt_beats_a_truncated_result(tmp_path: Path) -> None:
-    """The longest source is read whichever file it is in; a torn last line costs no more than itself."""
-    said = EPISODES.advice[0, :, 1].tolist()
-    folder = archive(tmp_path / "antisignal")
-    result = json.loads((folder / "result.json").read_text())
-    result["response"] = {"predictions": said[:25], "notes": [""] + ["x"] * 25}
-    (folder / "result.json").write_text(json.dumps(result))
-    lines = "".join(json.dumps(step) + "\n" for step in steps_of(said))
-    (folder / "steps.jsonl").write_text(lines + '{"step": 100, "tu')
-    found = read(tmp_path)
-    assert found.runs[0].predictions.tolist() == said and found.runs[0].notes[0] == "note 0"
-    assert "its last line (line 201) is torn" in found.table["why"].tolist()
-
-
-def test_two_attempts_in_one_file_are_told_apart(tmp_path: Path) -> None:
-    """A runner that began again from round 0 wrote both attempts below each other; they are not mixed."""
-    said = EPISODES.advice[0, :, 0].tolist()
-    crashed = steps_of([1 - vote for vote in said[:30]], [f"old {t}" for t in range(30)])
-    archive(tmp_path / "antisignal", steps=crashed + steps_of(said))
-    found = read(tmp_path)
-    assert found.runs[0].predictions.tolist() == said and found.runs[0].notes[29] == "note 29"
-    assert found.table["part"].tolist() == ["steps.jsonl, attempt 2", "steps.jsonl, attempt 1"]
-    assert "30 of the 100 rounds" in found.table["why"].iloc[1]
-
-
-def test_of_two_different_plays_of_equal_length_the_result_is_read(tmp_path: Path) -> None:
-    said = EPISODES.advice[0, :, 0]
-    archive(tmp_path / "antisignal", steps=steps_of((1 - said).tolist()))
-    found = read(tmp_path)
-    assert found.runs[0].predictions.tolist() == said.tolist()
-    assert (
-        "it is another attempt: its predictions differ from those of result.json"
-        in found.table["why"].tolist()
-    )
-
-
-def test_a_source_with_a_hole_is_not_read(tmp_path: Path) -> None:
-    steps = [step for step in steps_of([1, 0]) if step["step"] == 1]
-    foreign(tmp_path / "flat", steps)
-    found = read(tmp_path)
-    assert found.runs[0].predictions.tolist() == [1, 0]
-    assert "it has no prediction for round 0 but has later ones" in found.table["why"].tolist()
 
 
 # ------------------------------------------------------------------------------------------------ notes, eta, adversary
@@ -296,7 +182,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"input": {"expert_predictions": [[1, 0]], "true_labels": [1, 0]}},
         "advice for 1 rounds and 2 labels",
     ),
-    ({"response": {}}, "has no predictions that can be used: in result.json, it has no prediction"),
+    ({"response": {}}, "has no predictions; give it as response.predictions or predictions"),
+    ({"response": {"predictions": []}}, "predictions must be one a round, and at least one"),
     ({"eta": "fast"}, "must be a finite number >= 0, got 'fast'"),
     ({"accuracies": [0.5, 0.5]}, "accuracies must be 4 numbers in"),
 ]
