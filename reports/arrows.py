@@ -82,8 +82,7 @@ def flow(
 
     Args:
         frame: columns ``layer``, ``source``, ``target``, ``weight`` (0 to 1) and ``of``, the group
-            of each read; a ``label`` for each arrow where there is one; without labels a group is
-            named once, on its longest arrow.
+            of each read, which is named on its longest arrow in every layer.
         labels: of the positions.
         n_layers: of the model.
         legend: group -> its text in the legend; a group that draws no arrow is listed, too.
@@ -97,16 +96,16 @@ def flow(
     figure, axes = _draw_stream(labels, n_layers, frame, width, 0.2 * n_rows)
     column = {label: x for x, label in enumerate(labels)}
     named: dict[Any, _Arrow] = {}
-    for i, read in enumerate(frame.to_dict("records")):
+    for read in frame.to_dict("records"):
         layer, group = read["layer"], read["of"]
         arrow = _Arrow(
             start=(column[read["source"]], layer),
             end=(column[read["target"]], layer + 1),
-            text=read.get("label", group),
+            text=group,
             colour=colours[group],
         )
         arrow.draw(axes, alpha=0.35 + 0.6 * read["weight"])
-        key = i if "label" in read else (layer, group)
+        key = layer, group
         if key not in named or arrow.length > named[key].length:
             named[key] = arrow
     handles = [axes.plot([], [], color=hue, linewidth=2.5)[0] for hue in colours.values()]

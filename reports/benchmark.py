@@ -22,7 +22,6 @@ _PARTIAL = (
     ":prediction",
     ":state",
     ":rounds",
-    ":absolute",
 )  # readings that the figure of variants leaves out
 _EDGE_SCORES = (
     "ap",

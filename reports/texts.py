@@ -240,20 +240,6 @@ _HEADS: dict[str, Any] = {
         "are hidden by the causal mask. Linear heads show raw scores, negative ones in orange. "
         "**Where a head looks does not show what it does**: patching and the circuit do."
     ),
-    "reads": (
-        "Each arrow is one head's attention from one position to another. Its **effect** is "
-        "measured by taking it out on its own: its weight is set to zero and the others stay. "
-        "The effect is how far that moves the prediction, or the update, as a share of how far "
-        "episodes lie apart there (1: as far as another episode). The picture shows the {n} "
-        "with the largest effect on either. Reads of the first position, where heads rest, are "
-        "left out. Two reads that stand in for each other can both look idle, and an effect "
-        "does not say what was read."
-    ),
-    "beside": (
-        "For comparison, this is the circuit that was wired by hand for the same task, drawn "
-        "from its table of heads. Nobody claims here that the learned model does the same: "
-        "`interp compare` tests it."
-    ),
     "attended": (
         "Head {head} reads most: {read} at {at} (attention {size:.2f}). Every head in round "
         "{round} of episode {shown}."

@@ -90,7 +90,6 @@ def write_from_python(folder: Path) -> None:
         "mediation": mediation.mediate(
             model, base, source, "latent", "L0H0@p?", split=mediation.Split(n_random=2)
         ),
-        "effects": mediation.effect_map(model, base, source, "latent"),
         "attribution": edge_graph.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
         "steering": steering.steer(
             wired, base, algorithm, steering.Doses(np.eye(4)[0], (1.0,)), round=3, n_random=2

@@ -114,7 +114,6 @@ def _objects() -> Iterator[Any]:
     yield steering.steer(
         model, episodes, algorithm, steering.Doses(known["change"], (1.0,)), round=1, n_random=1
     )
-    yield mediation.effect_map(model, *both, "latent")
     yield mediation.mediate(model, *both, "latent", "L0H0@p?", split=mediation.Split(n_random=1))
     yield from (sites.Site.parse("L0H0@p?"), Place.of("latent"))
     writer = moves.Writer.fit(model, run, algorithm.run(episodes), ["log_weights"])

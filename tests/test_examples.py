@@ -30,7 +30,7 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, registry, cap
         "Probes",
         "Patching",
     ]
-    expected += ["Attention", "What the heads do", "How to reproduce"]
+    expected += ["Attention", "How to reproduce"]
     assert titles(page)[:-1] == expected and "Not computed" not in page
     assert (
         "8 episodes of 12 rounds, uniform regime, seed 0" in page

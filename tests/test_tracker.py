@@ -19,7 +19,6 @@ from interp.core.algorithm import Algorithm, Family, Searched
 from interp.core.task import exchanged
 from interp.interventions.alignment import AlignmentError, align
 from interp.interventions.interchange import interchange
-from interp.interventions.mediation import effect_map
 from interp.interventions.pairs import exits, find_metric
 from interp.interventions.patching import round_map, sweep
 from interp.support.errors import InputError
@@ -245,8 +244,6 @@ def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
         match=r"learned from choices, and 'kalman' predicts a real number \('normal'\)",
     ):
         align(machine, base, source, tracker.kalman(), "mean", "latent@mean")
-    with pytest.raises(InputError, match="not applicable: kalman has no points to map"):
-        effect_map(machine, base, source, "latent@mean")
 
 
 def smoothing(tracker: Any, gain: float) -> Algorithm:

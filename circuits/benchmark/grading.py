@@ -1,8 +1,8 @@
 """Grade methods on subjects: each is built, all methods share its material, and every answer is
 scored.
 
-A method may change the subject, raise, or return no answer. The results of the other methods stay,
-and a sentence replaces the failed method's scores.
+Each method is given a copy of the subject's model, which it may change. A method may raise, or return no answer: the
+results of the other methods stay, and a sentence replaces the failed method's scores.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
@@ -30,8 +31,6 @@ from circuits.benchmark.methods import METHODS, Method, select
 from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
 from interp.core.display import lacks
-from interp.core.machine import Machine
-from interp.model.saved import content_of
 from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
 from interp.support.checks import checked, integer, refuse_endless
@@ -42,7 +41,6 @@ from interp.support.session import Finished
 from interp.support.shares import divide, doing
 from interp.support.workers import bar, each, one_thread
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _N_NAMED = 3  # so many items are named in a sentence
 
 
@@ -52,58 +50,8 @@ class _RefusedError(Exception):
     """
 
 
-class _Snapshot:
-    """A model's weights, hooks, modes and gradients at one time, which can be restored."""
-
-    def __init__(self, model: Machine) -> None:
-        assert isinstance(model, torch.nn.Module)
-        self.model = model
-        self.state = {name: x.detach().clone() for name, x in model.state_dict().items()}
-        self.modes = [(module, module.training) for module in model.modules()]
-        self.hooks: list[tuple[Any, str, dict[Any, Any]]] = []
-        for module in model.modules():
-            self.hooks += [(module, name, dict(getattr(module, name))) for name in _HOOKS]
-        self.learning = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-
-    def restore(self) -> list[str]:
-        """Remove all changes, and return what they were in words."""
-        changes = []
-        now = self.model.state_dict()
-        changed = [name for name in self.state if self._is_changed(name, now)]
-        if changed or now.keys() - self.state.keys():
-            changes.append(f"weights ({', '.join(changed[:_N_NAMED])})")
-            require(
-                list(self.model.modules()) == [module for module, _ in self.modes],
-                "a method put other modules into subject.model, which cannot be undone; give methods a copy to change",
-            )
-            self.model.load_state_dict(self.state)
-        for module, name, hooks in self.hooks:
-            hooks_now = getattr(module, name)
-            if dict(hooks_now) != hooks:
-                hooks_now.clear()
-                hooks_now.update(hooks)
-                changes.append("hooks")
-        for module, training in self.modes:
-            if module.training != training:
-                changes.append("training mode")
-            module.training = training
-        for parameter, learns in self.learning:
-            if parameter.requires_grad != learns:
-                changes.append("requires_grad")
-            parameter.grad = None
-            parameter.requires_grad_(learns)
-        return list(dict.fromkeys(changes))
-
-    def _is_changed(self, name: str, now: Mapping[str, torch.Tensor]) -> bool:
-        if name not in now:
-            return True
-        return content_of(name, now[name].cpu()) != content_of(name, self.state[name].cpu())
-
-
-def _ask(
-    ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine
-) -> tuple[Answer, float]:
-    """Ask a method, and leave the model as it was.
+def _ask(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, float]:
+    """Ask a method.
 
     Args:
         ask: gives the answer and the seconds that it took.
@@ -112,18 +60,12 @@ def _ask(
     Raises:
         _RefusedError: why there are no scores.
     """
-    snapshot = _Snapshot(model)
     try:
         answer, seconds = ask()
     except InputError as error:
         raise _RefusedError(str(error), True) from error
     except Exception as error:
         raise _RefusedError(f"raised {type(error).__name__}: {error}", False) from error
-    finally:
-        changes = snapshot.restore()
-    if changes:
-        text = f"changed subject.model in place ({', '.join(changes)}), which was undone; change a copy"
-        raise _RefusedError(text, False)
     problem = _find_problem(answer, truth)
     if problem:
         raise _RefusedError(problem, False)
@@ -542,8 +484,9 @@ def _score_method(
     Returns:
         Scores by name, and CPU seconds.
     """
-    ask = partial(material.charged, partial(method.answer, subject, material))
-    answer, seconds = _ask(ask, truth, subject.model)
+    own_subject = replace(subject, model=deepcopy(subject.model))
+    ask = partial(material.charged, partial(method.answer, own_subject, material))
+    answer, seconds = _ask(ask, truth)
     try:
         scores = QUESTIONS[method.question].grade(subject, material, answer)
     except Exception as error:

@@ -14,7 +14,7 @@ C_k holds the share k of the edges with the largest scores; CPR (higher is bette
 better) are trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave
 out what works against the metric. Every number depends on its choices (ablation, metric,
 granularity, and that an edge is cut at all positions). Compare it with random circuits of equal
-size. A circuit that :func:`smallest` or :func:`acdc` finds suffices for these choices on these
+size. A circuit that :func:`smallest` finds suffices for these choices on these
 pairs. Different circuits may do as well, and the order of cutting decides between them (ACDC cuts
 from the exits backwards; Conmy et al., 2023).
 """
@@ -434,52 +434,3 @@ def smallest(
 
     sizes = range(len(scorer.graph.edges))
     return best(bisect_left(sizes, True, key=suffices))
-
-
-@checked
-def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
-    """Cut edge after edge, from the exits backwards, keeping a cut when faithfulness moves by at most ``tolerance``."""
-    number("tolerance", tolerance, 0)
-    graph, keep = scorer.graph, scorer.graph.live.copy()
-    edges = [edge for edge in graph.edges if keep[edge]]
-    remaining = sorted(edges, key=lambda edge: (-edge[1], -edge[0]))
-    now = scorer.faithfulness(keep)
-    while remaining:
-        keep, tried, n_cut = _try_cuts(graph, keep, remaining)
-        scorer.run([circuit for _, circuit in tried])
-        following = remaining[n_cut:]
-        for i, circuit in tried:
-            cut = scorer.faithfulness(circuit)
-            if not abs(cut - now) <= tolerance:
-                keep = circuit
-                keep[remaining[i]] = True
-                following = remaining[i + 1 :]
-                break
-            now = cut
-        remaining = following
-    return keep
-
-
-def _try_cuts(
-    graph: EdgeGraph, keep: _Keep, left: Sequence[tuple[int, int]]
-) -> tuple[_Keep, list[tuple[int, _Keep]], int]:
-    """Cut the next edges one after the other, as if every cut were accepted.
-
-    Returns:
-        The circuit after all of these cuts; those that have to be measured, with the index of the
-        edge that each cuts last; and how many edges were cut.
-    """
-    tried: list[tuple[int, _Keep]] = []
-    n_cut = 0
-    for i, (source, destination) in enumerate(left):
-        keep = keep.copy()
-        keep[source, destination] = False
-        n_cut = i + 1
-        reader = graph.destinations[destination].rsplit(".", 1)[0]
-        # A cut whose reader writes to nobody changes nothing.
-        matters = reader not in graph.sources or keep[graph.sources.index(reader)].any()
-        if matters:
-            tried.append((i, keep))
-        if len(tried) == _AT_ONCE:
-            break
-    return keep, tried, n_cut

@@ -6,15 +6,7 @@ exits of a round, "prediction" and "update". A cut edge contributes its *ablated
 
 :func:`attribute` estimates by gradients which edges matter: check those by cutting them
 (:mod:`interp.interventions.ablation`). Hard attention has no gradient; use the softmax-only variant of a handwired
-circuit. :func:`strongest_reads` ranks single reads (layer, head, query, key), cuts the best and measures them: NOT
-evidence of what a read brings, or that the reads together are a circuit. The formulas: docs/method/edges.md.
-
-    >>> import interp
-    >>> from interp.tasks import experts
-    >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 12, 2, seed=0)
-    >>> reads = strongest_reads(model, interp.rollout(model, episodes), 10, k=2)
-    >>> reads[["layer", "head", "source", "target", "exit"]].to_numpy().tolist()
-    [[1, 2, '<z>', 'w?', 'update'], [2, 0, 'p_2', 'p?', 'prediction']]
+circuit. The formulas: docs/method/edges.md.
 """
 
 from __future__ import annotations
@@ -33,17 +25,15 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.core.algorithm import participants_of
 from interp.core.display import lacks
 from interp.core.machine import Machine, runs_from
-from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
+from interp.interventions.experiment import Tabulated, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
-from interp.interventions.sites import Place, Site, frozen, head_address, tile
+from interp.interventions.sites import Site, frozen, head_address, tile
 from interp.model.hooked import FiringCounter, HookFunction, Hooks
-from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
-from interp.stats.intervals import mean_interval
 from interp.support.checks import array_of, checked, integer
 from interp.support.errors import InputError, require, require_known, theirs
 from interp.support.provenance import provenance
@@ -63,8 +53,8 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
         or f"not applicable: {model.name} does not say what its heads read and write"
     )
     raise InputError(
-        f"{missing}, and {what} are of heads; use interp.interventions.mediation.effect_map(model, base, source, "
-        "'latent'), the share of an effect that each of its points passes on, or patching.sweep"
+        f"{missing}, and {what} are of heads; use interp.interventions.patching.sweep, "
+        "which patches each of its points, or mediation.mediate, the share of an effect that a point passes on"
     )
 
 
@@ -492,129 +482,3 @@ def attribute(
         scores=scores,
         edges=mean,
     )
-
-
-@checked
-@torch.inference_mode(False)
-@torch.enable_grad()
-def strongest_reads(
-    model: Machine, run: Rollout, round: int, *, k: int = 12, seed: int = 0
-) -> pd.DataFrame:
-    """Find the reads of one round that change an exit most when cut, ``k // 2`` for each exit.
-
-    A machine without heads has no reads, and is refused.
-
-    Args:
-        model: a model with heads.
-        run: its rollout; effects are over its episodes.
-        round: the round.
-        k: number of reads.
-        seed: seed of the estimates that select candidates.
-
-    Returns:
-        Columns ``layer`` and ``head``, ``source``, ``target`` (position labels), ``weight`` (mean
-        attention), ``exit`` (where its effect is largest), ``effect``, ``low``, ``high`` (95 % over
-        episodes); by layer, then by position. Fewer rows where fewer reads change anything, or one
-        is among the first for both.
-    """
-    integer("k", k, 2)
-    model = with_heads(model, "reads")
-    (round,) = select_rounds(round, run.n_rounds)
-    rows = Rows.of(run, [round])
-    with torch.no_grad():
-        out = model(rows.fed.tokens, rows.latents, rows.fed.values)
-        plain = _exits(run.layout, out.prediction, out.update)
-    # The mean distance of rows from their mean; 1 where all are the same.
-    distances = [(x - x.mean(0)).norm(dim=-1) for x in plain]
-    spread = [float(distance.mean()) or 1.0 for distance in distances]
-    n_candidates = _CANDIDATES * k // 2
-    candidates = _candidates(model, rows, run.layout, spread, n_candidates, seed)
-    layers = [Site("pattern", layer) for layer in range(model.config.n_layers)]
-    unedited = Experiment(model, run, {"": []}, [round], commit="target", watched=layers)
-    (whole,) = batches(unedited)
-    changes = []
-    for layer, head, query, key in candidates:
-        pattern = whole.seen[layers[layer]].clone()
-        pattern[:, :, head, query, key] = 0
-        edit = Edit(Place(layers[layer]), pattern)
-        (cut,) = batches(Experiment(model, run, {"": [edit]}, [round], commit="target"))
-        ends = []
-        for outputs in (cut, whole):
-            prediction, carried = outputs.predictions[0, :, 0, 0], outputs.carried[0, :, 0, 0]
-            ends.append(_exits(run.layout, prediction, carried))
-        of_edit = []
-        for x, y, scale in zip(*ends, spread, strict=True):
-            distance = (x - y).norm(dim=-1)
-            of_edit.append(distance.numpy(force=True) / scale)
-        changes.append(of_edit)
-    effects = np.stack(changes, 1)
-    mean = effects.mean(-1)
-    n_each = k // 2
-    first = np.argsort(-mean, axis=-1, kind="stable")[:, :n_each]
-    best = {int(i) for out, order in enumerate(first) for i in order if mean[out, i] > _NOTHING}
-    labels = run.layout.labels
-    players = participants_of(run.episodes)
-    table = []
-    for i in sorted(best, key=lambda i: candidates[i]):
-        (layer, head, query, key), out = candidates[i], int(mean[:, i].argmax())
-        weights = whole.seen[layers[layer]][:, 0, head, query, key]
-        weight = weights.double().mean()
-        where = (layer, head, labels[key], labels[query])
-        value = mean_interval(effects[out, i], seed=seed, participants=players)
-        table.append((*where, float(weight), EXITS[out], value.estimate, value.low, value.high))
-    columns = ["layer", "head", "source", "target", "weight", "exit", "effect", "low", "high"]
-    return pd.DataFrame(table, columns=columns)
-
-
-def _exits(layout: RoundLayout, prediction: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a round predicts, and what it writes or leaves, each ``[row, value]``.
-
-    Args:
-        layout: of the rounds.
-        prediction, left: outputs of the round.
-    """
-    return layout.distribution(prediction).flatten(1).double(), left.flatten(1).double()
-
-
-def _candidates(
-    model: HookedLatentTransformer,
-    rows: Rows,
-    layout: RoundLayout,
-    spread: Sequence[float],
-    n: int,
-    seed: int,
-) -> list[tuple[int, ...]]:
-    """List the reads (layer, head, query, key) of largest estimated effect on each exit, without
-    those of the first position.
-
-    Args:
-        model: a model with heads.
-        rows: the round of every episode.
-        layout: of the rounds.
-        spread: mean distance of each exit's rows from their mean.
-        n: number of reads for each exit.
-        seed: seed of the random projections.
-    """
-    n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    n_pos, latents = rows.fed.tokens.shape[1], rows.latents
-    shape = (n_layers, len(latents), n_heads, n_pos, n_pos)
-    factors = torch.ones(shape, dtype=latents.dtype, requires_grad=True)
-    hooks = []
-    for i in range(n_layers):
-        name = f"blocks.{i}.attn.hook_pattern"
-        hooks.append((name, lambda pattern, hook, by=factors[i]: pattern * by))
-    draws, reads = torch.Generator().manual_seed(seed), []
-    with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
-        out = model(rows.fed.tokens, rows.latents, rows.fed.values)
-        for x, scale in zip(_exits(layout, out.prediction, out.update), spread, strict=True):
-            score = torch.zeros(n_layers, n_heads, n_pos, n_pos, dtype=torch.float64)
-            for _ in range(_PROJECTIONS):
-                direction = torch.randn(x.shape[-1], generator=draws, dtype=x.dtype)
-                along = (x @ direction).sum()
-                (slope,) = torch.autograd.grad(along, factors, retain_graph=True)
-                score += slope.double().abs().mean(1) / scale
-            score[..., 0] = 0
-            flat = score.flatten()
-            best = torch.argsort(flat, descending=True, stable=True)[:n].tolist()
-            reads += [np.unravel_index(i, score.shape) for i in best if flat[i] > 0]
-    return [tuple(map(int, index)) for index in dict.fromkeys(reads)]

@@ -5,8 +5,7 @@ A *cause*, some place in a base round, is set to its value in the source round. 
 outcome is split by *mediators*, sites between the two: ``blocked`` is the share of the effect that
 is lost while they are frozen, and ``carried`` the share that they bring about by themselves. Shares
 of single mediators need not add up. A share shows how a computation is wired, not what happens in
-use: compare it with that of an untrained model. :func:`effect_map` gives the carried share of the
-residual stream after each layer, at each position. The formulas: docs/method/mediation.md.
+use: compare it with that of an untrained model. The formulas: docs/method/mediation.md.
 
     >>> import interp
     >>> from interp.interventions import mediation
@@ -35,7 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.core.algorithm import Episodes, participants_of
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine
 from interp.interventions.experiment import (
     Edit,
     Experiment,
@@ -47,7 +46,7 @@ from interp.interventions.experiment import (
     run,
 )
 from interp.interventions.pairs import paired_runs
-from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places
+from interp.interventions.sites import COMPONENTS, Places, Site, resolve, resolve_places
 from interp.interventions.sites import sites as every_site
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -368,50 +367,6 @@ class MediationResult(Result):
         return row | {"effect": size, "n_pairs": self.n_pairs, "reason": self.reason}
 
 
-@dataclass(frozen=True, eq=False)
-class EffectMap(Result):
-    """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
-
-    Attributes:
-        points: the site of every row: "resid_post[0]", or every other point of a machine, such as "cell" or "block[2]".
-        positions: the place of every column within a row's site; "" for the whole of a point that has no places.
-    """
-
-    cause: tuple[str, ...]
-    outcome: str
-    points: tuple[str, ...]
-    positions: tuple[str, ...]
-    shares: Float[np.ndarray, "point position"]
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def sentence(self) -> str:
-        """Which activation carries most."""
-        if np.isnan(self.shares).all():
-            return "No effect can pass anywhere."
-        row, column = np.unravel_index(np.nanargmax(self.shares), self.shares.shape)
-        site, share = self.points[row], self.shares[row, column]
-        if self.positions[column]:
-            site = f"{site}@{self.positions[column]}"
-        return f"{site} carries most of the effect of {' + '.join(self.cause)}: {share:.0%}."
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row a layer of a transformer, or a point of any other machine; one column a place."""
-        is_layer = all(point.startswith("resid_post[") for point in self.points)
-        rows: Any = pd.Index(self.points, name="point")
-        if is_layer:
-            rows = pd.RangeIndex(len(self.points), name="layer")
-        columns = [position or "share" for position in self.positions]
-        return pd.DataFrame(self.shares, index=rows, columns=columns)
-
-    def _draw(self, figures: Any) -> Any:
-        """Draw the shares as a heat map."""
-        table = self.to_frame()
-        title = f"effect of {' + '.join(self.cause)} on the {self.outcome}"
-        axes = {"xlabel": "position", "ylabel": str(table.index.name)}
-        return figures.heatmaps({title: table}, label="share carried", limit=1.0, **axes)
-
-
 @checked
 def paths(model: Machine, component: str, position: str | None = None) -> list[Site]:
     """List every site of a component, for each layer and head.
@@ -527,71 +482,6 @@ def mediate(
     )
 
 
-@checked
-def effect_map(
-    model: Machine,
-    base: Episodes | Rollout,
-    source: Episodes | Rollout,
-    sites: Places,
-    *,
-    outcome: str | Outcome = "prediction",
-    round: Rounds = "all",
-) -> EffectMap:
-    """Measure the share of the effect of ``sites`` that the residual stream carries, layer by position.
-
-    Of a machine that is no transformer: the share that each of its points carries, in every cycle, by its places.
-
-    Args:
-        base, source, sites, outcome, round: as in :func:`mediate`.
-    """
-    swap = _Swap(model, base, source, sites, outcome, round)
-    layout = swap.layout
-    components = ["resid_post"]
-    if swap.routes.order is not None:
-        components = [key for key in model.points if key != "latent"]
-    require(
-        bool(components),
-        f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)",
-    )
-    points = every_site(model, layout, components, None)
-    plain, effect, (before, after) = swap.whole(points)
-    total_by_row = (effect**2).sum(1)
-    places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
-    positions = tuple(dict.fromkeys(place for of_point in places for place in of_point))
-    shares = np.full((len(points), len(positions)), np.nan)
-    cells: list[tuple[int, int]] = []
-    edits: dict[str, list[Edit]] = {}
-    for row, point in enumerate(points if total_by_row.any() else ()):
-        for place in places[row]:
-            site = replace(point, position=place or None)
-            if swap.routes.is_between(site):
-                value = site.read(after[point].flatten(0, 1), layout)
-                by_round = value.unflatten(0, (-1, len(swap.rounds)))
-                edits[str(site)] = [Edit(Place(site), by_round)]
-                cells.append((row, positions.index(place)))
-    if cells:
-        known: dict[Site, Tensor] = {}
-        if runs_from(model):
-            # The rounds of an edit are those of the base up to its layer.
-            known = {Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points}
-        moves = swap.run(edits, known=known, counts_all=False)[0] - plain
-        along = (moves * effect).sum(2)
-        totals = total_by_row.masked_fill(along.isnan(), 0).sum(1)
-        sizes = (along.nansum(1) / totals).tolist()
-        for cell, size in zip(cells, sizes, strict=True):
-            shares[cell] = size
-    cause = tuple(map(str, swap.causes))
-    settings = {**swap.settings, "n_pairs": len(effect)}
-    return EffectMap(
-        cause=cause,
-        outcome=swap.outcome.key,
-        points=tuple(map(str, points)),
-        positions=positions,
-        shares=shares,
-        settings=settings,
-    )
-
-
 @dataclass(frozen=True)
 class _Sums:
     """Products of effects, row by row; for every set of frozen sites: lost and brought, by row, and
@@ -651,13 +541,9 @@ class _Swap:
         )
 
     def run(
-        self,
-        edits: dict[str, list[Edit]],
-        watched: Sequence[Site] = (),
-        known: Mapping[Site, Tensor] | None = None,
-        counts_all: bool = True,
+        self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Run edits of the base's rounds; with ``counts_all`` all of them must take place.
+        """Run edits of the base's rounds, all of which must take place.
 
         Returns:
             Outcomes ``[edit, row, value]``, and what is then at the watched sites.
@@ -670,24 +556,16 @@ class _Swap:
             readout=self.outcome,
             commit="target",
             watched=watched,
-            known=known or {},
         )
-        effects = run(experiment)
-        if counts_all:
-            effects.require_taken("mediation")
+        effects = run(experiment).require_taken("mediation")
         return effects.values.flatten(1, 2), effects.seen
-
-    def whole(
-        self, watched: Sequence[Site]
-    ) -> tuple[Tensor, Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Return outcomes ``[row, value]`` without the swap, its effect, and what is at the watched sites."""
-        (plain, swapped), seen = self.run({"nothing": [], "swap": self.swap}, watched)
-        return plain, swapped - plain, seen
 
     def sums(self, sets: Sequence[_Sites]) -> _Sums:
         """Measure the effect of the swap, whole and with every set of sites frozen."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
-        plain, effect, (before, after) = self.whole(every)
+        whole = {"nothing": [], "swap": self.swap}
+        (plain, swapped), (before, after) = self.run(whole, every)
+        effect = swapped - plain
         changed: dict[Site, NDArray[np.bool_]] = {}
         for site in every:
             is_same = torch.isclose(after[site], before[site]).flatten(2).all(2)

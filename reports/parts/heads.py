@@ -1,4 +1,4 @@
-"""What the heads do: where they look in some rounds, and what one round's reads do."""
+"""Where heads look in some rounds, and what the reads of a handwired circuit write in one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import pandas as pd
 from einops import einsum
 
 from circuits.circuit import Circuit
-from circuits.registry import build
-from interp.interventions.edge_graph import strongest_reads
-from interp.model.library import handwired_models
 from interp.model.rollout import rollout
 from interp.results import figures
 from interp.results.style import WIDTH
@@ -28,9 +25,8 @@ from reports.attention import (
     spread,
     worded,
 )
-from reports.blocks import Figure, Prose, Table, joined
-from reports.page import Section
-from reports.part import Context, Part, needing
+from reports.blocks import Figure, Prose, Table
+from reports.part import Context, Part, needing, wired
 from reports.texts import TEXTS
 
 _SAYS = TEXTS["heads"]
@@ -130,8 +126,6 @@ def _rank_heads(view: AttentionView) -> list[_Read]:
     return sorted(reads, key=lambda read: -read.weight)
 
 
-_WIRED, _LEARNED = "The circuit", "What the heads do"
-_SHOWN = 12  # reads of a learned model that are drawn
 _THRESHOLD = 0.05  # the smallest write of a wired head that is drawn, as a share of its largest
 _WIDEST = (
     7  # inches: a wider picture has so many positions that arrows between them cannot be told apart
@@ -140,8 +134,6 @@ _WIDEST = (
 
 def _draw_hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
     """Draw a handwired circuit in one round, or as it is wired where it has many positions."""
-    if not context.model.is_handwired:
-        return []
     caption = (
         f"Round {context.looked_at}: an arrow is a head, from what it reads to where it writes."
     )
@@ -154,7 +146,7 @@ def _draw_hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
 
 
 def _draw_flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
-    """Draw the reads of a handwired circuit, a colour a head; of a learned model, a colour for what each matters to.
+    """Draw the reads of a round, a colour a head.
 
     Args:
         reads: a row a read.
@@ -162,32 +154,12 @@ def _draw_flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
         width: of the picture, in inches.
     """
     heads = heads_of(context.model)
-    labels = context.run.layout.labels
-    if context.model.is_handwired:
-        legend = {}
-        for of_layer in heads:
-            for address, text in of_layer.items():
-                legend[address] = f"{address}  {text}".strip()
-        drawn = reads.rename(columns={"head": "of"})
-        return arrows.flow(drawn, labels, len(heads), legend, width=width)
-    effects = reads["effect"].map("{:.2f}".format)
-    weights = reads["effect"] / reads["effect"].max()
-    drawn = reads.assign(of=reads["exit"], label=reads["head"] + " " + effects, weight=weights)
-    legend = {name: f"matters most to the {name}" for name in ("prediction", "update")}
-    return arrows.flow(drawn, labels, len(heads), legend, width=width)
-
-
-def _find_reads(context: Context) -> pd.DataFrame:
-    """Find the reads of one round: of a handwired circuit all with an effect, of other models the
-    strongest.
-    """
-    if context.model.is_handwired:
-        return _find_writes(context)
-    run = rollout(context.model, context.pairs[0])
-    reads = strongest_reads(context.model, run, context.looked_at, k=_SHOWN, seed=context.seed)
-    addresses = [list(of_layer) for of_layer in heads_of(context.model)]
-    places = zip(reads["layer"], reads["head"], strict=True)
-    return reads.assign(head=[addresses[layer][head] for layer, head in places])
+    legend = {}
+    for of_layer in heads:
+        for address, text in of_layer.items():
+            legend[address] = f"{address}  {text}".strip()
+    drawn = reads.rename(columns={"head": "of"})
+    return arrows.flow(drawn, context.run.layout.labels, len(heads), legend, width=width)
 
 
 def _find_writes(context: Context) -> pd.DataFrame:
@@ -211,48 +183,16 @@ def _find_writes(context: Context) -> pd.DataFrame:
     return arrows.find_writes(patterns, writes, labels, addresses, threshold=_THRESHOLD)
 
 
-def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
+def _draw_reads(reads: pd.DataFrame, context: Context) -> list[object]:
     """Draw the reads of a round, and the circuit that was wired by hand."""
     t = context.looked_at
     drawn = _draw_flow(reads, context, WIDTH)
-    if context.model.is_handwired:
-        n_heads = reads["head"].nunique()
-        caption = _SAYS["wired"].format(
-            heads=n_heads, t=t, shown=context.shown, n=len(reads), least=_THRESHOLD
-        )
-        title = f"Which position reads which, by which head, in round {t}"
-        return Section(_WIRED, [Figure(drawn, title, caption), *_show_wiring(context.circuit)])
-    strongest = "No read matters."
-    if len(reads):
-        strongest = _SAYS["most"].format(**reads.iloc[reads["effect"].argmax()])
-    n_episodes = len(context.pairs[0])
-    caption = (
-        f"{strongest} Round {t}, means over {n_episodes} episodes. On an arrow: head and effect."
+    n_heads = reads["head"].nunique()
+    caption = _SAYS["wired"].format(
+        heads=n_heads, t=t, shown=context.shown, n=len(reads), least=_THRESHOLD
     )
-    table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
-    table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
-    numbers = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
-    blocks = [
-        Prose(_SAYS["reads"].format(n=len(reads))),
-        Figure(drawn, f"The reads whose cut changes most in round {t}", caption),
-        Table(table, numbers),
-        *_show_handwired(context),
-    ]
-    return Section(_LEARNED, blocks)
-
-
-def _show_handwired(context: Context) -> list[object]:
-    """Show the circuit that was wired by hand for the task, if there is one."""
-    names = handwired_models(context.task.key)
-    if not names:
-        return []
-    circuit = build(names[0], **context.sizes)
-    caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
-    return [
-        Prose(_SAYS["beside"]),
-        _draw_wiring(circuit, "The circuit that was wired by hand", caption),
-        Table(_list_heads(circuit), f"Its heads. {_FORMULAS}", collapsed=True),
-    ]
+    title = f"Which position reads which, by which head, in round {t}"
+    return [Figure(drawn, title, caption), *_show_wiring(context.circuit)]
 
 
 def _show_wiring(circuit: Circuit) -> list[object]:
@@ -330,6 +270,12 @@ _NO_SITES = "The circuit {name} lists no sites, so it does not say where its var
 
 
 CIRCUIT = Part(
-    "circuit", _WIRED, _find_reads, _draw_reads, hero=_draw_hero, lacking=needing("pattern")
+    "circuit",
+    "The circuit",
+    _find_writes,
+    _draw_reads,
+    hero=_draw_hero,
+    applies=wired,
+    lacking=needing("pattern"),
 )
 """Which position read which, by which head, in the round looked at."""

@@ -225,8 +225,6 @@ def _scored(value):
 
 
 HOSTILE = {
-    "changes weights": (_zeroed, "changed subject.model in place (weights"),
-    "leaves a hook": (_hooked, "changed subject.model in place (hooks, training mode)"),
     "raises": (lambda subject, material: 1 / 0, "raised ZeroDivisionError"),
     "raises KeyError": (lambda subject, material: {}["x"], "raised KeyError"),
     "gives None": (lambda subject, material: None, "gave NoneType, and must give an Answer"),
@@ -257,6 +255,8 @@ HOSTILE = {
 def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
     """Zeroed weights took the next method's AUROC from .92 to .14, and one that raised lost all of its part."""
     mine = [Method(key, key, "edges", answer) for key, (answer, _) in HOSTILE.items()]
+    mine.append(Method("changes weights", "it zeroes its copy", "edges", _zeroed))
+    mine.append(Method("leaves a hook", "in its copy", "edges", _hooked))
     honest = METHODS["edges", "zero:joined"]
     subject = {"one": partial(build, "wma-handwired", "R", "plain")}
     alone = benchmark.run(subject, [honest], effort=SMALL)
@@ -272,6 +272,8 @@ def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
 
     np.testing.assert_equal(values(found, honest.key), values(alone, honest.key))
     assert values(found, "oracle") and values(found, "random")
+    assert values(found, "changes weights")["auroc"] == 0.5
+    assert values(found, "leaves a hook")["auroc"] == 0.5
     # What failed is asked again once it is mended; what was done is not.
     mended = [Method("raises", "raises", "edges", _scored(0.5)), honest]
     again = benchmark.run(subject, mended, effort=SMALL, out=tmp_path)

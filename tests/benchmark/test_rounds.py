@@ -1,4 +1,4 @@
-"""What alignment search and mediation find."""
+"""What alignment search finds."""
 
 from dataclasses import replace
 
@@ -7,8 +7,6 @@ import pytest
 from circuits.benchmark import Material, Workload, build
 from circuits.benchmark.methods import METHODS
 from circuits.benchmark.questions import QUESTIONS
-
-SMALL = Workload(episodes=4, rounds=8, round=5, early=1, fits=12)
 
 
 def test_alignment_finds_what_predictions_identify_and_gives_no_score_behind_them():
@@ -24,9 +22,3 @@ def test_alignment_finds_what_predictions_identify_and_gives_no_score_behind_the
     )
     found = QUESTIONS["subspace"].grade(one.subject, one, answer)["cosine2"]
     assert found == pytest.approx(1 / len(places) * 2 / 3, abs=0.02)
-
-
-def test_mediation_finds_the_nodes_that_write_content():
-    material = Material(build("wma-handwired", "R", "distractors"), SMALL)
-    answer = METHODS["nodes", "mediation"].answer(material.subject, material)
-    assert QUESTIONS["nodes"].grade(material.subject, material, answer)["auroc"] == 1

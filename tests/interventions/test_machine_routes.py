@@ -16,9 +16,9 @@ from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.alignment import AlignmentError, Search, align
 from interp.interventions.alignment.subspace import RoundsWithSite
-from interp.interventions.edge_graph import EdgeGraph, attribute, strongest_reads
+from interp.interventions.edge_graph import EdgeGraph, attribute
 from interp.interventions.experiment import Outcome
-from interp.interventions.mediation import Split, effect_map, mediate, paths
+from interp.interventions.mediation import Split, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.support.errors import InputError
 from interp.tasks import experts, mdp
@@ -110,17 +110,12 @@ def doubling():
 
 def test_shares_on_a_napkin(doubling, pair):
     """The loop carries 4 of 5 parts of the effect, at whatever cycle it is asked; the copy beside it, 1."""
-    effects = effect_map(doubling, *pair, "latent", outcome="latents", round=[3])
-    frame = effects.to_frame()
-    assert effects.positions == ("",) and [str(site) for site in paths(doubling, "b")] == [
-        "b[0]",
-        "b[1]",
-    ]
-    assert (
-        frame.index.tolist() == ["b[0]", "b[1]", "aside", "a[0]", "a[1]"]
-        and frame.index.name == "point"
-    )
-    assert frame["share"].tolist() == pytest.approx([0.8, 0.8, 0.2, 0.8, 0.8], abs=1e-12)
+    assert [str(site) for site in paths(doubling, "b")] == ["b[0]", "b[1]"]
+    points = {"b[0]": 0.8, "b[1]": 0.8, "aside": 0.2, "a[0]": 0.8, "a[1]": 0.8}
+    options = {"outcome": "latents", "round": [3]}
+    alone = mediate(doubling, *pair, "latent", list(points), **options)
+    carried = [alone.carried(name).estimate for name in points]
+    assert carried == pytest.approx(list(points.values()), abs=1e-12)
     result = mediate(
         doubling,
         *pair,
@@ -172,9 +167,6 @@ def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_tab
         match=r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$",
     ):
         mediate(doubling, *pair, "a[1]", "b[0]", **options)
-    assert np.isnan(
-        effect_map(doubling, *pair, "a[1]", outcome="latents").shares[[0, 3, 4], 0]
-    ).all()
 
 
 class Tokens(nn.Module):
@@ -199,9 +191,11 @@ def test_points_with_positions_have_a_share_at_each(pair):
         Tokens(), Tokens.round, points, sizes={"n_experts": 3}, channels=channels
     ).double()
     episodes = [experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)]
-    effects = effect_map(machine, *episodes, "latent", outcome="latents", round=[3])
-    assert effects.points == ("mixed",) and effects.positions == machine.layout.labels
-    assert effects.shares[0].tolist() == pytest.approx([i / 55 for i in range(11)], abs=1e-12)
+    places = [f"mixed@{label}" for label in machine.layout.labels]
+    options = {"outcome": "latents", "round": [3]}
+    every = mediate(machine, *episodes, "latent", places, **options)
+    carried = [every.carried(name).estimate for name in places]
+    assert carried == pytest.approx([i / 55 for i in range(11)], abs=1e-12)
     result = mediate(
         machine, *episodes, "latent", ["mixed@w?", "mixed@<w>"], outcome="latents", round=[3]
     )
@@ -244,26 +238,16 @@ def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
     assert share(whole) == pytest.approx((1, 1)) == share(named)
 
 
-def test_a_transformers_map_names_its_layers(wma):
-    _, model = wma
-    effects = effect_map(model, *(experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)), "latent")
-    assert (
-        effects.points[:2] == ("resid_post[0]", "resid_post[1]")
-        and effects.to_frame().index.name == "layer"
-    )
-
-
-@pytest.mark.parametrize("what", [strongest_reads, EdgeGraph, attribute, CircuitScorer])
+@pytest.mark.parametrize("what", [EdgeGraph, attribute, CircuitScorer])
 def test_what_needs_heads_says_so(pair, what):
     """A direct call is an error that says what is missing and what to use; tables get the sentence from ``lacks``."""
     machine = gru()
     assert lacks(machine, "pattern") == "not applicable: gru has no attention heads"
     with pytest.raises(
-        InputError, match=r"^not applicable: gru has no attention heads, .* use interp.*effect_map"
+        InputError,
+        match=r"^not applicable: gru has no attention heads, .* use interp.*patching.sweep",
     ):
-        if what is strongest_reads:
-            what(machine, interp.rollout(machine, pair[0]), 3)
-        elif what is EdgeGraph:
+        if what is EdgeGraph:
             what(machine)
         else:
             what(prepare(machine, *corruption(machine).build(pair[0], 3), 3))

@@ -64,12 +64,12 @@ def boxes(figure: Figure) -> list:
 def test_no_label_covers_another() -> None:
     """Every arrow is named, and no two names overlap: twelve reads that share a target, and a crowd of heads."""
     labels, names = [f"e_{i}" for i in range(14)], [f"1.{i}" for i in range(6)]
-    reads = [(i % 2, f"1.{i}", labels[i // 2], "e_13", "update", 1.0) for i in range(24)]
-    frame = pd.DataFrame(reads, columns=["layer", "label", "source", "target", "of", "weight"])
+    reads = [(i % 2, f"1.{i}", labels[i // 2], "e_13", 1.0) for i in range(24)]
+    frame = pd.DataFrame(reads, columns=["layer", "of", "source", "target", "weight"])
     pattern = np.tril(np.ones((6, 14, 14))) * (np.arange(14) > 11)[:, None]
     crowd = find_writes([pattern], [pattern], labels, [names]).rename(columns={"head": "of"})
     crowds = (
-        flow(frame, labels, 2, {"update": "matters to the update"}),
+        flow(frame, labels, 2, dict.fromkeys(frame["of"], "")),
         flow(crowd, labels, 1, dict.fromkeys(names, "")),
     )
     for figure, named in zip(crowds, (24, 6), strict=True):

@@ -250,7 +250,6 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
     assert titles(html)[:-1] == [
         "What was found",
         "Attention",
-        "What the heads do",
         "How to reproduce",
     ]
     assert "interp report" not in section(html, "How to reproduce")

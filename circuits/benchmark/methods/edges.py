@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
-from circuits.benchmark.material import EXITS, Case, Exit, Material
+from circuits.benchmark.material import Case, Material
 from circuits.benchmark.methods import FAINT, METHODS, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
-from interp.interventions.ablation import acdc
 from interp.interventions.edge_graph import attribute, split_head
-from interp.interventions.mediation import Split, mediate
 from interp.interventions.patching import of_pair
 from interp.interventions.sites import Site
 from interp.model.transformer import HookedLatentTransformer
@@ -29,13 +27,11 @@ _ABLATIONS = {
     "resample": "resample cutting (path patching)",
 }
 _ESTIMATES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
-_TOLERANCE = 0.01  # of ACDC: how much of the metric a cut may cost, as a share
 
 
 def _cut(
     ablations: tuple[str, ...],
     reading: str,
-    absolute: bool,
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
@@ -44,14 +40,13 @@ def _cut(
     Args:
         ablations: what cut edges carry.
         reading: which cases are read.
-        absolute: average the sizes of drops over episodes, in place of the drops.
     """
 
     def effects(case: Case) -> np.ndarray:
         sizes = []
         for ablation in ablations:
             drop = material.drops(case, ablation)
-            sizes.append(np.abs(drop).mean(1) if absolute else np.abs(drop.mean(1)))
+            sizes.append(np.abs(drop.mean(1)))
         return np.max(sizes, 0)
 
     return strongest(material, reading, material.edge_names, effects)
@@ -82,49 +77,11 @@ def _attributed(steps: int, reading: str, subject: KnownMachine, material: Mater
     return strongest(material, reading, material.edge_names, effects)
 
 
-def _discover(
-    ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, material: Material
-) -> Answer:
-    """Find the edges of ACDC's circuits, read at some exits.
-
-    Args:
-        ablation: what cut edges carry.
-        exits: the circuits of these exits are united.
-        subject: the machine.
-        material: its runs.
-    """
-    edges: set[tuple[str, str]] = set()
-    for exit in exits:
-        case = material.case(exit)
-        if case is not None:
-            key = ("acdc", case.corruption, case.exit, ablation)
-            edges |= material.once(key, partial(_find_circuit, material, case, ablation))
-    scores = {edge: float(edge in edges) for edge in material.items("edges")}
-    return Answer(scores, frozenset(edges))
-
-
-def _find_circuit(material: Material, case: Case, ablation: str) -> frozenset[tuple[str, str]]:
-    """Return the names of the edges of ACDC's circuit.
-
-    Args:
-        material: gives the scorer.
-        case: a corruption with its metric.
-        ablation: what cut edges carry.
-    """
-    scorer = material.scorer(case, ablation)
-    gain = float((scorer.full - scorer.empty).mean())
-    if abs(gain) < 1e-9:
-        return frozenset()  # The empty circuit does as well: there is nothing to be faithful to.
-    keep, graph = acdc(scorer, _TOLERANCE), scorer.graph
-    edges = [(s, d) for s, d in graph.edges if keep[s, d]]
-    return frozenset((graph.sources[s], graph.destinations[d]) for s, d in edges)
-
-
-def _cutting(ablations: tuple[str, ...], reading: str, absolute: bool = False) -> Method:
-    key = f"{'+'.join(ablations)}:{'absolute' if absolute else reading}"
+def _cutting(ablations: tuple[str, ...], reading: str) -> Method:
+    key = f"{'+'.join(ablations)}:{reading}"
     name = " and ".join(_ABLATIONS[ablation] for ablation in ablations)
-    reads = f"{READINGS[reading]}{', sizes per episode' if absolute else ''}"
-    return Method(key, f"{name}, {reads}", "edges", partial(_cut, ablations, reading, absolute))
+    answer = partial(_cut, ablations, reading)
+    return Method(key, f"{name}, {READINGS[reading]}", "edges", answer)
 
 
 def _attention(subject: KnownMachine, material: Material) -> Answer:
@@ -187,17 +144,6 @@ def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
     return model.get_parameter(f"blocks.{layer}.attn.W_{port.upper()}")[head]
 
 
-for _ablation in ("resample", "zero"):
-    for _key, _exits, _exits_read in (
-        ("single", EXITS[:1], "the prediction"),
-        ("joined", EXITS, "both exits, united"),
-    ):
-        _answer = partial(_discover, _ablation, _exits)
-        register(
-            Method(
-                f"acdc-{_ablation}:{_key}", f"ACDC, {_ablation}, {_exits_read}", "edges", _answer
-            )
-        )
 for _key, (_name, _steps) in _ESTIMATES.items():
     # Not of the raw latents: their distance from the clean ones has no gradient at the clean ones.
     for _reading in ("single", "prediction", "state", "joined", "rounds", "another"):
@@ -205,7 +151,7 @@ for _key, (_name, _steps) in _ESTIMATES.items():
         register(Method(f"{_key}:{_reading}", f"{_name}, {READINGS[_reading]}", "edges", _answer))
 for _reading in ("single", "prediction", "state", "joined", "another", "everything"):
     register(*(_cutting((ablation,), _reading) for ablation in _ABLATIONS))
-register(_cutting(("zero",), "rounds"), _cutting(("zero", "resample"), "joined", True))
+register(_cutting(("zero",), "rounds"))
 for _joined in ("joined", "another", "everything"):
     register(_cutting(("zero", "resample"), _joined), _cutting(("zero", "mean"), _joined))
 register(
@@ -213,7 +159,6 @@ register(
     Method("composition", "composition of weights", "edges", _composition),
 )
 
-_CAUSE = "embed"
 _BY_EDGES = (
     *(
         "zero:single",
@@ -259,23 +204,6 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
     return strongest(material, reading, list(sites), effects)
 
 
-def _mediated(subject: KnownMachine, material: Material) -> Answer:
-    """Score nodes by the larger share of both exits; raw latents where the state has no exact readout."""
-    through = {node: site for node, site in _sites(material).items() if site.component != _CAUSE}
-    best = {node: 0.0 if node in through else 1.0 for node in material.items("nodes")}
-    models = subject.model, material.run(2), material.run(3)
-    split = Split(n_random=0, seed=material.seed)
-    rounds, sites = material.effort.round, list(through.values())
-    for outcome in ("prediction", "state" if subject.model.is_handwired else "latents"):
-        mediation = mediate(*models, _CAUSE, sites, outcome=outcome, round=rounds, split=split)
-        effects = np.stack([mediation.lost, mediation.brought]).sum(-1)
-        shares = np.abs(effects).max(0) / mediation.total.sum()
-        *by_site, _ = shares.tolist()  # the last one is all of them jointly
-        for node, share in zip(through, by_site, strict=True):
-            best[node] = max(best[node], share if share >= FAINT else 0.0)
-    return Answer(best)
-
-
 def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
     """Score nodes by their strongest outgoing edge, by a method of edges.
 
@@ -291,7 +219,6 @@ def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
     return Answer({node: best.get(node, 0.0) for node in material.items("nodes")})
 
 
-register(Method("mediation", "mediation, both exits", "nodes", _mediated))
 for _direction in ("noising", "denoising"):
     for _reading in ("single", "prediction", "state", "joined", "another"):
         _name = f"activation patching, {_direction}, {READINGS[_reading]}"
