@@ -12,6 +12,8 @@ from interp import training as training
 from interp.core.machine import Channel as Channel
 from interp.interventions.hand_over import hand_over as hand_over
 from interp.interventions.hand_over import state_difference as state_difference
+from interp.interventions.steering import Doses as Doses
+from interp.interventions.steering import steer as steer
 from interp.model.adapted import adapt as adapt
 from interp.model.checks import MACHINE_CHECKS as MACHINE_CHECKS
 from interp.model.checks import check_machine as check_machine

@@ -481,6 +481,7 @@ _EXPLORE: dict[str, Any] = {
         "patch": "take it from another episode",
         "zero": "set to zero",
         "mean": "set to the mean over episodes",
+        "memory": "take over a memory",
     },
 }
 TEXTS: dict[str, Any] = {

@@ -39,7 +39,7 @@ from interp.interventions.pairs import (
 )
 from interp.interventions.patching import PatchingResult, of_pair, round_map, sweep
 from interp.interventions.sites import sites
-from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
+from interp.interventions.steering import Doses, steer
 from interp.model.rollout import rollout
 from interp.stats.decoder import RIDGE, Decoder
 from interp.support.checks import checked, checked_fields, integer
@@ -323,14 +323,11 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     algorithm = task.explains(model)
     memory = algorithm.run(base.episodes)[algorithm.memory]
     change = how.change(memory.shape[2:])
-    direction = None
-    if not has_state_direction(model):
-        direction = fitted_direction(model, base, algorithm, change)
     result = steer(
         model,
         base,
         algorithm,
-        Doses(change, how.doses, direction),
+        Doses(change, how.doses),
         round=round,
         of=how.outcome(base.episodes, round),
         seed=seed,

@@ -17,7 +17,7 @@ which is no evidence that it is absent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,28 @@ _READ = 0.5
 """Share of its variance, on held-out episodes, from which on a variable is said to be read."""
 
 _Distributions = Float[np.ndarray, "episode round outcome"]
+_Carried = Float[Tensor, "episode row width"]
 _State = dict[str, NDArray[np.float64]]
 """The variables of one round, each ``[episode, 1, ...]``."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Memory:
+    """What a machine carries into one round, decoded into the variables of an algorithm.
+
+    Attributes:
+        round: the round that reads it.
+        state: the decoded variables, ``[episode, 1, ...]``.
+        not_read: variables that the algorithm carries and the machine's state does not show.
+        known: other episodes, on which the maps are fitted.
+        known_state: the algorithm's variables on these, as in ``state``.
+    """
+
+    round: int
+    state: _State
+    not_read: tuple[str, ...]
+    known: Episodes
+    known_state: Values
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,37 +125,80 @@ def hand_over(
             algorithm that receives does not carry what is read, if rounds are missing, or if the
             receiver cannot play the episodes.
     """
-    round = _find_round(round, run.n_rounds)
-    integer("n_known", n_known, 8)
     algorithm = via
     if algorithm is None:
         task = catalog.get(run.layout.task)
         algorithm = to if isinstance(to, Algorithm) else task.explains(run.model)
-    base = run_of(run.model, run, "a hand-over")
-    known = _sample_known(run, round, n_known)
-    values = algorithm.run(known)
-    reader, not_read = _fit_reader(run.model, known, algorithm, values, round)
-    state = reader.read(base.latents[:, [round]])
-    shifted = {key: np.roll(numbers, 1, axis=0) for key, numbers in state.items()}
+    memory = read_memory(run, round, algorithm, n_known=n_known)
+    shifted = {key: np.roll(numbers, 1, axis=0) for key, numbers in memory.state.items()}
+    anothers = replace(memory, state=shifted)
     if isinstance(to, Algorithm):
-        predictions = _play_algorithm(to, base.episodes, round, [state, shifted])
+        states = [memory.state, shifted]
+        predictions = _play_algorithm(to, run.episodes, memory.round, states)
     else:
-        known_state = {key: values[key][:, [round]] for key in reader.shapes}
-        predictions = _play_machine(to, base.episodes, round, known, known_state, [state, shifted])
+        predictions = _play_machine(to, run.episodes, [memory, anothers])
     handed_over, another_episode, saw_everything, starts_anew = predictions
     return _summarize(
         run,
-        round,
+        memory.round,
         to,
         algorithm,
         n_known,
-        read=tuple(reader.shapes),
-        not_read=not_read,
+        read=tuple(memory.state),
+        not_read=memory.not_read,
         handed_over=handed_over,
         another_episode=another_episode,
         saw_everything=saw_everything,
         starts_anew=starts_anew,
     )
+
+
+@checked
+def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256) -> Memory:
+    """Decode what a machine carries into one round.
+
+    Args:
+        run: a rollout of the machine.
+        round: the round that reads the memory, at least 1.
+        via: variables of this algorithm are decoded.
+        n_known: episodes that the decoder is fitted on.
+    """
+    round = _find_round(round, run.n_rounds)
+    integer("n_known", n_known, 8)
+    base = run_of(run.model, run, "a hand-over")
+    known = _sample_known(run, round, n_known)
+    values = via.run(known)
+    reader, not_read = _fit_reader(run.model, known, via, values, round)
+    return Memory(
+        round=round,
+        state=reader.read(base.latents[:, [round]]),
+        not_read=not_read,
+        known=known,
+        known_state={key: values[key][:, [round]] for key in reader.shapes},
+    )
+
+
+@checked
+def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
+    """Return what a machine carries when its memory is written by the affine map from the variables
+    to what it usually carries into this round.
+
+    Args:
+        memory: of as many episodes as the run.
+        receiver: the machine.
+        run: its rollout, whose counters and padding stay.
+    """
+    usual = rollout(receiver, memory.known).latents[:, memory.round]
+    writer = Affine.fit(_flatten(memory.known_state), usual.flatten(1).double().cpu())
+    written = writer(_flatten(memory.state)).reshape(-1, *usual.shape[1:])
+    return keep_padding(written, run, memory.round)
+
+
+def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
+    """Return ``written`` with the counters and the padding that a run carries into a round."""
+    whole = run.latents[:, round]
+    mask = carried_mask(run.model)[: whole.shape[1]].to(whole.device)
+    return torch.where(mask, written.to(whole), whole)
 
 
 @checked
@@ -171,7 +234,6 @@ def state_difference(
         ['episode', 'variable', 'element', 'first', 'second', 'difference']
     """
     round = _find_round(round, min(first.n_rounds, second.n_rounds))
-    integer("n_known", n_known, 8)
     require(
         first.n_episodes == second.n_episodes,
         f"the runs have {first.n_episodes} and {second.n_episodes} episodes; give two runs of as many episodes",
@@ -179,10 +241,7 @@ def state_difference(
     algorithm = via or catalog.get(first.layout.task).explains(first.model)
     states = []
     for run in (first, second):
-        base = run_of(run.model, run, "a difference of states")
-        known = _sample_known(run, round, n_known)
-        reader, _ = _fit_reader(run.model, known, algorithm, algorithm.run(known), round)
-        states.append(reader.read(base.latents[:, [round]]))
+        states.append(read_memory(run, round, algorithm, n_known=n_known).state)
     shared = [key for key in states[0] if key in states[1]]
     names = f"{first.model.name!r} and {second.model.name!r}"
     require(
@@ -274,43 +333,25 @@ def _fit_reader(
 
 
 def _play_machine(
-    receiver: Machine,
-    episodes: Episodes,
-    round: int,
-    known: Episodes,
-    known_state: Values,
-    states: list[_State],
+    receiver: Machine, episodes: Episodes, memories: list[Memory]
 ) -> list[_Distributions]:
-    """Return a machine's predictions with each of the states, after the whole episode, and from its
-    initial memory.
-
-    A state is written by the affine map from these variables to what the receiver usually carries
-    into this round.
+    """Return a machine's predictions with each of the memories, after the whole episode, and from
+    its initial memory.
 
     Args:
         receiver: the machine.
         episodes: what is played.
-        round: the first round that is played from a state.
-        known: episodes that the map is fitted on.
-        known_state: the variables on these episodes.
-        states: to write.
+        memories: to write, all of one round.
     """
     run = rollout(receiver, episodes)
-    usual = rollout(receiver, known).latents[:, round]
-    writer = Affine.fit(_flatten(known_state), usual.flatten(1).double().cpu())
-    n_rows, width = usual.shape[1:]
-    mask = carried_mask(receiver)[:n_rows].to(usual.device)
-    whole = run.latents[:, round]
-    memories = []
-    for state in states:
-        written = writer(_flatten(state)).reshape(-1, n_rows, width)
-        memories.append(torch.where(mask, written.to(usual), whole))
-    memories.append(whole)
-    memories.append(torch.where(mask, run.latents[:, 0], whole))
+    round = memories[0].round
+    starts = [write_memory(memory, receiver, run) for memory in memories]
+    starts.append(run.latents[:, round])
+    starts.append(keep_padding(run.latents[:, 0], run, round))
     n_later = run.n_rounds - round
     predictions = []
-    for memory in memories:
-        outputs = run_on(receiver, run, [round], n_later, memory.unsqueeze(1))
+    for start in starts:
+        outputs = run_on(receiver, run, [round], n_later, start.unsqueeze(1))
         prediction = outputs.predictions[0][:, 0]
         distributions = run.layout.distribution(prediction.double())
         predictions.append(distributions.numpy(force=True))

@@ -2,10 +2,18 @@
 do from there.
 
 In a handwired transformer a state change has one exact latent change (the smallest that the readout
-sees); in any other machine it is a direction that the user passes, a probe's or a decoder's
-(:func:`fitted_direction`). Random directions of equal norm are the control. A dose that moves the
+sees). In any other machine it is fitted (:func:`fitted_direction`), or the user passes one, such as
+a probe's. Random directions of equal norm are the control. A dose that moves the
 prediction as the algorithm would is evidence that the model *uses* the direction around these
 inputs; large doses leave the data's range, and agreement there is more than is needed.
+
+    >>> import interp
+    >>> model = interp.load("wma-handwired", n_experts=3).double()
+    >>> episodes = interp.tasks.experts.sample(n_episodes=8, n_rounds=6, n_experts=3, seed=0)
+    >>> algorithm = interp.tasks.of(model).explains(model)
+    >>> steered = steer(model, episodes, algorithm, Doses("log_weights[e_1]"), round=5)
+    >>> bool(steered.table.max_error.max() < 1e-9)
+    True
 """
 
 from __future__ import annotations
@@ -31,7 +39,7 @@ from interp.model.run import Rollout, select_rounds
 from interp.stats.decoder import RIDGE
 from interp.stats.intervals import bootstrap_mean, ratio_interval
 from interp.support.checks import array_of, checked, checked_fields, refuse_beyond_machine, shown
-from interp.support.errors import require
+from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 
 
@@ -233,19 +241,22 @@ class Doses:
     """Doses of a state change.
 
     Attributes:
-        change: the state change of dose 1, in the units and the shape of the algorithm's memory.
+        change: the state change of dose 1, in the units and the shape of the algorithm's memory, or
+            the name of one number of it, such as "log_weights[e_1]", which rises by 1.
         sizes: the doses, as multiples of it.
-        direction: the change of dose 1 in what is carried, ``[row, width]`` (a probe's, or that of
-            :func:`fitted_direction`); a handwired transformer's exact one when None.
+        direction: the change of dose 1 in what is carried, ``[row, width]``, such as a probe's.
+            When None, a handwired transformer's exact one; for other machines, the
+            :func:`fitted_direction` on the episodes that are steered.
     """
 
-    change: ArrayLike
+    change: ArrayLike | str
     sizes: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
     direction: Tensor | None = None
 
     def __post_init__(self) -> None:
         require(len(self.sizes) > 0, "give at least one dose")
-        array_of("change", self.change, finite=True)
+        if not isinstance(self.change, str):
+            array_of("change", self.change, finite=True)
         if self.direction is not None:
             array_of("direction", self.direction, finite=True)
 
@@ -276,7 +287,7 @@ def steer(
         n_random: control directions, with the norm of the direction and on the same latents.
         seed: seed of the control directions.
     """
-    memory, change = _find_memory(algorithm), doses.change
+    memory = _find_memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     n_carried = model.initial(1).shape[1:].numel()
     refuse_beyond_machine(
@@ -287,13 +298,20 @@ def steer(
     outcomes = _find_outcomes(base, of)
     values = algorithm.run(base.episodes)
     shape = values[memory].shape[2:]
+    change = doses.change
+    if isinstance(change, str):
+        change = _find_number(change, algorithm, values[memory])
     change_shape = np.shape(change)
     require(
         change_shape == shape,
         f"change must have the shape of what {algorithm.name} keeps, {shape}, got {change_shape}",
     )
-    exact = doses.direction is None
-    direction = doses.direction if doses.direction is not None else state_direction(model, change)
+    exact = doses.direction is None and has_state_direction(model)
+    direction = doses.direction
+    if exact:
+        direction = state_direction(model, change)
+    elif direction is None:
+        direction = fitted_direction(model, base, algorithm, change)
     direction = direction.to(base.latents)
     wanted_shape, direction_shape = tuple(base.latents.shape[2:]), tuple(direction.shape)
     require(
@@ -350,6 +368,22 @@ def steer(
         algorithm=of_algorithm,
         random=of_random,
     )
+
+
+def _find_number(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a change of an algorithm's memory that is 1 at the number of this name, 0 elsewhere.
+
+    Args:
+        name: such as "log_weights[e_1]".
+        algorithm: has the memory.
+        memory: its values, ``[episode, round, ...]``.
+    """
+    key = algorithm.memory
+    numbers = [f"{key}[{label}]" for label in algorithm.variable(key).labels(memory)]
+    require_known("number of the memory", name, numbers)
+    change = np.zeros(memory.shape[2:])
+    change.flat[numbers.index(name)] = 1.0
+    return change
 
 
 def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[Any]) -> str:

@@ -97,7 +97,9 @@ class Explorer:
         bench = Bench(self.model.eval(), self.origin, episodes, regime, seed)
         if self.reference is None:
             return bench, None
-        return bench, Bench(self.reference.eval(), "", episodes, regime, seed)
+        reference = Bench(self.reference.eval(), "", episodes, regime, seed)
+        bench.giver = reference
+        return bench, reference
 
     def opening(self, view: View) -> View:
         """Return a view as it is; without an edit and a round, one with a visible edit half-way.
@@ -176,7 +178,7 @@ class Explorer:
         if kind == "input":
             what, _, options = what.partition(" ")
             value = options + value if options.endswith("=") else options or "-"
-        dash = "-" if later and kind != "input" else ""
+        dash = "-" if later and kind not in ("input", "memory") else ""
         edit = Edit.parse(f"{kind} {at_round}{dash} {what} {value}")
         changed = replace(view, edits=(*view.edits, edit))
         if target:

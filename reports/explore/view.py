@@ -30,6 +30,7 @@ from interp.core import catalog
 from interp.core.algorithm import Episodes, Values
 from interp.core.machine import Machine
 from interp.core.task import Corruption
+from interp.interventions.hand_over import Memory, keep_padding, read_memory, write_memory
 from interp.interventions.moves import Writer
 from interp.interventions.sites import Site, resolve
 from interp.model.rollout import replay, rollout
@@ -53,7 +54,11 @@ class Bench:
         classes: whether outcomes have probabilities.
         ridge, n_known: the decoder's penalty, none where the state is there exactly; how many
             episodes it is fitted on.
+        giver: the machine whose memory can be taken over, on the same episodes; None where no
+            reference is served.
     """
+
+    giver: Bench | None = None
 
     def __init__(self, model: Machine, origin: str, episodes: Any, regime: str, seed: int) -> None:
         self.model = model
@@ -106,6 +111,32 @@ class Bench:
         run = self.known_run
         return Writer.of_state(self.model, run, self.algorithm, self.known, ridge=self.ridge)
 
+    @lru_cache(maxsize=N_EPISODES)  # noqa: B019
+    def memory(self, round: int) -> Memory:
+        """Decode what the giver carries into a round, in the variables of this machine's algorithm."""
+        if self.giver is None:
+            raise InputError(
+                "no machine gives its memory here; serve one beside this: interp explore "
+                f"{self.model.name} --reference MODEL"
+            )
+        return read_memory(self.giver.run, round, self.algorithm)
+
+    @lru_cache(maxsize=N_EPISODES)  # noqa: B019
+    def take_memory(self, giver: str, round: int) -> Tensor:
+        """Return what this machine carries with the giver's memory or with its own first one.
+
+        Args:
+            giver: "reference" or "start".
+            round: the round that reads it.
+
+        Returns:
+            ``[episode, row, width]``.
+        """
+        require_known("giver of a memory", giver, _GIVERS)
+        if giver == "start":
+            return keep_padding(self.run.latents[:, 0], self.run, round)
+        return write_memory(self.memory(round), self.model, self.run)
+
     def numbers(self, key: str) -> list[str]:
         """List the names of a variable's numbers."""
         labels = self.algorithm.variable(key).labels(self.values[key])
@@ -149,6 +180,7 @@ def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
 
 
 KINDS = TEXTS["explore"]["kinds"]
+_GIVERS = ("reference", "start")
 _TEXT = re.compile(r"(\w+) (\d{1,6})(-?) (\S(?:.*\S)?) (\S+)", re.ASCII)
 _LONGEST = 200
 
@@ -197,8 +229,11 @@ class Edit:
             )
         kind, round_text, dash, what, value = match.groups()
         require_known("kind of edit", kind, KINDS)
-        is_input = kind == "input"
-        require(not (is_input and dash), "an input is changed in one round; leave out the '-'")
+        is_once = kind in ("input", "memory")
+        require(
+            not (is_once and dash),
+            "an input is changed in one round, and a memory taken over in one; leave out the '-'",
+        )
         return cls(kind, int(round_text), what, value, on=bool(dash))
 
     def rounds(self, bench: Bench) -> range:
@@ -249,6 +284,14 @@ class Edit:
             key, change = self.moved(bench)
             step = bench.writer.step({key: change}, (1, 1))[0, 0]
             return Written(bench.writer.site, dict.fromkeys(rounds, step), added=True)
+        if self.kind == "memory":
+            taken = bench.take_memory(self.what, self.round)[self.source(bench)]
+            latent = resolve("latent", bench.model, bench.layout)
+            return Written(latent, {self.round: taken}, added=False)
+        return self._written_at_place(bench, rounds)
+
+    def _written_at_place(self, bench: Bench, rounds: range) -> Written:
+        """Return what a patch or an ablation writes at its place in some rounds."""
         site = self.site(bench)
         if self.kind == "zero":
             return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
@@ -268,12 +311,12 @@ class Edit:
         return resolve(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:
-        """Return the episode that a patch takes from."""
+        """Return the episode that a patch or a memory is taken from."""
         last = len(bench.episodes) - 1
         value = _parse_number(self.value)
         if isinstance(value, int) and 0 <= value <= last:
             return value
-        raise InputError(f"a patch takes from an episode, 0 to {last}, got {self.value!r}")
+        raise InputError(f"a {self.kind} takes from an episode, 0 to {last}, got {self.value!r}")
 
     def moved(self, bench: Bench) -> tuple[str, np.ndarray]:
         """Return the variable that it moves, and by what: 0 but for one number."""
@@ -307,10 +350,25 @@ class Edit:
         if self.kind == "move":
             key, change = self.moved(bench)
             return {**state, key: state[key] + change}
+        if self.kind == "memory":
+            return self._remembered(bench, state)
         if self.kind != "patch" or not self._takes_all(bench):
             return None
         values = bench.select_values([self.source(bench)])
         return {key: values[key][:, round] for key in state}
+
+    def _remembered(
+        self, bench: Bench, state: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray] | None:
+        """Return the algorithm's state with the memory that is taken over; None where nothing gives one."""
+        episode = self.source(bench)
+        if self.what == "start":
+            values = bench.select_values([episode])
+            return {key: values[key][:, 0] for key in state}
+        if bench.giver is None:
+            return None
+        memory = bench.memory(self.round).state
+        return {**state, **{key: read[episode] for key, read in memory.items()}}
 
     def _takes_all(self, bench: Bench) -> bool:
         """Return whether a patch takes all that is carried."""

@@ -14,7 +14,13 @@ from interp.interventions.moves import Writer, decodable, move, transition
 from interp.interventions.pairs import paired_runs, prepare
 from interp.interventions.patching import of_pair, round_map, sweep
 from interp.interventions.sites import Place, Site, carried_mask, resolve, resolve_places, sites
-from interp.interventions.steering import Doses, fitted_direction, steer, write_state
+from interp.interventions.steering import (
+    Doses,
+    fitted_direction,
+    state_direction,
+    steer,
+    write_state,
+)
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.families import fading_majority
@@ -202,19 +208,19 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx(
         [1, 0, 0, 0], abs=1e-2
     )
-    with pytest.raises(
-        interp.InputError, match="says how its state is read, and not how it is written"
-    ):
-        steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
+    by_itself = steer(machine, episodes, algorithm, Doses("log_weights[e_1]"), round=5)
+    assert by_itself.algorithm == pytest.approx(known.algorithm)
+    assert by_itself.model == pytest.approx(known.model, abs=1e-2)
     with pytest.raises(interp.InputError, match="not how it is written"):
         write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
+    refuses("pass a probe's direction", state_direction, gru(), [1.0, 0, 0, 0])
     refuses(
-        "pass a probe's direction",
+        r"unknown number of the memory 'log_weights\[p_1\]'.*Valid: log_weights\[e_1\]",
         steer,
-        gru(),
+        machine,
         episodes,
         algorithm,
-        Doses([1.0, 0, 0, 0]),
+        Doses("log_weights[p_1]"),
         round=5,
     )
     with pytest.raises(interp.InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):

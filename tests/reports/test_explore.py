@@ -429,3 +429,39 @@ def test_edits_at_their_bounds() -> None:
     assert score(truth, read) == pytest.approx(by_hand)
     written = Written(Site("latent"), {4: torch.arange(6)}, added=True)
     assert written.new(torch.ones(2, 2, 3), 4).tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
+
+
+def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too() -> None:
+    """As `interp.hand_over` has it: of its own episode, of another one, and with nothing remembered."""
+    receiver, giver = interp.load("wma-handwired", n_experts=4), interp.load("wma-gru")
+    both = Explorer(receiver, giver)
+    taken, _ = both.answer(of("memory 3 reference 1"))
+    another, _ = both.answer(of("memory 3 reference 0"))
+    anew, _ = both.answer(of("memory 3 start 1"))
+    handed = interp.hand_over(
+        interp.rollout(giver, taken.bench.episodes), 3, to=receiver, via=taken.bench.algorithm
+    )
+    assert np.allclose(taken.machine[1][3:], handed.handed_over[1], atol=1e-6)
+    assert np.allclose(anew.machine[1][3:], handed.starts_anew[1], atol=1e-6)
+    rolled = interp.hand_over(
+        interp.rollout(giver, taken.bench.episodes.select([0, 1])),
+        3,
+        to=receiver,
+        via=taken.bench.algorithm,
+    )
+    assert np.allclose(another.machine[1][3:], rolled.another_episode[1], atol=1e-6)
+    for one in (taken, another, anew):
+        assert one.followed == 1
+        assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-6)
+    assert np.abs(python_of(both, taken, giver=giver) - taken.machine[1]).max() <= 1e-6
+    assert np.abs(python_of(both, anew) - anew.machine[1]).max() <= 1e-6
+    refuses("--reference MODEL", explorer("wma-handwired").answer, of("memory 3 reference 1"))
+    refuses("leave out the '-'", Edit.parse, "memory 3- start 1")
+    refuses("must be from 1, the first that has a memory", both.answer, of("memory 0 reference 1"))
+    assert "Take over the memory" in both.page(taken.view)
+
+
+def python_of(explorer_: Explorer, shown: Any, **names: Any) -> np.ndarray:
+    scope: dict[str, Any] = {"model": explorer_.model, **names}
+    exec(script(shown.bench, shown.view), scope)
+    return scope["predictions"].double().numpy()
