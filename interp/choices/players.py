@@ -32,7 +32,6 @@ from interp.choices.explain import (
 from interp.choices.scoring import ChoiceData, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
 from interp.results.measure import Result, listed
-from interp.stats.intervals import mean_interval
 from interp.support.checks import checked, fit
 from interp.support.errors import require
 
@@ -154,28 +153,6 @@ class EachParticipant(Result):
                 else:
                     row[key] = value
             rows.append(row)
-        return pd.DataFrame(rows)
-
-    def pooled(self) -> pd.DataFrame:
-        """Return a row for each family and parameter: its mean over the participants closest to it, and their spread.
-
-        The spread is the standard deviation over participants, which holds the error of each one's estimate, too.
-        """
-        by_family: dict[str, list[ChoiceExplanation]] = {}
-        for explanation in self.found.values():
-            by_family.setdefault(explanation.closest, []).append(explanation)
-        rows = []
-        for key, members in by_family.items():
-            for name in members[0].parameters:
-                values = np.array([member.parameters[name] for member in members])
-                row: dict[str, Any] = {
-                    "family": key,
-                    "participants": len(members),
-                    "parameter": name,
-                    **mean_interval(values, seed=self.seed).columns("mean"),
-                    "spread": values.std(),
-                }
-                rows.append(row)
         return pd.DataFrame(rows)
 
     def _draw(self, figures: Any) -> Any:

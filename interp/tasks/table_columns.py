@@ -184,7 +184,7 @@ def _gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
-    """Return whether cells are measured numbers, such as times, of which most differ."""
+    """Return whether cells are measured numbers, such as times: with fractions, above 100, or more than 20."""
     if isinstance(cells, pd.DataFrame):  # a name that stands twice; refused where it is used
         return False
     labels = cells.dropna().unique()
@@ -192,7 +192,8 @@ def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
     if len(labels) < 5 or numbers.isna().any():
         return False
     fractions = bool((numbers % 1 != 0).any())
-    return fractions or len(labels) > 20
+    are_large = bool(numbers.min() >= 100)
+    return fractions or are_large or len(labels) > 20
 
 
 def _check_names(

@@ -173,6 +173,8 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]
                 f"{str(path)!r} is not in {encoding} (byte {error.start}); give another encoding="
             )
             raise InputError(wrong) from None
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return content.decode("utf-32"), "UTF-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16"), "UTF-16"
     head = content[:2000]

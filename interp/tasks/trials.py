@@ -268,6 +268,11 @@ class TrialTable:
         words = self.table.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_TRUE | _FALSE)
         self.refuse(wrong, name, "must be yes or no, 1 or 0")
+        if re.match("(is)?free", spelled(name)):
+            self.remarks.append(
+                f"{name!r} says where a choice was free: the other trials are forced."
+            )
+            return words.isin(_FALSE)
         return words.isin(_TRUE)
 
     def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
@@ -597,6 +602,12 @@ class TrialTable:
                     f"{name!r} counts up within a participant and is not used: if trials are in its order, "
                     f"give order={name}."
                 )
+            stays_for = _run_length(self.table.cells[name], people)
+            if stays_for >= _SHORTEST_SESSION and "session" not in self.columns:
+                remarks.append(
+                    f"{name!r} stays the same for {stays_for:.3g} trials and is not used: if learning begins anew "
+                    f"where it changes, give session={name}."
+                )
             if counting == "restarts" and "session" not in self.columns:
                 remarks.append(
                     f"{name!r} counts up and restarts within a participant and is not used: if a session begins there, "
@@ -749,7 +760,7 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
     """Return a label that looks like the code of a missed trial, or None.
 
     A word such as "timeout", or -99, always; with two further labels or more also a word among
-    numbers, the one number below 0 among counts, and 9, 99, ... beyond all smaller labels.
+    numbers, and a number that is no further one of those that count the others.
 
     >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
     ('-1', None)
@@ -769,15 +780,26 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
 
 
 def _suspicious_number(numbers: Mapping[str, float]) -> str | None:
-    """Return the one number below 0 among counts, or 9, 99, ... beyond all smaller labels; None
-    where there is none.
+    """Return a number that does not count on from the others; None where there is none.
+
+    That is the one number below 0, or the 0 between -1 and 1; the one with a fraction; one of nines, or ten times as
+    large as the second one; and 0 where all others are above 10.
     """
-    below = [label for label, value in numbers.items() if value < 0]
-    if len(below) == 1 and len(numbers) > 2:
-        return below[0]
-    *_, second, largest = sorted(numbers, key=numbers.__getitem__)
-    gap = numbers[largest] - numbers[second]
-    return largest if gap > 1 and re.fullmatch("9+", largest) else None
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    values = [numbers[label] for label in ordered]
+    if values == [-1, 0, 1]:
+        return ordered[1]
+    below = [label for label in ordered if numbers[label] < 0]
+    fractions = [label for label in ordered if numbers[label] % 1]
+    for unusual in (below, fractions):
+        if len(unusual) == 1 and len(ordered) > 2:
+            return unusual[0]
+    second, largest = values[-2:]
+    is_nines = largest - second > 1 and re.fullmatch("9+", ordered[-1])
+    if is_nines or largest > 10 * max(second, 1):
+        return ordered[-1]
+    smallest, next_one = values[:2]
+    return ordered[0] if smallest == 0 and next_one > 10 else None
 
 
 def _is_missed_word(label: str) -> bool:
@@ -795,6 +817,16 @@ def _runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
     labels = rows["session"]
     numbers = (labels != labels.shift()).cumsum()
     return [part for _, part in rows.groupby(numbers, sort=False)]
+
+
+def _run_length(cells: pd.Series, people: pd.Series) -> float:
+    """Return for how many trials a label stays on average; 0 where it stays for all of a participant."""
+    labels = cells.fillna("")
+    is_first = people != people.shift()
+    starts = is_first | (labels != labels.shift())
+    if starts.sum() == is_first.sum():
+        return 0.0
+    return float(len(labels) / starts.sum())
 
 
 def _counts_up(cells: pd.Series, people: pd.Series) -> str:

@@ -151,6 +151,29 @@ def test_columns_that_look_like_an_offer_are_named_where_they_are_not_used(writt
     assert "--options arm_left arm_right" in summary
 
 
+@pytest.mark.parametrize(("left", "right"), [("stimL", "stimR"), ("imgA", "img2")])
+def test_columns_of_offers_are_known_by_camel_case_or_by_what_stands_in_them(written, left, right):
+    table = as_sides(SIDES).rename(columns={"arm_left": left, "arm_right": right})
+    assert f"give options={left} {right}" in written(table.drop(columns="type")).reading.summary()
+
+
+@pytest.mark.parametrize("response", ["side", "option"])
+def test_a_column_of_pairs_that_is_not_used_is_named(written, response):
+    table = as_sides(SIDES).drop(columns=["arm_left", "arm_right"])
+    if response == "option":
+        table["response"] = SIDES["arm"] + 1
+    assert "give pairs=type (--pairs type)" in written(table).reading.summary()
+
+
+def test_sides_are_no_options_of_pairs(written):
+    refuses(
+        "the choices are left, right in each of its pairs: they say a side",
+        written,
+        as_sides(SIDES),
+        pairs="type",
+    )
+
+
 @pytest.mark.parametrize(
     ("sides", "labels"), [(["j", "f"], ("j", "f")), (None, (0, 1)), (None, ("L", "R"))]
 )
@@ -196,6 +219,22 @@ def test_a_code_of_missed_trials_is_asked_about_then_missed(written, choice, rew
     assert episodes.scale == 1
     assert episodes.reading.missed == MISSED.sum()
     assert lost(episodes) == pytest.approx(nats((RATE, BETA), AFTER_MISSED))
+
+
+@pytest.mark.parametrize(
+    ("code", "arms"),
+    [(99.9, (1, 2)), (77, (1, 2)), (0, (49, 50)), (0, (-1, 1))],
+    ids=["fraction", "far", "below keys", "between"],
+)
+def test_a_number_that_does_not_count_on_is_asked_about(written, code, arms):
+    table = with_code(code, 0)
+    keys = np.array([*arms, code], object)[np.where(MISSED, 2, PLAIN["arm"])]
+    refuses(f"is '{code}' .*code of a missed trial", written, table.assign(choice=keys))
+
+
+def test_a_rare_arm_that_always_pays_the_same_is_named(written):
+    summary = written(with_code(3, 0)).reading.summary()
+    assert f"'3' (in {MISSED.sum()} trials, all with one reward) may be the code" in summary
 
 
 def test_blank_cells_are_missed_trials(written):
@@ -248,6 +287,13 @@ def test_columns_that_nobody_spells_so_are_named(written):
     )
 
 
+def test_a_column_that_stays_the_same_for_many_trials_is_named(written):
+    table = in_sessions(SESSIONS, "day", "n").assign(age=30)
+    summary = written(table).reading.summary()
+    assert "'day' stays the same for 80 trials and is not used" in summary
+    assert "'age'" not in summary
+
+
 def test_a_label_of_a_session_that_returns_is_a_new_session(written):
     table = PLAIN[["subject", "trial", "arm", "reward"]].assign(
         block=np.where((PLAIN["trial"] - 1) // 20 % 2, "B", "A")
@@ -284,6 +330,19 @@ def test_forced_trials_are_learned_from_and_not_scored(written):
     table = FORCED[["subject", "arm", "reward", "forced"]]
     episodes = written(table, forced="forced")
     np.testing.assert_allclose(fitted(episodes), likeliest(FORCED), rtol=0.01)
+
+
+@pytest.mark.parametrize("name", ["instructed", "free", "trial_type"])
+def test_a_column_of_forced_trials_that_is_not_used_is_named(written, name):
+    table = FORCED[["subject", "arm", "reward"]].assign(**{name: FORCED["forced"]})
+    if name == "trial_type":
+        table[name] = np.where(FORCED["forced"], "forced", "free")
+    assert f"give forced={name} (--forced {name})" in written(table).reading.summary()
+
+
+def test_a_column_of_free_trials_says_which_were_forced(written):
+    table = FORCED[["subject", "arm", "reward"]].assign(free=1 - FORCED["forced"])
+    assert (written(table, forced="free").forced.ravel() == FORCED["forced"]).all()
 
 
 def test_gains_and_losses_are_summed(written):
@@ -328,6 +387,9 @@ def test_times_are_no_choices(written):
     table = PLAIN[["subject", "reward"]].assign(response=times, key=PLAIN["arm"])
     assert written(table).reading.columns["choice"] == ("key",)
     refuses("13 different numbers, as measurements do", written, table, choice="response")
+    in_ms = table.assign(response=(times * 1000).round().astype(int))
+    assert written(in_ms).reading.columns["choice"] == ("key",)
+    refuses("13 different numbers", written, in_ms.drop(columns="key"))
 
 
 def test_many_arms_are_refused_unless_told(written):
@@ -380,6 +442,7 @@ TEXT = "Sübject;choice;reward \nann;a;0,5\nann;b;1,5\nann;a;0,0\nann;b;1,5\n"
     [
         ("utf16.csv", TEXT.encode("utf-16")),
         ("utf16le.csv", TEXT.encode("utf-16-le")),
+        ("utf32.csv", TEXT.encode("utf-32")),
         ("latin.csv", TEXT.encode("latin-1")),
         ("bom.csv", TEXT.encode("utf-8-sig")),
         ("packed.csv.gz", gzip.compress(TEXT.encode(), mtime=0)),
@@ -388,7 +451,18 @@ TEXT = "Sübject;choice;reward \nann;a;0,5\nann;b;1,5\nann;a;0,0\nann;b;1,5\n"
         ("blanks.txt", TEXT.replace(" ", "").replace(";", "  ").encode()),
         ("windows.csv", TEXT.replace("\n", "\r\n").encode()),
     ],
-    ids=["utf16", "utf16le", "latin", "bom", "gz", "gz named csv", "tabs", "blanks", "windows"],
+    ids=[
+        "utf16",
+        "utf16le",
+        "utf32",
+        "latin",
+        "bom",
+        "gz",
+        "gz named csv",
+        "tabs",
+        "blanks",
+        "windows",
+    ],
 )
 def test_files_are_read_as_they_are(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.support.errors import require
+from interp.support.errors import InputError, require
 from interp.tasks.bandit.episodes import BanditEpisodes
-from interp.tasks.table_columns import NONE
+from interp.tasks.table_columns import NONE, spelled
 from interp.tasks.trials import ReadingOptions, TrialTable, open_trials
 
 _Array = NDArray[Any]
@@ -55,7 +55,7 @@ def read_choices(
     chosen = choices.iloc[:, 0]
     has_choice = chosen.notna()
     rewards = table.rewards(has_choice)
-    _refuse_zero_code(table, labels, rewards)
+    _ask_about_rare(table, labels, rewards)
     scaled, scale = table.scaled(rewards)
     is_paid = has_choice & rewards.notna()
     sessions = table.played(table.sessions(), is_paid, "choice and reward")
@@ -66,7 +66,7 @@ def read_choices(
     if "forced" in table.columns:
         is_forced = table.flags("forced").astype(float)
         forced = table.padded(sessions, is_forced) == 1
-    _remark_offers(table, arms)
+    _remark_offers(table, arms, chosen)
     n_unpaid = int(rounds.unpaid.sum())
     if n_unpaid:
         table.remarks.append(
@@ -142,6 +142,14 @@ def _offered_labels(
     members = {}
     for pair in pairs.dropna().unique():
         members[pair] = _members(table, pair, choices[pairs == pair], sides)
+    different = set(members.values())
+    if len(different) == 1 < len(members):
+        equal = ", ".join(*different)
+        raise InputError(
+            f"{pairs.name!r} of {table.table.file} says what was on offer, and the choices are {equal} in each of its "
+            "pairs: they say a side. Give options=, the columns of what stood there; or sides=, what the choice of "
+            "the first and of the second option of a pair is called"
+        )
     listed = [f"{pair}: {' or '.join(labels)}" for pair, labels in members.items()]
     table.remarks.append(f"On offer, by {pairs.name!r}: {'; '.join(listed[:8])}.")
     slots = pd.DataFrame.from_dict(members, orient="index")
@@ -252,8 +260,20 @@ def _slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int
     return by_name
 
 
-def _remark_offers(table: TrialTable, arms: Sequence[str]) -> None:
-    """Say which unused columns look like what was on offer in each trial."""
+def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) -> None:
+    """Say which unused columns look like what was on offer in each trial, or like trials that were forced.
+
+    Args:
+        table: the table.
+        arms: their labels.
+        chosen: the number of the arm of each trial, NaN where there is none.
+    """
+    for name in table.columns.unused:
+        if "forced" not in table.columns and _looks_forced(name, table):
+            table.remarks.append(
+                f"{name!r} looks like the trials in which a participant could not choose, and is not used: "
+                f"if it is, give forced={name} (--forced {name})."
+            )
     if "options" in table.columns or "pairs" in table.columns:
         return
     looks = [name for name in table.columns.unused if _looks_offered(name, table, arms)]
@@ -263,17 +283,57 @@ def _remark_offers(table: TrialTable, arms: Sequence[str]) -> None:
             f"{quoted} look like what was on offer in each trial and are not used: "
             f"if they are, give options={names} (--options {names})."
         )
+    for name in table.columns.unused:
+        if name not in looks and _looks_paired(name, table, chosen):
+            table.remarks.append(
+                f"{name!r} looks like which arms were on offer and is not used: if it is, give pairs={name} "
+                f"(--pairs {name})."
+            )
+
+
+def _looks_forced(name: str, table: TrialTable) -> bool:
+    """Return whether a column has two labels, and its name or one of them says that a choice was forced or free."""
+    cells = table.table.cells[name].dropna()
+    labels = set(cells.str.lower())
+    is_named = re.fullmatch("(is)?(forced?|free|instructed)(choice|trial)?s?", spelled(name))
+    is_told = bool(labels & {"forced", "free"})
+    return len(labels) == 2 and (is_told or is_named is not None)
 
 
 def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
-    """Return whether a column holds arms, or is called like one side of an offer."""
-    labels = set(table.table.cells[name].dropna())
+    """Return whether a column holds arms, is called like one side of an offer, or always differs from an equal one."""
+    cells = table.table.cells
+    labels = set(cells[name].dropna())
     if not 2 <= len(labels) <= 20:
         return False
     if len(arms) > 2 and labels <= set(arms):
         return True
-    words = re.findall(r"[a-z]+", name.lower())
-    return not _OFFER_WORDS.isdisjoint(words)
+    words = re.findall(r"[A-Z]?[a-z]+", name)
+    if not _OFFER_WORDS.isdisjoint(word.lower() for word in words):
+        return True
+    if len(labels) < 3:
+        return False
+    for other in table.columns.unused:
+        differs = bool((cells[name] != cells[other]).all())
+        if differs and labels == set(cells[other].dropna()):
+            return True
+    return False
+
+
+def _looks_paired(name: str, table: TrialTable, chosen: pd.Series) -> bool:
+    """Return whether the labels of a column are pairs such as 12 or A-B, or in each of them other arms are chosen."""
+    cells = table.table.cells[name]
+    labels = cells.dropna().unique()
+    if not 2 <= len(labels) <= 20:
+        return False
+    splits = [re.fullmatch(r"([a-z]\W?[a-z]|\d\W?\d)", label.lower()) for label in labels]
+    if all(splits) and re.search("pair|type|stim|option|offer|context", spelled(name)):
+        return True
+    arms_by_label = set()
+    for _, arms in chosen.dropna().groupby(cells):
+        arms_by_label.add(frozenset(arms))
+    fewest = min(map(len, arms_by_label), default=0)
+    return len(arms_by_label) > 1 and fewest > 1
 
 
 _OFFER_WORDS = frozenset(
@@ -281,20 +341,30 @@ _OFFER_WORDS = frozenset(
 )
 
 
-def _refuse_zero_code(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
-    """Refuse a choice 0 among 1, 2, ... that is rare and always pays the same: it may be a missed
-    trial.
+def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
+    """Refuse a choice 0 among 1, 2, ... that is rare and always pays the same, and name another such choice.
+
+    Args:
+        table: the table.
+        labels: of the choices.
+        rewards: of the trials.
     """
-    if NONE in table.options.codes or "options" in table.columns:
+    counts = labels.value_counts()
+    is_decided = NONE in table.options.codes or "options" in table.columns
+    n_paid = rewards.groupby(labels).nunique(dropna=False)
+    constant = n_paid.index[n_paid == 1].tolist()
+    if is_decided or len(counts) < 3 or len(constant) != 1:
         return
-    is_zero = labels == "0"
-    others = labels[~is_zero].dropna()
-    n_zeros = int(is_zero.sum())
-    different = [str(label) for label in others.unique()]
-    counts_from_1 = len(different) > 1 and bool(others.str.fullmatch("[1-9]").all())
-    is_rare = 3 <= n_zeros < 0.25 * len(others)
-    n_paid, n_others_paid = rewards[is_zero].nunique(dropna=False), rewards[~is_zero].nunique()
-    if counts_from_1 and is_rare and n_paid == 1 < n_others_paid:
+    (label,) = constant
+    n_trials = counts[label]
+    if not 3 <= n_trials < 0.2 * counts.sum():
+        return
+    others = [str(other) for other in counts.index if other != label]
+    in_trials = f"(in {n_trials:,} trials, all with one reward)"
+    counts_from_1 = all(re.fullmatch("[1-9]", other) for other in others)
+    if label == "0" and counts_from_1:
         place = f"{labels.name} of {table.table.file}"
-        is_it = f"{place}: is '0' (in {n_zeros:,} trials, all with one reward)"
-        table.refuse_code(is_it, "0", different, "arm")
+        table.refuse_code(f"{place}: is '0' {in_trials}", "0", others, "arm")
+    table.remarks.append(
+        f"{label!r} {in_trials} may be the code of a missed trial: if it is, give missed={label} (--missed {label})."
+    )
