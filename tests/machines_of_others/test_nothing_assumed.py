@@ -233,6 +233,7 @@ def test_other_adapters_hold_themselves_against_the_library_as_well(make, monkey
 # Mode, precision, inference mode.
 
 
+@pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")
 @pytest.mark.parametrize("layer", [lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(16)])
 def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
     module = body(layer()).train()
@@ -247,6 +248,7 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
     assert machine.train().module.read[0].training
 
 
+@pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_every_precision_gives_numbers(dtype):
     """Numbers that a step makes of tokens are of the machine's dtype; a step that insists on float32 is told so."""
@@ -545,6 +547,7 @@ TAKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("fault", TAKEN)
 def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
     given, sentence = TAKEN[fault]

@@ -286,7 +286,8 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
     assert advised.participants.tolist() == ["ann", "bob"] and advised.regime == "recorded"
     assert advised.advice[0].tolist() == [[0, 0], [1, 0]] and advised.labels[0].tolist() == [0, 1]
     assert advised.counted.tolist() == [[True, True], [False, True]] and advised.labels[1, 1] == 0
-    one = experts.read(ROUNDS(tmp_path).rename(tmp_path / "one.csv"), advice=["expert_2"])
+    with pytest.warns(UserWarning, match="1 of 3 episodes of .*one.csv'"):
+        one = experts.read(ROUNDS(tmp_path).rename(tmp_path / "one.csv"), advice=["expert_2"])
     assert one.n_experts == 1 and one.participants.tolist() == ["ann", "bob", "cem"][:2]
     played = mdp.read(STEPS(tmp_path), reward="points", alpha=0.5, gamma=0.0)
     assert played.participants.tolist() == ["ann", "ann"] and (
