@@ -27,12 +27,14 @@ from interp.machines.recurrent import Said
 from interp.model.adapted import AdaptedMachine
 from interp.model.checkpoints import built
 from interp.stats.intervals import Interval, ratio_interval
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import require, require_known
 from interp.training.goal import goal_of
 
 _NOT_OFFERED = -1e4  # the score of an outcome that is not on offer: its probability is 0
 _RATE = 0.02  # Adam's learning rate, falling to 0 along a cosine
+# Memory for each unit, round and episode that a cell is trained on, measured:
+_BYTES_A_UNIT = 80
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def fit_cell(
         seed: of the weights, the folds and the bootstrap.
 
     Raises:
-        InputError: another kind, or fewer participants than folds.
+        InputError: another kind, fewer participants than folds, or more than memory holds.
     """
     require_known("kind of cell", kind, ["gru", "lstm"])
     integer("steps", steps, 1)
@@ -99,6 +101,11 @@ def fit_cell(
     require(
         len(people) >= n_folds,
         f"{n_folds} folds need as many participants, got {len(people)}; give fewer n_folds",
+    )
+    n_numbers = len(episodes) * episodes.n_rounds * units
+    refuse_beyond_machine(
+        f"a {kind} of {units} units, trained on {len(episodes)} episodes of {episodes.n_rounds} rounds,",
+        _BYTES_A_UNIT * n_numbers,
     )
     settings = {"width": units, "sizes": task.sizes_of(episodes)}
     blank = cast(AdaptedMachine, built(f"{kind}-{task.key}", settings))

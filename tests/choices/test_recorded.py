@@ -62,6 +62,10 @@ def test_more_folds_than_participants_are_refused(played):
     refuses("unknown kind of cell 'loop'", fit_cell, played, "loop")
 
 
+def test_a_cell_that_memory_cannot_hold_is_refused_before_work(played):
+    refuses("a gru of 1000000000 units, .* would take about", fit_cell, played, units=10**9)
+
+
 def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, tmp_path):
     played = played.select(slice(0, 12, 2)).first(8)
     rows, table = np.indices(played.choices.shape).reshape(2, -1), tmp_path / "people.csv"

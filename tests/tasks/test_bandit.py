@@ -145,6 +145,10 @@ test_what_are_no_choices_is_refused = refused(
         r"arms must name each of the 2 arms, got \('a',\)",
     ),
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "arms": "ab"}, "arms must be a list"),
+    (
+        {"choices": [[0, 1]], "rewards": [[1, 0]], "arms": ("a", "a")},
+        r"names of arms must differ, got \('a', 'a'\)",
+    ),
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": np.nan}, "scale must be a finite number"),
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": 0.0}, "scale must be above 0, got 0"),
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "regime": 3}, "regime must be a text, got 3"),

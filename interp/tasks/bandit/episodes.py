@@ -96,6 +96,9 @@ class BanditEpisodes(BaseEpisodes):
             len(self.arms) in (0, n_arms),
             f"arms must name each of the {n_arms} arms, got {self.arms}",
         )
+        require(
+            len(set(self.arms)) == len(self.arms), f"names of arms must differ, got {self.arms}"
+        )
         require(self.scale > 0, f"scale must be above 0, got {self.scale}")
         for name in ("forced", "unpaid"):
             mask = getattr(self, name)
