@@ -29,13 +29,6 @@ CLAIMS: dict[str, dict[str, Any]] = {
         "no": "predicts worse than the Bayes predictor",
         "rests_on": ["regret"],
     },
-    "calibration": {
-        "claim": "What it predicts with probability p comes true with frequency p",
-        "side": "below",
-        "unit": "expected calibration error",
-        "yes": "is calibrated",
-        "no": "is not calibrated",
-    },
     "agreement": {
         "claim": ("It chooses as its table does, more often than a table that never bootstraps"),
         "threshold": 0.0,
@@ -49,21 +42,6 @@ CLAIMS: dict[str, dict[str, Any]] = {
         "unit": "share of disputed steps",
         "yes": "bootstraps",
         "no": "does not bootstrap",
-    },
-    "playing": {
-        "claim": "Left to itself, it takes the actions of the tabular learner",
-        "threshold": 1.0,
-        "unit": "share of actions",
-        "yes": "acts as the tabular learner does",
-        "no": "acts differently than the tabular learner",
-    },
-    "reward": {
-        "key": "reward in {world}",
-        "claim": "In {world} it earns what the tabular learner earns",
-        "threshold": 0.9,
-        "unit": "share of what the tabular learner earns beyond random actions",
-        "yes": "earns what the tabular learner earns in {world}",
-        "no": "earns less than the tabular learner in {world}",
     },
     "first round": {
         "claim": ("It knows of targets {depth} steps away in round {depth}, the first that can"),
@@ -79,15 +57,6 @@ CLAIMS: dict[str, dict[str, Any]] = {
         "unit": "accuracy",
         "yes": "solves the task",
         "no": "does not solve the task",
-    },
-    "expands": {
-        "claim": (
-            "It expands a node that is written into its set: a parent of the other candidate "
-            "counts a round later"
-        ),
-        "unit": "the other candidate's share",
-        "yes": "expands a node that is written into its latent",
-        "no": "does not expand a node that is written into its latent",
     },
     "steering": {
         "claim": (

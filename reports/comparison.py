@@ -31,7 +31,6 @@ from interp.stats.intervals import Interval
 from interp.support.checks import file_path
 from reports.blocks import Figure, Measures, Prose, Table, counts, curves, joined, plain
 from reports.page import Report, Section, write_listed
-from reports.parts.compared import PAGE
 from reports.texts import OF_COMPARISONS, TEXTS
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
@@ -151,7 +150,7 @@ def _write_probabilities(probabilities: Sequence[float]) -> str:
 
 def write(comparison: Comparison, out: str | Path) -> Path:
     """Write the page as ``out/comparison.html``, and again the list of reports that it belongs to."""
-    return write_listed(page(comparison), Path(file_path(out)) / PAGE)
+    return write_listed(page(comparison), Path(file_path(out)) / "comparison.html")
 
 
 def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:

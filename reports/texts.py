@@ -47,10 +47,7 @@ _LLM: dict[str, Any] = {
         "The system prompts, as they were sent; every further message is one JSON object with "
         "the keys they name."
     ),
-    "set_aside": (
-        "Of each episode the longest consistent source is read (by the rule in "
-        "`interp.llm.importer`); the rest is here."
-    ),
+    "set_aside": "What is no trace and no result, copies of a run, and what cannot be read.",
     "python": (
         "\n"
         "from interp.choices.behaviour import behaviour\n"
@@ -60,7 +57,6 @@ _LLM: dict[str, Any] = {
         "played = loading.load({path!r})\n"
         'scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()\n'
         "[one.to_frame() for one in behaviour(played)]\n"
-        "scores.note_table(played).formats()\n"
     ),
     "lead": (
         "Language models that predict with expert advice, round by round, with and without a "
@@ -270,41 +266,6 @@ _VERIFICATION: dict[str, Any] = {
         "{algorithm}, the algorithm that it is held against. Errors are the largest over all "
         "episodes, rounds and elements. No circuit says what it does in between."
     ),
-    "soft_text": (
-        "The exact circuit uses hard attention, and linear heads where it sums. Here every "
-        "head is softmax, at inverse temperature η. A silent or choosing head leaks about "
-        "exp(−η/2) of attention to wrong tokens, and the error of the whole model falls with "
-        "it until rounding takes over."
-    ),
-    "variants_text": (
-        "Each variant of the circuit is checked against the algorithm in float64 at every "
-        "setting, with {episodes} episodes of {rounds} rounds each. The error is the largest "
-        "over episodes, rounds and elements. Layers, heads and d_model are those of the exact "
-        "circuit. The weights that are not zero are those that were written down; all others "
-        "only fill the shape of a transformer."
-    ),
-    "softened": {
-        "title": "Error against inverse temperature",
-        "caption": (
-            "The error of {called} falls to {least} at η = {eta}. Largest over {ran}, against "
-            "the exact algorithm."
-        ),
-        "x": "eta",
-        "xlabel": "inverse temperature η",
-        "ylabel": "largest error of {called}",
-        "log_y": True,
-    },
-    "swept": {
-        "title": "Error against the {called}",
-        "caption": (
-            "The error is least at {at:g}: {least}, {name}. Largest error of {what} against "
-            "the {called}, for {which}."
-        ),
-        "x": "{setting}",
-        "xlabel": "{called}",
-        "ylabel": "largest error of {what}",
-        "log_y": True,
-    },
 }
 _PROBING: dict[str, Any] = {
     "text": (
@@ -368,17 +329,6 @@ _LEARNING: dict[str, Any] = {
         "ylabel": "loss above {floor} (nats)",
         "log_y": True,
     },
-}
-_COMPARED: dict[str, Any] = {
-    "python": (
-        "from circuits import compare\n"
-        "from reports import comparison\n"
-        "\n"
-        "found = compare.machines(model, {reference})  # the model that the report was given, "
-        "and a reference\n"
-        'found.save("{folder}")\n'
-        'comparison.write(found, "{folder}")'
-    ),
 }
 _COMPARISON: dict[str, Any] = {
     "lead": (
@@ -495,7 +445,6 @@ TEXTS: dict[str, Any] = {
     "audit": _AUDIT,
     "overview": _OVERVIEW,
     "learning": _LEARNING,
-    "compared": _COMPARED,
     "comparison": _COMPARISON,
     "attention": _ATTENTION,
     "choices": _CHOICES,

@@ -25,7 +25,6 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, registry, cap
     page = example("own_task").main(tmp_path, steps=4, n_episodes=8).read_text()
     expected = [
         "What was found",
-        "Compared with other machines",
         "The state over time",
         "Probes",
         "Patching",

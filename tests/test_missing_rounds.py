@@ -86,7 +86,6 @@ ANALYSES = {
         interp.rollout(MODEL, e).predictions, e, slice(None)
     ),
     "score": lambda e: regret.score(predictions(MODEL, e), e).to_frame(),
-    "calibration": lambda e: regret.calibration(predictions(MODEL, e), e).to_frame(),
     "baseline": lambda e: log_weights(e)[:, -1],
     "attention": lambda e: round_attention(MODEL, e, rounds="all"),
     "probe": fitted,
@@ -201,10 +200,7 @@ def twice(episodes):
 
 ONCE, Q_ONCE = experts.sample(12, T, 2, seed=0), mdp.sample(12, T, 2, 2, seed=0)
 OF_ALL = {
-    **{
-        name: ANALYSES[name]
-        for name in ("score", "calibration", "patching", "round map", "experiment")
-    },
+    **{name: ANALYSES[name] for name in ("score", "patching", "round map", "experiment")},
     "interchange": lambda e: interchange.interchange(
         MODEL, e, flipped(e)[1], ALGORITHM, "votes", "embed@e_1"
     ).to_frame(),

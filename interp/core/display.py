@@ -1,13 +1,13 @@
 """How results look at a prompt and in a notebook: one line as text, their table as HTML.
 
     >>> from interp.tasks import experts
-    >>> from interp.evaluation.experts.regret import calibration
+    >>> from interp.evaluation.experts.regret import score
     >>> episodes = experts.sample(20, 30, 4, seed=0)
-    >>> result = calibration(episodes.advice.mean(-1), episodes)
+    >>> result = score(episodes.advice.mean(-1), episodes)
     >>> result
-    The calibration error is 0.0775; a perfectly calibrated predictor has 0.0211 [0.006667, 0.04419].
+    Scores(accuracy=0.6508 [0.6016, 0.705], regret=4.875 [3.725, 6.026], log_loss=inf [inf, inf])
     >>> result._repr_html_().count("<tr")
-    11
+    4
 
 Tables are in pandas' HTML, of at most ``_MOST_ROWS`` rows; all rows are in ``to_frame()``.
 """

@@ -587,33 +587,6 @@ def plane(
     return figure
 
 
-@styled
-def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
-    """Draw how often y = 1 came true where P(y = 1) was predicted, and how the predictions are
-    spread.
-
-    ``bins`` are those of ``interp.evaluation.experts.regret``; empty ones hold NaN.
-    """
-    require_columns("bins", bins, "from", "to", "share", "prediction", "frequency", "low", "high")
-    figure = Figure(figsize=(WIDTH * 0.62, 4.4))
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    seen = bins[bins["share"] > 0]
-    top.plot([0, 1], [0, 1], **REFERENCE, label="perfect calibration")
-    top.vlines(
-        seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4
-    )
-    top.plot(
-        seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name
-    )
-    top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
-    top.legend(loc="upper left")
-    centre = (bins["from"] + bins["to"]) / 2
-    width = 0.9 * (bins["to"] - bins["from"])
-    bottom.bar(centre, bins["share"], width=width, color=LIGHT["grey"], alpha=0.6)
-    bottom.set(xlabel="predicted P(y = 1)", ylabel="share")
-    return figure
-
-
 _PORTS = {
     "query": LIGHT["blue"],
     "key": LIGHT["amber"],

@@ -16,7 +16,6 @@ from reports.attention import heads_of
 from reports.blocks import Code, Measures, Prose, Summary, counts, number
 from reports.page import Section
 from reports.part import Context, Part
-from reports.parts import probing
 from reports.texts import TEXTS
 
 _BY_HAND = "These weights were designed, so passing says nothing about training."
@@ -178,7 +177,7 @@ def _write_command(context: Context) -> str:
 
 
 def _write_python(context: Context) -> str:
-    """Write Python that runs the model on the same episodes, and probes it again."""
+    """Write Python that runs the model on the same episodes."""
     model = "...  # the model that the report was given"
     if context.source:
         model = f"interp.load({context.source!r}{_write_arguments(context.arguments)})"
@@ -189,7 +188,7 @@ def _write_python(context: Context) -> str:
         task += ".held_against(algorithm)"
     drawn = {"regime": context.regime, "sizes": dict(context.given)}
     has_outcomes = bool(context.model.layout.prediction_axes)
-    python = TEXTS["overview"]["python"].format(
+    return TEXTS["overview"]["python"].format(
         model=model,
         n_episodes=context.n_episodes,
         n_rounds=context.n_rounds,
@@ -198,15 +197,6 @@ def _write_python(context: Context) -> str:
         task=task,
         drawn=_write_arguments({name: value for name, value in drawn.items() if value}),
     )
-    has_probes = probing.KEY in context.keys and probing.KEY not in context.failures
-    results = context.result(probing.KEY) if has_probes else []
-    if not results:
-        return python
-    keys = [result.target.key for result in results]
-    site = results[0].site
-    place = "" if site == "latents" else f", sites={site!r}"
-    probed = f"probes.probe(model, episodes, {keys}, seed={context.seed}{place})"
-    return python.replace("\n", "\nimport probes\n", 1) + f"\n{probed}"
 
 
 def _write_arguments(arguments: Mapping[str, Any]) -> str:

@@ -1,10 +1,9 @@
-"""A handwired model against its algorithm: exact, with soft attention only, and in every variant and size."""
+"""A handwired model against its algorithm."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,7 @@ from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp.results.measure import Measure
 from interp.support.errors import InputError
-from reports.blocks import Prose, Table, curves, number, pivoted
+from reports.blocks import Prose, Table
 from reports.part import Context, Part, uncompiled, wired
 from reports.texts import TEXTS
 
@@ -22,7 +21,6 @@ _SAYS = TEXTS["verification"]
 _EXITS = ("distribution", CARRIED)  # what is checked of a machine whose insides are not known
 _ROUNDS = 20  # rounds at least: an algorithm that ends sooner is followed for longer
 _MEASURES = {"error": "absolute error", "relative": "relative error"}
-_SMALLEST = 1e-17  # what an error of 0 is drawn as, on a logarithmic axis
 
 
 def _unlisted(context: Context) -> str:
@@ -120,72 +118,3 @@ def _find_largest(result: VerificationResult) -> pd.DataFrame:
         row["passed"] = bool(of_variable["passed"].all())
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-_ETAS = (10, 20, 30, 40, 60, 80)
-"""Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
-_SOFT_ROUNDS = 40  # rounds that the softened models run for at most
-_OUTPUTS = ("output", "latents")
-"""Where a check is of what the model gives, not of an intermediate variable."""
-
-
-def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
-    """Make the part of the softmax-only variant at several inverse temperatures, verified like the exact one.
-
-    Args:
-        outputs: variable -> what to call it; the first is drawn.
-        n_episodes: that it runs over, at most.
-        arguments: of the variant.
-    """
-
-    def compute(context: Context) -> dict[int, VerificationResult]:
-        n_run = min(n_episodes, context.n_episodes)
-        n_rounds = min(_SOFT_ROUNDS, context.n_rounds)
-        sizes = (tuple(context.sizes.values()),)
-        name = context.circuit.name
-        results = {}
-        for eta in _ETAS:
-            results[eta] = verify(
-                name, sizes, n_rounds, n_run, seed=context.seed, eta=float(eta), **arguments
-            )
-        return results
-
-    draw = partial(_draw_softened, outputs)
-    return Part("softening", "Softmax only", compute, draw, wired, slow=True, lacking=_unlisted)
-
-
-def _draw_softened(
-    outputs: Mapping[str, str], results: Mapping[int, VerificationResult], context: Context
-) -> list[object]:
-    """Draw the error of what the model gives over the inverse temperature.
-
-    Args:
-        outputs: variable -> what to call it.
-        results: inverse temperature -> its verification.
-        context: of the report.
-    """
-    rows = []
-    for eta, result in results.items():
-        for check in result.checks:
-            if check.variable in outputs and check.where in _OUTPUTS:
-                rows.append({"eta": eta, **vars(check)})
-    errors = pd.DataFrame(rows)
-    first, name = next(iter(outputs.items()))
-    drawn = errors[errors["variable"] == first].rename(columns={"dtype": "algorithm"})
-    drawn["mean"] = drawn["error"].clip(lower=_SMALLEST)
-    smallest = drawn.iloc[int(drawn["mean"].argmin())]
-    picture = curves(
-        _SAYS["softened"],
-        drawn[["eta", "algorithm", "variable", "mean"]],
-        called=name,
-        least=number(smallest["mean"]),
-        eta=smallest["eta"],
-        ran=_describe_run(next(iter(results.values()))),
-    )
-    errors["largest error"] = errors["variable"].map(outputs) + ", " + errors["dtype"]
-    errors["eta"] = errors["eta"].map("η = {}".format)
-    table = pivoted(errors, "largest error", "eta", "error").sort_values("largest error")
-    return [Prose(_SAYS["soft_text"]), picture, Table(table, "The same numbers")]
-
-
-_N_EPISODES, _N_ROUNDS = 4, 12  # of every check

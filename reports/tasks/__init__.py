@@ -11,7 +11,6 @@ from interp.support.errors import require_known
 from interp.support.lazy import named
 from reports.part import Part
 from reports.parts import (
-    compared,
     heads,
     interchange,
     learning,
@@ -24,7 +23,6 @@ from reports.tasks.texts import PROSE
 
 _EVERY_TASK = (
     overview.part(),
-    compared.COMPARED,
     probing.state(),
     probing.part(),
     patching.part(),
@@ -53,7 +51,7 @@ def default_parts(
             part.
 
     >>> [part.title for part in default_parts()][:3]
-    ['What was found', 'Compared with other machines', 'The state over time']
+    ['What was found', 'The state over time', 'Probes']
     """
     parts = {part.key: part for part in _EVERY_TASK}
     replacing = list(replace)
@@ -67,9 +65,7 @@ def default_parts(
         )
         replacing = [*worded, *replace]
         checks = verification.part(**said["verification"])
-        softening = verification.softening(**said["softening"])
-        following.setdefault("compared", []).insert(0, checks)
-        following.setdefault("circuit", []).insert(0, softening)
+        following.setdefault("summary", []).insert(0, checks)
     replaced = {part.key: part for part in replacing}
     for key in (*replaced, *following):
         require_known("part of every report", key, parts, limit=20)

@@ -9,13 +9,12 @@ import pandas as pd
 
 from interp.choices.fitting import probable
 from interp.evaluation.experts import regret as scoring
-from interp.evaluation.experts.regret import Calibration, calibration
 from interp.evaluation.plan import predictions_of
 from interp.results import figures
 from interp.results.measure import UNTRAINED, Control, Measure, Scores
 from interp.stats.intervals import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
-from reports.blocks import Figure, Prose, Table, cell, claim, curves
+from reports.blocks import Prose, Table, claim, curves
 from reports.part import Context, Part
 from reports.parts import heads
 from reports.tasks import default_parts, prose
@@ -26,14 +25,11 @@ _PROSE = prose("experts")
 def parts() -> tuple[Part, ...]:
     """Return every part of the report, in page order."""
     regret = Part("regret", "Regret", _score, _draw_regret, summary=_measure_regret)
-    calibrated = Part(
-        "calibration", "Calibration", _calibrate, _draw_calibration, summary=_measure_calibration
-    )
     return default_parts(
         said=_PROSE["parts"],
         replace=(heads.attention("figures 1 and 7, right"),),
         after={
-            "state": [regret, calibrated],
+            "state": [regret],
         },
     )
 
@@ -144,34 +140,3 @@ def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
 
 
 _PAIRED = "regret beyond the model's, paired"
-
-
-def _calibrate(context: Context) -> Calibration:
-    """Compare the predictions with the labels' frequencies."""
-    return calibration(predictions_of(context.run), context.episodes, seed=context.seed)
-
-
-def _measure_calibration(result: Calibration, context: Context) -> list[Measure]:
-    """Measure whether the error is one that a calibrated predictor would show.
-
-    A wired algorithm need not be calibrated.
-    """
-    swapped = np.roll(predictions_of(context.run), 1, axis=0)
-    error_of_others = calibration(swapped, context.episodes, seed=context.seed).error
-    return [
-        claim(
-            "calibration",
-            Interval(result.error, result.error, result.error),
-            threshold=result.chance.high,
-            controls={"the labels of other episodes": Control(error_of_others)},
-            by_design=not context.model.is_handwired,
-            note=f"a calibrated predictor, by chance: {cell(result.chance)}",
-        )
-    ]
-
-
-def _draw_calibration(result: Calibration, context: Context) -> list[object]:
-    """Draw the predicted probabilities against the frequencies."""
-    drawn = figures.calibration(result.to_frame(), name=context.model.name)
-    caption = _PROSE["calibration"].format(error=result.error, chance=cell(result.chance, ".3f"))
-    return [Figure(drawn, "Predicted probability against frequency", caption)]

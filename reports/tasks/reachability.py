@@ -9,7 +9,7 @@ import pandas as pd
 from interp.evaluation import reachability as measured
 from interp.evaluation.plan import MODEL
 from interp.results.measure import Control, Measure
-from reports.blocks import Measures, Prose, Table, claim, curves, pivoted, plain
+from reports.blocks import Prose, Table, claim, curves, pivoted
 from reports.part import Context, Part
 from reports.parts import learning
 from reports.tasks import default_parts, prose
@@ -35,13 +35,10 @@ def parts() -> tuple[Part, ...]:
     answers = Part(
         "answers", "Answers by round and depth", _compute, _draw, summary=_measure_answers
     )
-    node_moves = Part(
-        "moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_measure_moved
-    )
     return default_parts(
         said=_PROSE["parts"],
         replace=(learning.part("What it takes to learn", _PROSE["learned_by"]),),
-        after={"state": [answers, node_moves]},
+        after={"state": [answers]},
     )
 
 
@@ -117,53 +114,3 @@ def _draw(data: _Answers, context: Context) -> list[object]:
     table.columns = table.columns.str.replace("_", " ")
     blocks.append(Table(table, "Accuracy in the last round"))
     return blocks
-
-
-_Moved = tuple[pd.DataFrame, pd.DataFrame]
-"""The answers after nodes were moved, and the share of sets that are decoded without an error."""
-
-
-def _compute_moved(context: Context) -> _Moved:
-    """Move nodes in the sets that are read."""
-    model, seed = context.model, context.seed
-    _, read, write = context.result("answers")
-    episodes = measured.episodes_for(model, measured.REGIMES[0], context.n_episodes, seed)
-    moves = measured.moved(model, episodes, read, write, seed)
-    return moves, measured.exact_sets(model, episodes, read, seed)
-
-
-def _measure_moved(data: _Moved, context: Context) -> list[Measure]:
-    """Measure whether a parent that is written into the set counts a round later."""
-    moves = data[0]
-    later = moves[moves["later"] == 1].set_index("move").to_dict("index")
-    parent = later[measured.PARENT]
-    effect = measured.interval(parent, "model").complement
-    control = measured.interval(later[measured.OTHER], "model").complement
-    return [
-        claim(
-            "expands",
-            effect,
-            threshold=control.high,
-            controls={"another node written": Control(control.estimate)},
-            note=f"parallel search: {1 - parent['search']:.2f}",
-        )
-    ]
-
-
-def _draw_moved(data: _Moved, context: Context) -> list[object]:
-    """Show the answers after every move, and those of parallel search."""
-    moves, sets = data
-    rows = []
-    for row in moves.to_dict("records"):
-        when = "a round later" if row["later"] else "at once"
-        controls = {"parallel search": row["search"]}
-        rows.append(plain(f"{row['move']}, {when}", measured.interval(row, "model"), controls))
-    largest = (moves["model"] - moves["search"]).abs().max()
-    caption = f"After a move, the target's share of the answer is at most {largest:.2f} from that of parallel search."
-    exact = "The share of sets that are decoded without an error in any node, by round"
-    return [
-        Prose(_PROSE["moved"]),
-        Measures(rows, caption),
-        Table(moves, "The same numbers", collapsed=True),
-        Table(sets, exact),
-    ]

@@ -51,13 +51,6 @@ _EXPERTS_PARTS: dict[str, dict[str, Any]] = {
         "n_episodes": 10,
         "shown": ["prediction", "carried_state"],
     },
-    "softening": {
-        "outputs": {
-            "prediction": "P(y = 1)",
-            "carried_state": "log-weights",
-        },
-        "n_episodes": 10,
-    },
 }
 _EXPERTS_CURVES: dict[str, dict[str, Any]] = {
     "regret": {
@@ -83,11 +76,6 @@ _EXPERTS: dict[str, Any] = {
         "After {rounds} rounds, with 95 % intervals over episodes; a dash where a predictor "
         "was once certain and wrong, so that its log-loss is infinite"
     ),
-    "calibration": (
-        "The expected calibration error is {error:.3f}; a perfectly calibrated predictor would "
-        "show {chance} by chance. Every round of every episode is binned by P(y = 1), with 95 "
-        "% intervals over episodes; below, the share of rounds in each bin."
-    ),
     "parts": _EXPERTS_PARTS,
     "curves": _EXPERTS_CURVES,
 }
@@ -97,8 +85,7 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
         "handwired": (
             "A causal transformer whose weights were written down, not trained, and which runs "
             "tabular Q-learning: one latent per action carries a column of the Q-table from "
-            "round to round. Here it is checked against the algorithm, set free in MDPs, and "
-            "looked into."
+            "round to round. Here it is checked against the algorithm and looked into."
         ),
         "learned": (
             "A transformer trained to imitate Q-learning's choices; only its latents, one per "
@@ -137,22 +124,6 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
         "n_episodes": 5,
         "shown": ["carried_state"],
     },
-    "softening": {
-        "outputs": {
-            "carried_state": "the Q-table",
-        },
-        "n_episodes": 5,
-        "variant": "softmlp",
-    },
-}
-_QLEARNING_CURVES: dict[str, dict[str, Any]] = {
-    "reward": {
-        "title": "Cumulative reward beside tabular agents",
-        "caption": "{ends} Mean reward so far. {bands}",
-        "ends": "reward in {world}",
-        "paper": "2, left",
-        "ylabel": "reward so far",
-    },
 }
 _QLEARNING: dict[str, Any] = {
     "agreement": (
@@ -162,16 +133,7 @@ _QLEARNING: dict[str, Any] = {
         "every number. **Only on disputed steps, where the two tables disagree, does agreement "
         "show bootstrapping.**"
     ),
-    "playing": (
-        "The model's choice at `Select` is its next action. Every agent meets the same MDPs, "
-        "starts and luck. In random MDPs, a random policy earns most of what can be earned. "
-        "Read the normalised score, (earned − random) / (optimal − random), and the two worlds "
-        "where control matters. A chain pays only at its end; a ladder is slow to climb and "
-        "quick to fall from. Their actions are relabelled in every episode. The optimal policy "
-        "knows the MDP."
-    ),
     "parts": _QLEARNING_PARTS,
-    "curves": _QLEARNING_CURVES,
 }
 _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
     "overview": {
@@ -209,13 +171,6 @@ _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
         "n_episodes": 10,
         "shown": ["prediction", "carried_state"],
     },
-    "softening": {
-        "outputs": {
-            "prediction": "P",
-            "carried_state": "set reached",
-        },
-        "n_episodes": 10,
-    },
 }
 _REACHABILITY_CURVES: dict[str, dict[str, Any]] = {
     "answers": {
@@ -244,14 +199,6 @@ _REACHABILITY: dict[str, Any] = {
         "model that answered as well without its recurrence would not be searching by it. "
         "**Discrete** keeps one of the nodes that each thought added, as a chain of thought in "
         "words would."
-    ),
-    "moved": (
-        "A set that can be decoded may still be idle. Here one node is changed in the set that "
-        "the latent holds, in the round that first knows of the target. The target's share of "
-        "the answer is compared with what parallel breadth-first search answers after the same "
-        "change. A parent of the other candidate is the sharpest test: it changes nothing at "
-        "once, and a round later the search has expanded it. The control is a node that leads "
-        "nowhere."
     ),
     "parts": _REACHABILITY_PARTS,
     "curves": _REACHABILITY_CURVES,

@@ -195,7 +195,6 @@ def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(
         "regret_curves",
         "lengths",
         "latent_control",
-        "calibration",
         "attention",
     }
     assert {path.stem for path in folder.glob("*.csv")} == names

@@ -40,7 +40,6 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
         "regret_curves",
         "lengths",
         "latent_control",
-        "calibration",
         "attention",
     }
     assert set(result.tables) == names and sum(steps) == len(suite.plan_of(model).parts(model)) == 4

@@ -33,7 +33,6 @@ from reports.attention import AttentionView
 from reports.blocks import Code, Figure, Measures, NotComputed, Prose, Summary, Table
 from reports.build import write
 from reports.page import Report, Section
-from reports.parts import verification
 from reports.tasks import parts_for
 from tests.reports.browser import Browser, chromium, executable
 
@@ -65,7 +64,6 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
             nodes["seen"] = ablation.ablate(scorer)
         return nodes["seen"].assign(ablation=scorer.ablation)
 
-    patch.setattr(verification, "_ETAS", (60,))
     patch.setattr(probes, "probe", partial(probes.probe, n_untrained=1))
     for key, probed in {
         "experts": ("log_weights_centred", "label"),
@@ -93,9 +91,7 @@ KINDS: dict[str, Any] = {
     "qlearning-handwired": (
         "summary",
         "verification",
-        "playing",
         "interchange",
-        "softening",
     ),
     "wma-learned-additive": (
         "summary",

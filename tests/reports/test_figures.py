@@ -99,21 +99,7 @@ def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["<z>", "p?"]
 
 
-BINS = pd.DataFrame(
-    {
-        "from": [0, 0.5],
-        "to": [0.5, 1],
-        "share": [1.0, 0],
-        "prediction": [0.25, np.nan],
-        "frequency": [0.5, np.nan],
-    }
-).assign(low=0.4, high=0.6)
-
-
-def test_calibration_leaves_empty_bins_out() -> None:
-    """A bin without a round has no frequency, so no point."""
-    line = figures.calibration(BINS).axes[0].lines[1]
-    np.testing.assert_allclose(line.get_xydata(), [[0.25, 0.5]])
+GRID = pd.DataFrame([[1.0, 0.5]], ["layer 0"], ["<z>", "p?"])
 
 
 test_shapes_that_do_not_fit = refused(
@@ -134,9 +120,10 @@ test_shapes_that_do_not_fit = refused(
 def test_drawing_changes_no_setting() -> None:
     """The caller's matplotlib is as it was, and the caller's settings do not reach our figures."""
     before = dict(matplotlib.rcParams)
-    plain = inline_svg(figures.calibration(BINS), "t", "f")
+    plain = inline_svg(figures.heatmaps({"effects": GRID}, label="effect"), "t", "f")
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False}):
-        assert inline_svg(figures.calibration(BINS), "t", "f") == plain
+        again = figures.heatmaps({"effects": GRID}, label="effect")
+        assert inline_svg(again, "t", "f") == plain
     assert dict(matplotlib.rcParams) == before
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +20,10 @@ from interp.core import catalog
 from interp.model import checkpoints, library
 from interp.results.measure import Measure
 from interp.stats.intervals import Interval
-from interp.support.files import write_json
 from reports.blocks import Prose
 from reports.build import write
-from reports.page import COMPARISONS
 from reports.part import Context, Part, needing
 from reports.parts import heads, interchange, overview, patching
-from reports.parts.compared import COMPARED
 from reports.tasks import default_parts, experts, parts_for
 from tests import handmade
 from tests.machines import cached, gru, loop, lstm
@@ -38,7 +34,7 @@ from tests.shell import invoked
 
 OPTIONS = {**SMALL, "n_episodes": 12, "n_rounds": 10}
 CURVES = "How the update of the latent learns"
-OF_HEADS = {"Circuits of edges", "Attention", "The circuit"}
+OF_HEADS = {"Circuits of edges", "Attention"}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +45,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     page = write(loop(), folder, **OPTIONS, quick=True)
     assert page.failures == {}
     with pytest.MonkeyPatch.context() as patch:
-        few = [part for part in experts.parts() if part.key in ("summary", "compared", "reproduce")]
+        few = [part for part in experts.parts() if part.key in ("summary", "reproduce")]
         patch.setattr("reports.tasks.experts.parts", lambda: few)
         patch.setattr(library, "_BUILT", {})
         patch.setattr(checkpoints, "BUILDERS", {})
@@ -77,8 +73,8 @@ def text(html: str, title: str) -> str:
 def test_every_part_stands_and_what_is_lacking_is_said(written: dict[str, str]) -> None:
     """No part of the default report vanishes; those of heads hold one sentence, and no verdict is made of them."""
     html = written["loop"]
-    expected = {part.title for part in default_parts()} - {"The state over time"}
-    expected |= {"Weights over time", "Regret", "Calibration"}
+    expected = {part.title for part in default_parts()} - {"The state over time", "The circuit"}
+    expected |= {"Weights over time", "Regret"}
     assert expected <= set(titles(html))
     lacking = {
         title for title in titles(html)[:-1] if "not applicable" in text(html, title).lower()
@@ -99,7 +95,7 @@ def test_every_part_stands_and_what_is_lacking_is_said(written: dict[str, str]) 
 def test_what_can_be_computed_is(written: dict[str, str]) -> None:
     """Behaviour, state, probes, patching, and moves of what is carried along a fitted direction: of any model."""
     html = written["loop"]
-    for title in ("Weights over time", "Regret", "Calibration", "Probes", "Patching"):
+    for title in ("Weights over time", "Regret", "Probes", "Patching"):
         assert "<svg" in section(html, title) or 'class="track"' in section(html, title)
     assert "<table" in section(html, "Interchange interventions") and "<svg" in section(
         html, "Steering"
@@ -151,7 +147,7 @@ def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
 
 def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) -> None:
     """Its state is read, not decoded; predictions and state are checked; what a circuit would say is not applicable."""
-    elsewhere = "compared patching probes edges regret calibration"
+    elsewhere = "patching probes edges regret"
     parts = some(catalog.get("experts"), *elsewhere.split())
     html = write(handmade.majority(), tmp_path, **OPTIONS, parts=parts).path.read_text("utf-8")
     assert 'class="missing"' not in html
@@ -162,15 +158,11 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
     found = text(html, "What was found")
     for claim in ("computes the probability of every outcome exactly", "carries the state exactly"):
         assert re.search(rf"It {claim} .*; at most 1.0e−9 yes", found)
-    softened = text(html, "Softmax only")
-    assert "Not applicable: handmade was not compiled from a circuit." in softened
 
 
 def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     """A machine with room for few rounds is run for as many, and refused where that is too few."""
-    parts = some(
-        catalog.get("experts"), "compared", "patching", "interchange", "steering", "calibration"
-    )
+    parts = some(catalog.get("experts"), "patching", "interchange", "steering")
     written = write(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True, parts=parts)
     assert written.failures == {}
     said = text(written.path.read_text("utf-8"), "What was found")
@@ -190,7 +182,7 @@ def test_machines_of_the_other_tasks_get_their_pages(
     task: str, sizes: tuple[int, int], tmp_path: Path
 ) -> None:
     """Nothing of the task's own parts fails where a machine has no heads and no layers."""
-    parts = some(catalog.get(task), "compared", "patching", "interchange", "steering")
+    parts = some(catalog.get(task), "patching", "interchange", "steering")
     written = write(
         reader_of(catalog.get(task).layout(*sizes)), tmp_path, n_episodes=8, quick=True, parts=parts
     )
@@ -228,9 +220,6 @@ def test_the_page_of_a_machine_by_name_says_the_command_that_writes_it_again(
     written: dict[str, str],
 ) -> None:
     assert "interp report own-gru --quick --episodes 12 --rounds 10 --seed 0" in written["own-gru"]
-    assert "interp compare own-gru --report" in text(
-        written["own-gru"], "Compared with other machines"
-    )
 
 
 def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
@@ -280,35 +269,6 @@ def test_attention_of_a_machine_without_heads_is_refused() -> None:
     refuses("not applicable: gru has no attention heads", heads_of, gru())
 
 
-def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(
-    written: dict[str, str],
-) -> None:
-    """There is no command for it, and the section stands."""
-    said = text(written["loop"], "Compared with other machines")
-    assert 'compare.machines(model, "wma-handwired")' in said and "interp compare" not in said
-
-
-def test_a_comparison_with_algorithms_alone_names_the_closest(tmp_path: Path) -> None:
-    said = {"yes": "predicts likewise", "no": "predicts differently"}
-    measure = Measure("behaviour", "It predicts", Interval(0.5, 0.4, 0.6), 0.9, **said)
-    about = {
-        "model": "gru",
-        "reference": "",
-        "measures": [measure.to_dict()],
-        "algorithm": {"name": "a vote"},
-    }
-    write_json(
-        tmp_path / COMPARISONS / "one" / "comparison.json",
-        about | {"settings": {"digests": [gru().digest()]}},
-    )
-    ((_, name, _, (found,)),) = COMPARED.compute(SimpleNamespace(folder=tmp_path, model=gru()))
-    assert (name, found.yes, found.no) == (
-        "gru against algorithms",
-        "predicts as a vote",
-        "predicts differently than a vote",
-    )
-
-
 def without_edges(n_experts: int = 4) -> Any:
     """Weighted Majority, of which nobody wrote down which head reads which, or what carries its variables."""
     whole = circuit_of("wma-handwired", n_experts=n_experts)
@@ -327,7 +287,7 @@ def test_a_circuit_without_sites_is_verified_by_what_it_gives(
     """Its predictions and its state, as of any machine; what needs a site says that none is listed."""
     record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:without_sites")
     monkeypatch.setitem(RECORDS, "bare", record)
-    wanted = ("verification", "softening", "circuit")
+    wanted = ("verification", "circuit")
     parts = (overview.part(), *(part for part in experts.parts() if part.key in wanted))
     written = write(
         circuits.load("bare", n_experts=2), tmp_path, n_episodes=8, n_rounds=10, parts=parts
@@ -335,7 +295,6 @@ def test_a_circuit_without_sites_is_verified_by_what_it_gives(
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     assert "carried state" in text(html, "Verification against the algorithm")
-    assert "the circuit of bare lists no site of what it predicts" in text(html, "Softmax only")
     assert "lists no sites" in text(html, "The circuit")
 
 

@@ -219,7 +219,7 @@ def test_what_handwired_and_learned_models_get(model: Any) -> None:
         {p.key for p in experts.parts() if p.applies(Context(subject, "", 8, 12, 0))}
         for subject in (model, learned)
     ]
-    assert {"verification", "softening"} <= keys[0] - keys[1]
+    assert {"verification", "circuit"} <= keys[0] - keys[1]
 
 
 @pytest.mark.parametrize(

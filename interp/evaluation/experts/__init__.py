@@ -1,1 +1,1 @@
-"""What is measured of models of expert advice: regret, calibration, regimes, long episodes."""
+"""What is measured of models of expert advice: regret, regimes, long episodes."""

@@ -10,13 +10,11 @@ import pandas as pd
 from interp.core.machine import Machine
 from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
-from interp.evaluation.experts.regret import calibration
 from interp.evaluation.plan import (
     MODEL,
     EvaluationPlan,
     Row,
     lacks_attention,
-    predictions_of,
     row,
     unless,
 )
@@ -24,7 +22,6 @@ from interp.model.rollout import rollout
 from interp.model.run import room
 from interp.stats.intervals import NO_NUMBER
 from interp.tasks.experts.episodes import sample
-from interp.tasks.experts.predictors import bayes
 
 
 def plan() -> EvaluationPlan:
@@ -83,8 +80,7 @@ def _lacks_room(model: Machine, n_rounds: int) -> str:
 
 
 def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
-    """Measure what the latent is needed for, calibration, and attention to experts; return frames
-    by the table's name.
+    """Measure what the latent is needed for, and attention to experts; return frames by the table's name.
 
     Args:
         model: the model.
@@ -93,15 +89,6 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
     """
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
-    calibrated = []
-    for key, predictions in {
-        MODEL: predictions_of(run),
-        "bayes": bayes(episodes).predictions,
-    }.items():
-        result = calibration(predictions, episodes, seed=seed)
-        table = result.to_frame()
-        chance = result.chance.estimate
-        calibrated.append(table.assign(key=key, error=result.error, error_by_chance=chance))
     few = episodes.select(slice(_N_ATTENDED))
     known = run if len(few) == len(episodes) else None
     control = latent_control(model, episodes, seed, run)
@@ -111,7 +98,6 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
     )
     return {
         "latent_control": control.to_frame(),
-        "calibration": pd.concat(calibrated, ignore_index=True),
         "attention": attention,
     }
 

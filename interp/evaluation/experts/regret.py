@@ -3,24 +3,22 @@
 Regret is against the best expert of the same prefix. It is never clipped, so that a learner which beats every expert
 has a negative one. Ties and random choices count their expected mistakes. Log-loss is in nats, and a certain prediction
 that is wrong costs infinitely much. Excess log-loss is a divergence only where the reference is the exact Bayes
-predictor. The calibration error of even a perfect predictor is not 0: hold it against ``chance``.
+predictor.
 
 How each is defined, and what it is evidence of: docs/method/regret.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from interp.core.algorithm import participants_of
-from interp.results.measure import Result, Scores
-from interp.stats.intervals import Interval, mean_interval, percentile_bounds, resample_weights
+from interp.results.measure import Scores
+from interp.stats.intervals import Interval, mean_interval
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
@@ -169,87 +167,3 @@ def score(
         }
     settings = provenance(**drawn, n_episodes=len(episodes), params=dict(episodes.params))
     return Scores(("metric",), numbers, settings, beside)
-
-
-_N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show by chance
-
-
-@dataclass(frozen=True, eq=False)
-class Calibration(Result):
-    """The reliability of predictions.
-
-    Attributes:
-        bins: a row a bin: its bounds and ``share`` of the predictions, their mean, the ``frequency`` of label 1 with a
-            95 % bootstrap interval; NaN in an empty bin.
-        chance: the error under perfect calibration: mean and 95 % range over drawn labels.
-    """
-
-    bins: pd.DataFrame = field(repr=False)
-    error: float
-    chance: Interval
-    settings: dict[str, Any] = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per bin."""
-        return self.bins
-
-    @property
-    def sentence(self) -> str:
-        """State the error, and that of perfect calibration."""
-        return f"The calibration error is {self.error:.3g}; a perfectly calibrated predictor has {self.chance}."
-
-    def _draw(self, figures: Any) -> Any:
-        """Draw the reliability diagram."""
-        return figures.calibration(self.bins)
-
-
-@checked
-def calibration(
-    predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int = 10, seed: int = 0
-) -> Calibration:
-    """Make the reliability table of predictions.
-
-    Args:
-        predictions: P(y=1) [episode, round].
-        episodes: what was predicted.
-        n_bins: of equal width in [0, 1].
-        seed: seed of the bootstrap.
-    """
-    require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
-    p = _check_predictions(predictions, episodes)
-    b = len(p)
-    bins = np.minimum((p * n_bins).astype(int), n_bins - 1)
-    cells = bins + n_bins * np.arange(b)[:, None]
-
-    def per_episode(values: np.ndarray) -> np.ndarray:
-        weights = (values * episodes.counted).ravel()
-        totals = np.bincount(cells.ravel(), weights=weights, minlength=b * n_bins)
-        return totals.reshape(b, n_bins)
-
-    count, predicted = per_episode(np.ones_like(p)), per_episode(p)
-    observed = per_episode(episodes.labels.astype(float))
-
-    def error(labels: np.ndarray) -> float:
-        excess = (per_episode(labels) - predicted).sum(axis=0)
-        return float(np.abs(excess).sum() / episodes.counted.sum())
-
-    resampled = resample_weights(b, seed=seed, participants=participants_of(episodes))
-    with np.errstate(invalid="ignore"):
-        total = count.sum(axis=0)
-        low, high = percentile_bounds((resampled @ observed) / (resampled @ count))
-        prediction, frequency = predicted.sum(axis=0) / total, observed.sum(axis=0) / total
-    rng = np.random.default_rng([seed, 1])
-    drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(_N_DRAWS)]
-    edges = np.linspace(0, 1, n_bins + 1)
-    columns = {
-        "from": edges[:-1],
-        "to": edges[1:],
-        "share": total / total.sum(),
-        "prediction": prediction,
-    }
-    bins = pd.DataFrame({**columns, "frequency": frequency, "low": low, "high": high})
-    chance = Interval.of_samples(drawn, float(np.mean(drawn)))
-    settings = provenance(
-        regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed
-    )
-    return Calibration(bins, error(episodes.labels.astype(float)), chance, settings)

@@ -1,4 +1,4 @@
-"""Mistakes, regret, log-loss and calibration are what the paper defines; scores carry intervals and provenance."""
+"""Mistakes, regret, and log-loss are what the paper defines; scores carry intervals and provenance."""
 
 from itertools import pairwise
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from interp.evaluation.experts.regret import (
     _ROUNDING,
     _check_predictions,
-    calibration,
     excess_log_loss,
     log_loss,
     mistakes,
@@ -173,40 +172,3 @@ def test_rounding_beyond_0_and_1_is_clipped_and_no_more():
             InputError, match=r"must be probabilities in \[0, 1\], got .* at \[0, 1\]"
         ):
             _check_predictions(np.array([[0.5, outside, 0.5]]), by_hand())
-
-
-def test_a_table_of_calibration_that_fits_on_a_napkin():
-    """Two rounds at .25 with labels 0, 1 and two at .75 with labels 1, 1: frequencies 1/2 and 1, error 1/4."""
-    episodes = ExpertEpisodes(np.zeros((1, 4, 1), int), np.array([[0, 1, 1, 1]]), np.array([[0.5]]))
-    result = calibration(np.array([[0.25, 0.25, 0.75, 0.75]]), episodes, n_bins=2)
-    table = result.to_frame()
-    assert table.frequency.tolist() == [0.5, 1.0] and table.prediction.tolist() == [0.25, 0.75]
-    assert table.share.tolist() == [0.5, 0.5] and result.error == 0.25
-
-
-def test_empty_bins_have_no_frequency():
-    table = calibration(np.full((5, 4), 1.0), sample(5, 4, 1), n_bins=4).to_frame()
-    assert table.frequency.isna().tolist() == [
-        True,
-        True,
-        True,
-        False,
-    ] and table.share.tolist() == [0, 0, 0, 1]
-
-
-def test_the_true_conditional_passes_and_a_sharpened_one_fails():
-    episodes = sample(500, 60, 4, seed=3)
-    true = algorithms.bayes(episodes).predictions
-    sharp = true**2 / (true**2 + (1 - true) ** 2)
-    passed, failed = calibration(true, episodes), calibration(sharp, episodes)
-    assert passed.error < passed.chance.high
-    assert failed.error > 5 * failed.chance.high
-    table = passed.to_frame()
-    covered = (table.low <= table.prediction) & (table.prediction <= table.high)
-    assert covered.sum() >= 8  # of 10 bins at 95 %
-
-
-def test_no_bins_are_refused():
-    refuses(
-        "n_bins must be >= 1, got 0", calibration, np.full((2, 3), 0.5), sample(2, 3, 1), n_bins=0
-    )

@@ -3,6 +3,7 @@
 from itertools import product
 
 import numpy as np
+import pytest
 
 from interp.evaluation.qlearning.returns import normalised_score
 from interp.tasks import mdp
@@ -63,3 +64,16 @@ def test_no_score_exists_without_a_choice_or_without_episodes():
         run(QLearner(epsilon=1.0), flat, 5, seed=0),
     )
     refuses("no episodes were given", normalised_score, [])
+
+
+@pytest.mark.parametrize("regime", ["chain", "ladder"])
+def test_no_single_action_is_good_in_every_copy(regime):
+    """Were the best action the first one everywhere, agents that break ties to it would win without learning."""
+    mdps = mdp.sample_mdps(40, 4, 3, seed=0, regime=regime)
+    for action in range(3):
+        interaction = mdp.Interaction(mdps, n_rounds=30, seed=0)
+        while not interaction.done:
+            interaction.advance(np.full(40, action))
+        assert normalised_score(interaction.episodes()).get("score").estimate < 0.5
+    best = run(OptimalAgent(), mdps, 30, seed=0)
+    assert normalised_score(best).get("score").estimate > 0.9
