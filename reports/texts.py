@@ -8,46 +8,46 @@ _LLM: dict[str, Any] = {
     "final": (
         "Numbers are means over complete episodes with the 95 % bootstrap interval over "
         "instances, and the standard deviation over instances (n in the denominator, as in the "
-        "paper). **Missing left out** is the regret with the rounds of missing predictions "
-        "left out for the experts too. Rows marked (paper) are its published numbers, on other "
-        "instances and with its own prompts: other instances alone can make a difference of a "
-        "few mistakes."
+        "paper). In the column **Missing left out**, rounds without a prediction do not count, "
+        "for the experts either. Rows marked (paper) are the paper's published numbers, on "
+        "other instances and with other prompts. Other instances alone can make a difference of "
+        "a few mistakes."
     ),
     "answers": (
-        "A malformed answer is not a JSON object with the right key and value, or is cut at "
-        "the token limit. The model is asked again; if that fails, the prediction is missing, "
-        "never 0. An embedded answer is such an object among other words, and counts. The "
-        "server counts tokens."
+        "A malformed answer is not a JSON object with the right key and value, or is cut at the "
+        "token limit. The model is asked again; if that fails, the prediction is missing, never "
+        "0. If such an object stands among other words, the answer is called embedded, and it "
+        "counts. Numbers of tokens are the server's."
     ),
     "acts": (
-        "Families of algorithms are fitted to the choices, with a lapse rate and a "
-        "temperature, and scored in nats a choice on instances left out. The answer is the set "
-        "of families that the instances do not tell from the best one (the model confidence "
-        "set, 95 %). A set of one is **named**; of a set of **several**, any may be it. **No "
-        "memory** says that no family predicts better than the best one that remembers "
-        "nothing. **None** says that simulated players of every family in the set agree, "
-        "repeat, stay or shift at other rates than the model. Choices do not show that a model "
-        "keeps weights."
+        "Families of algorithms are fitted to the choices, with a lapse rate and a temperature, "
+        "and scored in nats a choice on instances left out. The answer is the set of families "
+        "that cannot be distinguished from the best one (the model confidence set, 95 %). If "
+        "the set has one family, it is **named**; if it has **several**, each of them may be "
+        "right. **No memory** means that no family predicts better than the best one that "
+        "remembers nothing. **None** means that no family in the set fits: its simulated "
+        "players agree, repeat, stay or shift at other rates than the model. Choices do not "
+        "show that a model keeps weights."
     ),
     "notes": (
-        "A note is *readable* if it has a tally for every expert, and *exact* if every tally "
-        "is the true count. *Best* and *worst* say that its top and bottom expert are the best "
-        "and the worst on the rounds played. *Most* and *least accurate* say that they are so "
-        "by their accuracy or, where none is given, by their record over the whole instance. "
-        "In the anti-signal regime, the least accurate is the adversary."
+        "A note is *readable* if it has a tally for every expert, and *exact* if every tally is "
+        "the true count. *Best* and *worst* say how often the expert that it ranks first (last) "
+        "is the best (worst) on the rounds played. *Most* and *least accurate* compare with the "
+        "experts' accuracies, or with their records over the whole instance if accuracies are "
+        "unknown. In the anti-signal regime, the least accurate is the adversary."
     ),
     "regret": (
         "Regret counts the mistakes beyond those of the best expert on the same rounds. It is "
-        "never clipped: a predictor that combines experts, or inverts one, can go below zero. "
-        "A missing prediction counts as a mistake here. All predictors meet the same "
-        "instances. A baseline that tosses coins counts its expected mistakes, so its own luck "
-        "is not in it."
+        "never clipped: a predictor that combines experts, or inverts one, can go below zero. A "
+        "missing prediction counts as a mistake here. All predictors see the same instances. "
+        "For a baseline that tosses coins, the expected number of mistakes counts."
     ),
     "prompts": (
-        "The system prompts, as they were sent; every further message is one JSON object with "
-        "the keys they name."
+        "These are the system prompts as they were sent. Every further message is one JSON "
+        "object with the keys that they name."
     ),
-    "set_aside": "What is no trace and no result, copies of a run, and what cannot be read.",
+    "set_aside": "These files were not used: they are not traces or results, are copies of a "
+    "run, or cannot be read.",
     "python": (
         "\n"
         "from interp.choices.behaviour import behaviour\n"
@@ -60,7 +60,7 @@ _LLM: dict[str, Any] = {
     ),
     "lead": (
         "Language models that predict with expert advice, round by round, with and without a "
-        "note to themselves. Beside them stand the algorithms that solve the task, and "
+        "note to themselves. They are compared with algorithms that solve the task, and with "
         "transformers whose only memory is a latent."
     ),
     "drawn": {
@@ -72,8 +72,8 @@ _LLM: dict[str, Any] = {
     "first": {
         "title": "Regret over rounds",
         "caption": (
-            "Regret of every model, mean over conditions and instances, beside the paper's "
-            "baselines."
+            "The regret of every model, averaged over conditions and instances, and that of the "
+            "paper's baselines."
         ),
         "by": "regime",
         "ylabel": "regret (mistakes)",
@@ -99,46 +99,47 @@ _LLM: dict[str, Any] = {
 }
 _BENCHMARK: dict[str, Any] = {
     "lead": (
-        "Interpretability methods are run on machines that carry a state and whose insides are "
-        "known. Every method answers the same questions on the same episodes. The scale runs "
-        "from a random draw to an oracle, which knows the answers. Intervals (95 %) resample "
-        "the forms of the machines, after averaging over variants and seeds: they show how "
-        "much the choice of machines matters."
+        "Interpretability methods are run on machines that carry a state and whose internals "
+        "are known. Every method answers the same questions on the same episodes. The scale "
+        "runs from a random draw to an oracle, which knows the answers. Intervals (95 %) "
+        "resample the forms of the machines, after averaging over variants and seeds: they show "
+        "how much the choice of machines matters."
     ),
 }
 _INTERCHANGE: dict[str, Any] = {
     "text": (
         "In one round of an episode, an activation is set to its value in another episode. The "
         "outcome is compared with the algorithm's own counterfactual: the same round with one "
-        "variable set to its value there. **Accuracy** is over pairs of episodes in which that "
-        "changes the algorithm's outcome. **Score** compares how far the outcome moved with "
-        "how far it should have moved: 1 is the whole counterfactual effect in every pair, 0 "
-        "no better than no effect. **Slope** says whether the effect has the right size. The "
-        "controls are **doing nothing** and **moving the same activations as far in a random "
-        "direction**. An accuracy of 1 means that, for these pairs, these places hold the "
-        "variable in a form that the rest of the round uses. Other places may hold it, too."
+        "variable set to its value there. **Accuracy** counts only pairs of episodes in which "
+        "this changes the algorithm's outcome. **Score** compares how far the outcome moved "
+        "with how far it should have moved. It is 1 for the whole counterfactual effect in "
+        "every pair, and 0 is no better than no effect. **Slope** is 1 if the effect has the "
+        "right size. The controls are **doing nothing** and **moving the same activations as "
+        "far in a random direction**. An accuracy of 1 means that, for these pairs, these "
+        "places hold the variable in a form that the rest of the round uses. Other places may "
+        "hold it, too."
     ),
     "whole": (
-        "Whole activations are interchanged, with everything that reaches a place, at places "
-        "where the variable could be. What the model writes into its latents is read by a map "
-        "that was fitted on other episodes. It counts as right when its change is within half "
-        "of the change that the counterfactual asks for."
+        "Whole activations are interchanged at places where the variable could be. The state "
+        "that the model then writes is decoded by a map that was fitted on other episodes. It "
+        "counts as right if its change is within half of the change that the counterfactual "
+        "asks for."
     ),
     "aligned": (
-        "**Learned subspaces** (distributed alignment search) are directions at one place. "
-        "They are trained on some episodes so that interchanging them gives the "
-        "counterfactual's choice, and scored on others. Methods that train a basis find "
-        "something in any network. Each basis therefore stands beside one trained for "
-        "arbitrary labels, one trained in a re-initialised model, and an equally large move in "
-        "a random subspace. A basis that does not beat all of them is no evidence that the "
-        "place holds the variable; one that does need not be used elsewhere."
+        "**Learned subspaces** (distributed alignment search) are directions at one place. They "
+        "are trained on some episodes so that interchanging them gives the counterfactual's "
+        "choice, and scored on others. Methods that train a basis find something in any "
+        "network. Each basis is therefore compared with one trained for arbitrary labels, one "
+        "trained in a re-initialised model, and an equally large move in a random subspace. If "
+        "a basis does not beat all of them, it is no evidence that the place holds the "
+        "variable. If it does, the model need not use it on other inputs."
     ),
     "steering_text": (
-        "Doses of a state change are added to the latents that one round reads, by {how}. The "
-        "algorithm's state is changed in the same way, and the two predictions are compared. "
-        "The control is random directions of equal norm. If a dose moves both predictions "
-        "equally, the model uses this direction for this state around these inputs. Large "
-        "doses leave the range of states that occur, and show nothing."
+        "A state change of several sizes (doses) is added to the latents that one round reads, "
+        "by {how}. The algorithm's state is changed in the same way, and the two predictions "
+        "are compared. The control is random directions of equal norm. If a dose moves both "
+        "predictions equally, the model uses this direction for this state around these inputs. "
+        "Large doses leave the range of states that occur, and are no evidence."
     ),
     "wired": (
         "Only the subspace that the circuit names is interchanged. Controls are places that do "
@@ -146,7 +147,7 @@ _INTERCHANGE: dict[str, Any] = {
     ),
     "carried": (
         "{held} of {all_of} variables have a place that carries more than half of the effect. "
-        "Score of every place: how much of the effect that the algorithm says swapping has."
+        "The score of a place is the share of the effect that the swap has in the algorithm."
     ),
     "learned": (
         "The best learned subspace, {name}, gives the counterfactual's choice in {share:.2f} "
@@ -185,30 +186,30 @@ _PATCHING: dict[str, Any] = {
     "text": (
         "Two runs differ in one thing. One activation of the clean run is put into the "
         "corrupted run. A cell shows which share of their difference comes back: **1 restores "
-        "the clean run, 0 does nothing**. A cell that lights up is evidence that the "
-        "difference between the inputs passes there. It does not say what the activation "
-        "means."
+        "the clean run, 0 does nothing**. A cell near 1 is evidence that the difference between "
+        "the inputs passes there. It does not say what the activation means."
     ),
     "edges_text": (
-        "An edge is what one head (or an MLP, or the embedding) writes, as another's query, "
-        "key or value, or an exit, reads it. Each edge is scored by EAP-IG between a run and "
-        "one with another episode's latents. The score is the gradient of the logit "
-        "difference, averaged on the way between the runs, along the edge's difference. A cut "
-        "edge carries the other run's write, at all positions. **Faithfulness** is the share "
-        "of the difference between the whole model (1) and none of its edges (0) that a "
-        "circuit keeps. **CPR** is the area under faithfulness over circuit sizes (higher is "
-        "better), **CMD** the area between it and 1 (lower is better). Such a circuit suffices "
-        "for this metric, these pairs and this way of cutting. It is not evidence that no "
-        "other does, or of what its edges mean."
+        "An edge leads from a part that writes (a head, an MLP or the embedding) to one that "
+        "reads. A head reads by its query, key and value; an MLP or an output has one input. "
+        "Each edge is scored by EAP-IG between a run and one with another episode's latents. "
+        "The score is the gradient of the logit difference, averaged between the two runs, "
+        "times the difference of what the edge carries. An edge that is cut carries the value "
+        "of the other run, at all positions. **Faithfulness** is the share of the difference "
+        "between the whole model (1) and none of its edges (0) that a circuit keeps. **CPR** is "
+        "the area under faithfulness over circuit sizes (higher is better), **CMD** the area "
+        "between it and 1 (lower is better). Such a circuit is sufficient for this metric, "
+        "these pairs and this way of cutting. Other circuits may be sufficient, too, and this "
+        "does not show what its edges mean."
     ),
     "points": (
-        "This machine has no layers of attention heads. What it carries (`latent`) and its own "
-        "points are patched, each row, cycle and position on its own."
+        "This machine has no layers of attention heads. Patched are what it carries (`latent`) "
+        "and its own points: each row, cycle and position separately."
     ),
     "nodes": (
-        "What the logit difference and the state lose when one node is ablated on its own, in "
-        "three ways, with 95 % intervals. An effect that only zeros show is the same in every "
-        "episode"
+        "How much the logit difference and the state lose when one node alone is ablated, in "
+        "three ways, with 95 % intervals. If only zero ablation has an effect, the node writes "
+        "the same in every episode"
     ),
     "curve": {
         "title": "Faithfulness against circuit size",
@@ -243,13 +244,13 @@ _HEADS: dict[str, Any] = {
     "wired": (
         "{heads} heads write something in round {t} of episode {shown}, by {n} reads. An arrow "
         "is a head that reads at its foot and writes at its tip; paler arrows carry less. "
-        "Those that write less than {least:.0%} of the head's largest write are left out. A "
-        "head at rest reads the first token and writes nothing. Filled nodes have been written "
-        "to."
+        "Arrows with less than {least:.0%} of what the head writes at most are left out. A head "
+        "that is not needed attends to the first token and writes nothing. Nodes that were "
+        "written to are filled."
     ),
     "most": (
         "Most important read: head {head} carries {source} to {target}; without it the {exit} "
-        "shifts by {effect:.0%} of the distance between episodes."
+        "changes by {effect:.0%} of the distance between episodes."
     ),
 }
 _VERIFICATION: dict[str, Any] = {
@@ -261,39 +262,37 @@ _VERIFICATION: dict[str, Any] = {
         "the algorithm; it is no evidence about a learned model."
     ),
     "exits_text": (
-        "The machine ran over fresh episodes and carried its own state from round to round. "
-        "What it predicts, and the state that is read in what it carries, were compared with "
-        "{algorithm}, the algorithm that it is held against. Errors are the largest over all "
-        "episodes, rounds and elements. No circuit says what it does in between."
+        "The machine ran over fresh episodes and carried its own state from round to round. Its "
+        "predictions, and the state that is read from what it carries, were compared with "
+        "{algorithm}. Errors are the largest over all episodes, rounds and elements. Nothing is "
+        "known of what the machine does in between."
     ),
 }
 _PROBING: dict[str, Any] = {
     "text": (
         "Linear probes are fitted on some episodes and scored on others. The controls repeat "
-        "the fit where reading the state cannot help; untrained copies of the model are among "
-        "them. Intervals are of the score on new episodes of each probe, refitted on all "
-        "episodes. A high score says that the latents carry the target in a form that a linear "
-        "map can read. **It does not say that the model uses it**, which is what patching "
-        "tests."
+        "the fit on something that should not hold the target, such as an untrained copy of the "
+        "model. An interval is for the score of the probe on new episodes, after it is refitted "
+        "on all of these. A high score says that the latents carry the target in a form that a "
+        "linear map can read. **It does not say that the model uses it**, which is what "
+        "patching tests."
     ),
     "part": (
-        "\n"
-        "\n"
-        "**A part of what is carried.** Probes read `{site}`. What else is carried grows with "
-        "every round, too wide for a probe: what is not found here may be there."
+        "\n\n**A part of what is carried.** Probes read only `{site}`. The rest of "
+        "what is carried grows with every round and is too wide for a probe, so it may hold "
+        "what is not found here."
     ),
 }
 _AUDIT: dict[str, Any] = {
     "text": (
-        "Each row is a robustness check, judged by its whole 95 % interval over episodes and "
-        "by its controls. This is NOT evidence that the state means what a decoder reads from "
-        "it: a state can be used, decodable, and something else."
+        "Each row is a robustness check, judged by its whole 95 % interval over episodes and by "
+        "its controls. This is not evidence that the state means what a decoder reads from it: "
+        "a state can be used and decodable, and still be something else."
     ),
     "later": {
         "title": "How long the state lasts",
         "caption": (
-            "How far predictions move, so many rounds after a round that reads another state. "
-            "{bands}"
+            "How far predictions move in the rounds after one that reads another state. {bands}"
         ),
         "x": "rounds_on",
         "width": 4.5,
@@ -314,9 +313,9 @@ _OVERVIEW: dict[str, Any] = {
 }
 _LEARNING: dict[str, Any] = {
     "text": (
-        "All runs have the same task, curriculum and optimiser; only the named setting "
-        "differs. A latent that is added to keeps its content by itself. A latent that is "
-        "replaced must copy its content through attention in every round."
+        "All runs have the same task, curriculum and optimiser; only the named setting differs. "
+        "If rounds add to a latent, it keeps its content by itself. If they replace it, the "
+        "content must be copied through attention in every round."
     ),
     "curves": {
         "title": "Loss over training steps",
@@ -336,9 +335,9 @@ _COMPARISON: dict[str, Any] = {
         "make the same predictions in another way."
     ),
     "closest": (
-        "{name} comes closest (blue; the other families are grey). A number is the share that "
-        "a family explains of the divergence from a guess without a memory, with its 95 % "
-        "interval over episodes."
+        "{name} comes closest (blue; the other families are grey). The number is the share of "
+        "the divergence from the best prediction without a memory that a family explains, with "
+        "its 95 % interval over episodes."
     ),
     "predictions": {
         "classes": ["Jensen-Shannon divergence", "P(first outcome)"],
@@ -373,32 +372,33 @@ _CHOICES: dict[str, Any] = {
         "print(explain_choices(played, played.choices))"
     ),
     "participants": (
-        "Each participant by itself: for how many the set holds a family, for how many it is "
-        "the only one, and for how many it predicts best. Parameters are maximum likelihood on "
-        "a grid, with 95 % profile likelihood intervals. A short record says little of one "
-        "participant, so that sets are large."
+        "Each participant is analysed separately. The table says for how many the set contains "
+        "a family, for how many it is the only one, and for how many it predicts best. "
+        "Parameters are maximum likelihood on a grid, with 95 % profile likelihood intervals. A "
+        "short record shows little about one participant, so sets are large."
     ),
     "families": (
         "Each family was fitted to three quarters of the units (participants, episodes or "
-        "trials) and scored on the last one. Nats are what a choice costs it there: fewer are "
-        "better. Behind is the paired difference to the best, with its standard error. The set "
-        "holds the families that the data do not tell from the best (the model confidence set, "
-        "95 %). Passes says whether players who were simulated from the family agree, repeat, "
-        "stay and shift as often. That a family fits choices is no evidence of how a player "
-        "computes."
+        "trials) and scored on the last one. The column *nats* has its loss for a choice there; "
+        "fewer are better. *Behind* is the paired difference from the best family, with its "
+        "standard error. The set has the families that the data cannot distinguish from the "
+        "best one (the model confidence set, 95 %). *Passes* says whether players simulated "
+        "from the family agree, repeat, stay and shift as often as the real ones. A family that "
+        "fits the choices is no evidence of how a player computes."
     ),
     "recovery": (
-        "How well can such a record tell the families from each other? Players of the best "
+        "How well can families be distinguished in a record of this size? Players of the best "
         "families, at the fitted parameters, made as many choices as a participant did, and "
-        "were analysed in the same way. A row is the family of the player, a column the family "
-        "that predicts it best."
+        "were analysed in the same way. A row is the family that the player follows, and a "
+        "column the family that predicts it best."
     ),
     "portrait": (
-        "The logit of an arm is log p / (1 - p) before a round; its change is what the round "
-        "makes of it, in bins of equally many rounds. Solid lines are of rounds in which the "
-        "arm was chosen, broken ones of rounds in which another was. How wide a band is says "
-        "how much else than the logit decides. The curves are those of the fitted family and "
-        "of the cell on these rounds: the players' own logits are not seen."
+        "The logit of an arm is log p / (1 - p) before a round. The picture shows its mean "
+        "change in a round, in bins with equally many rounds. Solid lines are for rounds in "
+        "which the arm was chosen, and broken lines for rounds in which another arm was. The "
+        "wider the band, the more the change depends on anything but the logit. The curves are "
+        "those of the fitted family and of the cell on these rounds: the players' own logits "
+        "are not seen."
     ),
     "lead": (
         "Which learning algorithm explains these players' choices, with which parameters, and "
@@ -456,46 +456,46 @@ OF_COMPARISONS: dict[str, dict[str, str]] = {
     "algorithm": {
         "title": "Which algorithm",
         "text": (
-            "Every family of algorithms that the task knows is fitted on some episodes and "
-            "scored on others, by the {apart} of the predictions. This says what the model "
-            "predicts, not how it does so."
+            "Every family of algorithms of the task is fitted on some episodes and scored on "
+            "others, by the {apart} of the predictions. This shows which predictions the model "
+            "makes, not how it computes them."
         ),
     },
     "behaviour": {
         "title": "Behaviour",
         "text": (
             "**Average, rounds, responses.** The average says how far apart the predictions "
-            "are, as a share of what the two memories are worth. It hides what is rare: so the "
-            "share of rounds in which they are plainly apart stands beside it, and the "
-            "response to single inputs. One input is changed in one round of one episode, and "
-            "the change of every later prediction compared; 1 is the same response, 0 none or "
-            "an unrelated one."
+            "are, as a share of what the two memories are worth. An average hides rare "
+            "differences. So the page also has the share of rounds in which the predictions "
+            "differ plainly, and the response to single inputs. One input is changed in one "
+            "round of one episode, and the changes of all later predictions are compared. The "
+            "number is 1 for the same response, and 0 for none or an unrelated one."
         ),
     },
     "state": {
         "title": "State",
         "text": (
-            "**Stitching.** An affine map takes one model's latents to the other's. It is "
-            "fitted on other episodes, and the other model then runs on from the mapped "
-            "latents. A score of 1 means its own predictions, 0 those of its empty memory. "
-            "Where the round is supplied, the map has an offset of its own at every round."
+            "**Stitching.** An affine map from one model's latents to the other's is fitted on "
+            "other episodes. The other model then runs on from the mapped latents. A score of 1 "
+            "means that it predicts as with its own memory, and 0 as with none. If the round "
+            "number is supplied, the map has a separate offset for every round."
         ),
     },
     "update": {
         "title": "Update",
         "text": (
-            "**Step R2.** The state is decoded before and after a round, and the second is "
-            "compared with the algorithm's update of the first. It is so on the states that "
-            "occur, and on states that no episode visits."
+            "**Step R2.** The state is decoded before and after a round, and the state after it "
+            "is compared with the algorithm's update of the state before. This is done for "
+            "states that occur, and for states that no episode reaches."
         ),
     },
     "response": {
         "title": "Response through the state",
         "text": (
             "The response to a changed input is compared with the effect of moving the decoded "
-            "state. It is moved just before the prediction, as the algorithm says that the "
-            "input changes it. A machine that sees an input late, or predicts from something "
-            "else, responds otherwise."
+            "state. The state is moved just before the prediction, by the change that the input "
+            "makes in the algorithm. A machine that sees an input late, or predicts from "
+            "something else, responds differently."
         ),
     },
     "circuit": {
@@ -503,8 +503,8 @@ OF_COMPARISONS: dict[str, dict[str, str]] = {
         "text": (
             "**Roles.** The table has a row for every head that changes anything: what it "
             "reads, for which outcome it is needed, and which later head depends on it. Heads "
-            "of one model are matched to heads of the other, and the similarity is what the "
-            "two tables have in common. Equal roles are no proof of equal circuits."
+            "of one model are matched to heads of the other, and the similarity is what the two "
+            "tables have in common. Equal roles do not prove that the circuits are equal."
         ),
     },
 }

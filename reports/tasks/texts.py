@@ -26,9 +26,9 @@ _EXPERTS_PARTS: dict[str, dict[str, Any]] = {
             "latent itself."
         ),
         "decoded": (
-            "What a linear probe, fitted on other episodes, decodes from the latent after each "
-            "round, beside Weighted Majority's log-weights (log γ = 1) less their mean, on "
-            "which its prediction depends."
+            "A linear probe, fitted on other episodes, decodes the log-weights from the latent "
+            "after each round. They are shown beside Weighted Majority's (log γ = 1), both less "
+            "their mean, since predictions depend on differences only."
         ),
         "probed": "log_weights_centred",
         "units": ["log-weight", "log-weight less the mean"],
@@ -56,9 +56,9 @@ _EXPERTS_CURVES: dict[str, dict[str, Any]] = {
     "regret": {
         "title": "Regret over rounds beside the baselines",
         "caption": (
-            "{ends} Means over {n} episodes of the {regime} regime. {bands} Predictors meet "
-            "the same episodes, so their differences are surer than the bands suggest: see the "
-            "paired column."
+            "{ends} Means over {n} episodes of the {regime} regime. {bands} Predictors see the "
+            "same episodes, so their differences are more certain than the bands suggest; see "
+            "the paired column."
         ),
         "ends": "regret",
         "paper": "1 and 7, left",
@@ -69,12 +69,13 @@ _EXPERTS: dict[str, Any] = {
     "regret": (
         "Regret is the number of mistakes beyond those of the best expert on the same rounds. "
         "It can be negative, since a predictor may combine experts. The Bayes predictor knows "
-        "how accuracies were drawn and bounds what these observations allow; the oracle knows "
-        "the accuracies. One that was ever certain and wrong has infinite log-loss."
+        "how accuracies were drawn, and no predictor can do better from these observations; the "
+        "oracle knows the accuracies. A predictor that was once certain and wrong has infinite "
+        "log-loss."
     ),
     "after": (
-        "After {rounds} rounds, with 95 % intervals over episodes; a dash where a predictor "
-        "was once certain and wrong, so that its log-loss is infinite"
+        "After {rounds} rounds, with 95 % intervals over episodes. A dash means infinite "
+        "log-loss: the predictor was once certain and wrong"
     ),
     "parts": _EXPERTS_PARTS,
     "curves": _EXPERTS_CURVES,
@@ -90,7 +91,7 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
         "learned": (
             "A transformer trained to imitate Q-learning's choices; only its latents, one per "
             "action, pass from round to round. Here its choices are compared with the table's, "
-            "its latents probed, its rounds patched."
+            "its latents are probed and its rounds are patched."
         ),
     },
     "state": {
@@ -100,8 +101,8 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
             "entry. The values are read from the latents themselves."
         ),
         "decoded": (
-            "What a linear probe, fitted on other episodes, decodes from the latents, beside "
-            "the table."
+            "A linear probe, fitted on other episodes, decodes the table from the latents. It "
+            "is shown beside the true table."
         ),
         "units": ["Q-value", "Q-value"],
         "shown": [
@@ -128,10 +129,10 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
 _QLEARNING: dict[str, Any] = {
     "agreement": (
         "The choice at `Select` is compared with the greedy action of the table that the round "
-        "{when} with. Ties say nothing, so they are left out or broken at random. A table with "
-        "γ = 0, which never bootstraps, agrees nearly as often, so its agreement stands beside "
-        "every number. **Only on disputed steps, where the two tables disagree, does agreement "
-        "show bootstrapping.**"
+        "{when} with. Ties are left out or broken at random. A table with γ = 0, which never "
+        "bootstraps, agrees nearly as often, so its agreement is shown beside every number. "
+        "**Only on disputed steps, where the two tables disagree, does agreement show "
+        "bootstrapping.**"
     ),
     "parts": _QLEARNING_PARTS,
 }
@@ -182,19 +183,19 @@ _REACHABILITY_CURVES: dict[str, dict[str, Any]] = {
 }
 _REACHABILITY: dict[str, Any] = {
     "learned_by": (
-        "These are small models (10 names, 14 edges), each with one setting changed. In some, "
-        "the weights start with matching heads, with position codes factored into edge and "
-        "role, with tokens apart from places, or with copies apart from names. Others are "
-        "trained on the answer, or on all nodes reached, in every round or in the last alone. "
-        "Depth grows with what is already learned, or does not grow. The latent is added to, "
-        "or written over."
+        "These are small models (10 names, 14 edges), each with one setting changed. Some start "
+        "from special weights. Heads attend to equal tokens, or position codes are sums of an "
+        "edge's and a role's code. Or tokens and positions, or names and their copies, have "
+        "separate dimensions. Others differ in the target: the answer or all nodes reached, in "
+        "every round or in the last. In some, depth grows with what is already learned. Rounds "
+        "add to the latent or replace it."
     ),
     "answers": (
-        "The share of episodes in which the reachable candidate is more probable than the "
-        "other (half for a tie). Nobody can know of a target d steps away before round d; "
-        "parallel search knows from round d on, at every depth. Beside the model stand "
-        "searches of fewer hops or of one path, heuristics that need no search, and the model "
-        "itself with its latent changed. It is **cut** (always the initial one), **frozen** "
+        "The share of episodes in which the reachable candidate is more probable than the other "
+        "(half for a tie). Nothing can be known of a target d steps away before round d; "
+        "parallel search knows it from round d on, at every depth. The model is compared with "
+        "searches of fewer hops or of one path, with heuristics that need no search, and with "
+        "itself with a changed latent. It is **cut** (always the initial one), **frozen** "
         "(always the first thought), **reset** once, or **swapped** with another episode's. A "
         "model that answered as well without its recurrence would not be searching by it. "
         "**Discrete** keeps one of the nodes that each thought added, as a chain of thought in "
