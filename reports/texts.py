@@ -30,8 +30,8 @@ _LLM: dict[str, Any] = {
         "show that a model keeps weights."
     ),
     "notes": (
-        "A note is *readable* if it has a tally for every expert, and *exact* if every tally is "
-        "the true count. *Best* and *worst* say how often the expert that it ranks first (last) "
+        "A note is *readable* if it has a tally (A:3/5) for every expert, and *exact* if every "
+        "tally is the true count. *Best* and *worst* say how often the expert that it ranks first (last) "
         "is the best (worst) on the rounds played. *Most* and *least accurate* compare with the "
         "experts' accuracies, or with their records over the whole instance if accuracies are "
         "unknown. In the anti-signal regime, the least accurate is the adversary."
