@@ -153,7 +153,7 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     late = [f"{row.machine} ({row.nats_above_bayes:.4f})" for row in machines[~done].itertuples()]
     said = [
         f"{done.sum()} of {len(machines)} trained machines come within {LEARNED} nats a round of the Bayes predictor"
-        + (f"; not so {', '.join(late)}." if late else ".")
+        + (f"; the exception is {', '.join(late)}." if late else ".")
     ]
     named = machines.loc[machines["explains"], "algorithm"].str.startswith("Bayes predictor")
     said.append(f"{int(named.sum())} of them are explained by a Bayes predictor of one interval.")
@@ -161,14 +161,15 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     for measure in ("behaviour", "state"):
         words = between.loc[between["measure"] == measure, "verdict"]
         counts = ", ".join(f"{n} {word}" for word, n in words.value_counts().items())
-        several = f"{measure} of {len(words)} pairs of machines across architectures"
-        said.append(f"By the fixed thresholds of `interp compare`, {several} is: {counts}.")
+        several = f"{len(words)} pairs of machines of two architectures"
+        said.append(f"`interp compare` asks {several} for the same {measure}: {counts}.")
     for measure in MEASURES:
         rows = table[table["measure"] == measure]
         count = rows["verdict"].value_counts()
         said.append(
             f"In {measure}, {count.get(NO_FARTHER, 0)} of {len(rows)} pairs of architectures lie no farther apart than "
-            f"two seeds of one of them, {count.get(FARTHER, 0)} farther, and {count.get(UNDECIDED, 0)} are undecided."
+            f"two seeds of one of them, {count.get(FARTHER, 0)} lie farther apart, and {count.get(UNDECIDED, 0)} are "
+            "undecided."
         )
     same = []
     apart = []
@@ -177,8 +178,12 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
             same.append(pair)
         if (rows["verdict"] == FARTHER).any():
             apart.append(pair)
-    said.append(f"The same machine by all {len(MEASURES)} measures: {_listed(same)}.")
-    said.append(f"Farther apart than seeds by at least one measure: {_listed(apart)}.")
+    said.append(
+        f"Pairs that are the same machine by all {len(MEASURES)} measures: {_listed(same)}."
+    )
+    said.append(
+        f"Pairs that lie farther apart than seeds by at least one measure: {_listed(apart)}."
+    )
     for measure, rows in known.groupby("measure", sort=False):
         by_hand = rows["control"].str.startswith(BY_HAND)
         wrong, ways = rows.loc[~by_hand, FARTHER].sum(), rows.loc[~by_hand, WORDS].to_numpy().sum()
@@ -187,8 +192,8 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
             for control, *words in rows.loc[by_hand, ["control", *WORDS]].itertuples(index=False)
         ]
         said.append(
-            f"In {measure}, seeds of one architecture that are judged as two are called farther in {wrong} of {ways} "
-            f"ways; architectures that lie farther from a machine made by hand: {', '.join(held)}."
+            f"Controls of {measure}: two seeds of one architecture are called farther apart in {wrong} of {ways} "
+            f"comparisons. Architectures that lie farther from a machine built by hand: {', '.join(held)}."
         )
     return said
 

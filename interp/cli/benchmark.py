@@ -32,10 +32,13 @@ def _benchmark(
     say: Say,
     out: Path = Path("output/benchmark"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few subjects and less effort, in minutes.")
+        bool, typer.Option("--quick", help="Fewer subjects and less work, in a few minutes.")
     ] = False,
     method: Annotated[
-        list[str] | None, typer.Option(help="Only these methods, beside the bounds.")
+        list[str] | None,
+        typer.Option(
+            help="Only these methods; the oracle and the random draw are always included."
+        ),
     ] = None,
     question: Annotated[list[str] | None, typer.Option(help="Only these questions.")] = None,
     subject: Annotated[
@@ -43,7 +46,7 @@ def _benchmark(
         typer.Option(help="Only these subjects, by name.", autocompletion=_subject_names),
     ] = None,
     seeds: Annotated[int, options.number("How many seeds of episodes", most=1000)] = 1,
-    jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,
+    jobs: Annotated[int, options.number("Subjects that run at the same time")] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
     report: bool = False,

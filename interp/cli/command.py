@@ -453,7 +453,9 @@ _PLAN = _option(
     bool,
     False,
     typer.Option(
-        "--plan", help="Do the first part; print what all cost, and how an array of jobs is queued."
+        "--plan",
+        help="Run the first part only. Then print what all parts cost, and the line that "
+        "queues them as an array of jobs.",
     ),
 )
 

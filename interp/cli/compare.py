@@ -93,13 +93,15 @@ def _compare(
 ) -> None:
     """Compare a model with another, the handwired one by default: behaviour, state, update and circuit, with intervals.
 
-    MODEL may be a folder of traces of `interp llm run`, of whose players only the choices are seen. Which algorithm
-    explains them, and do they choose as the other model does ('none' asks no model)?
+    MODEL may also be a folder of traces of `interp llm run`, in which only the choices of players
+    are seen. The comparison then says which algorithm explains the choices, and whether the players
+    choose as the reference does ('none' leaves this out).
 
-    --set is for MODEL where it is built, else for REFERENCE: qlearning-taught --set beta=10.
+    --set is for MODEL if it is handwired, and otherwise for REFERENCE:
+    qlearning-taught --set beta=10.
 
     Args:
-        more: Further models that are compared with REFERENCE, each by itself.
+        more: Further models that are compared with REFERENCE, each separately.
     """
     from interp.llm.loading import holds_runs
 

@@ -23,17 +23,19 @@ def _develop(
     runs: list[Path],
     reference: str = "",
     targets: list[str] | None = None,
-    every: Annotated[int, options.number("Only every so many of the kept states")] = 1,
+    every: Annotated[int, options.number("Measure only every N-th of the kept states")] = 1,
     episodes: Annotated[int, options.number("Episodes of probes and predictions", 16)] = 64,
     rounds: Annotated[int, options.number("Rounds each", 3)] = 30,
     seed: int = 0,
     out: Path = Path("output/development"),
     shard: options.Shard = "",
 ) -> None:
-    """Ask the same questions of every state that trainings kept: one table and one figure over steps.
+    """Measure every state that trainings kept, in the same way: one table and one figure over
+    steps.
 
-    What do probes read from the latents, beside an untrained copy? Which algorithm are the predictions near? With
-    --reference, also what `interp compare --quick` asks. A state that was measured before is not measured again.
+    What do probes read from the latents, beside an untrained copy? Which algorithm is nearest to
+    the predictions? With --reference, each state is also compared as by `interp compare --quick`.
+    A state that was measured before is not measured again.
 
     Args:
         runs: Folders of training runs that kept states: `interp train ... --keep-every 100`.

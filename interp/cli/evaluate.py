@@ -115,11 +115,13 @@ def _evaluate(
     seed: int = 0,
     device: str = "cpu",
     out: Path = Path("output/evaluation"),
-    jobs: Annotated[int, options.number("Regimes and other parts that are measured at once")] = 1,
+    jobs: Annotated[
+        int, options.number("Regimes and other parts that are measured at the same time")
+    ] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Measure what a model is worth, beside baselines and controls: tables and figures in OUT/MODEL.
+    """Measure how good a model is, beside baselines and controls: tables and figures in OUT/MODEL.
 
     Every regime and several lengths are measured, as the task's evaluation plans them; the tables name them.
     """

@@ -125,12 +125,13 @@ def _open(
     batch: Annotated[int, options.number("Episodes at a time")] = 8,
     seed: int = 0,
 ) -> None:
-    """Open a chat model while it learns: probe each expert's record, patch one vote, and in notes the counts.
+    """Look inside a chat model while it learns: probe each expert's record, and patch one vote and,
+    with notes, one count.
 
     Args:
         model: Folder, .gguf file or cached name of a chat model.
         regime: Expert regime.
-        condition: Notes, where it has them, are right counts.
+        condition: A condition, such as online-note-only. Notes are then correct counts.
     """
     import pandas as pd
 
@@ -195,11 +196,11 @@ def _run(
     prompts: Path | None = None,
     temperature: str = "0",
     max_tokens: Annotated[
-        str, typer.Option(help="Longest answer, in tokens; none sends none.")
+        str, typer.Option(help="Longest answer, in tokens; none does not send a limit.")
     ] = "2048",
     extra_body: str = "{}",
     malformed_limit: Annotated[
-        int, options.number("Stop if the first N are all malformed, 0 for never", 0)
+        int, options.number("Stop if the first N answers are all malformed, 0 for never", 0)
     ] = 20,
     device: str = "cpu",
     prices: list[float] | None = None,
@@ -208,20 +209,20 @@ def _run(
 ) -> None:
     """Play a language model or a scripted agent on expert advice; resumes what is in OUT.
 
-    Keys come from the environment only, and go to the address they were given for only.
+    Keys are read from the environment only, and sent only to the address that they belong to.
 
     Args:
         base_url: Address of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1.
         agent: Instead of a model: counter, last-step, full-history or random.
-        backend: What answers: server, or transformers for a model that runs here.
-        conditions: Such as weather-note-only; all six by default.
+        backend: Where answers come from: server, or transformers for a model that runs here.
+        conditions: Conditions, such as weather-note-only; all six by default.
         regime: Expert regimes; the paper's three by default.
         prompts: Folder of your own prompts, used verbatim.
-        temperature: Sampling temperature; none sends none.
+        temperature: Sampling temperature; none does not send one.
         extra_body: More request fields as JSON, such as {"top_k": 20}.
         device: Where a model in this process runs: cpu, cuda, ...
         prices: Prices of 1e6 prompt, cached and answer tokens.
-        budget: Stop before more is spent: by --prices, else tokens.
+        budget: Stop before more than this is spent, in the currency of --prices or else in tokens.
         dry_run: Print calls, tokens and cost, and stop.
     """
     from interp.llm import plan, runner, schemes
@@ -390,7 +391,7 @@ def _score(
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV.
 
-    What the players of each model, condition and regime choose by is a part of the work.
+    With --shard, the choices of each model, condition and regime are one part.
 
     Args:
         regime: Regime of foreign results that do not name theirs.

@@ -133,7 +133,7 @@ Shard = Annotated[
     typer.Option(
         metavar="I/N",
         help="Only the I-th of N shares of the parts, kept in OUT; auto or auto/N in a job array. The same command "
-        "without it puts them together.",
+        "without --shard joins the shares.",
         callback=lambda value: share("", value) or value,  # refused before the command begins
     ),
 ]

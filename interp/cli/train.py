@@ -56,7 +56,7 @@ def _train(
         int, options.number("Processes that torchrun started; refused if fewer run")
     ] = 1,
     keep_every: Annotated[
-        int, options.number("Keep the state of every so many steps in OUT/NAME/kept, 0 for none", 0)
+        int, options.number("Keep the state after every N steps in OUT/NAME/kept, 0 for none", 0)
     ] = 0,
     seeds: str = "",
     shard: options.Shard = "",
