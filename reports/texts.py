@@ -233,9 +233,9 @@ _HEADS: dict[str, Any] = {
         "choose an episode, a round, a layer and a head, by mouse or by keyboard. Hover over a "
         "head to enlarge it, click to keep it enlarged, and hover over a cell to see its "
         "weight. Weights are rounded to 1/1000 of the layer's largest; the cache of your own "
-        "run, drawn by `reports.attention.show`, has all digits and every round. Grey cells "
-        "are hidden by the causal mask. Linear heads show raw scores, negative ones in orange. "
-        "**Where a head looks does not show what it does**: patching and the circuit do."
+        "run, drawn by `reports.attention.show`, has all digits and every round. Grey cells are "
+        "hidden by the causal mask. Linear heads show raw scores, negative ones in orange. "
+        "**Where a head looks does not show what it does**: patching and the circuit show that."
     ),
     "attended": (
         "Head {head} reads most: {read} at {at} (attention {size:.2f}). Every head in round "

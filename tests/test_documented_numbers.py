@@ -3,13 +3,16 @@
 `tests/test_tutorials.py` checks that pages run; this file checks that what they compute is right.
 """
 
+import json
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import interp
 from interp.tasks import experts
@@ -172,3 +175,118 @@ def test_the_readmes_finding_is_in_the_table_of_its_page() -> None:
     numbers = re.findall(r"(?<![\w.])\.\d+", finding)
     assert len(set(numbers)) == 3
     assert set(numbers) <= set(re.findall(r"(?<![\w.])\.\d+", page))
+
+
+# docs/tutorials/your-model.md and q-learning.md: what they train is compared with plain PyTorch and loops
+
+
+@pytest.fixture(scope="module")
+def in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path_factory.mktemp("tutorial"))
+        yield
+
+
+@pytest.mark.slow(reason="trains the tutorial's GRU: 20 seconds of one core")
+@pytest.mark.usefixtures("in_a_folder")
+def test_your_model_restores_by_layer_what_its_own_gru_restores() -> None:
+    """The module's own GRU, one layer of whose state is exchanged before round 6 and read in round 8."""
+    scope = scope_of("tutorials/your-model.md", last="figures.intervals(")
+    module = scope["mine"]
+
+    def logit_difference(episodes: Any, state: Any = None, layer: int = 0) -> tuple[Any, Any]:
+        advice = torch.tensor(2.0 * episodes.advice - 1).float()
+        truth = torch.tensor(2.0 * episodes.labels - 1).float()
+        heard = torch.cat([advice, truth[..., None]], 2)
+        _, h = module.rnn(torch.zeros(len(episodes), 1, 5))
+        for t in range(8):
+            if t == 6:
+                before_round_6 = h.clone()
+                if state is not None:
+                    h[layer] = state[layer]
+            _, h = module.rnn(heard[:, [t]], h)
+        scores = module.head(torch.cat([h[-1], advice[:, 8]], 1))
+        return scores[:, 1] - scores[:, 0], before_round_6
+
+    table = scope["effects"].to_frame().set_index("site")["fraction"]
+    text = (DOCS / "tutorials" / "your-model.md").read_text(encoding="utf-8")
+    clean, corrupted = scope["pair"]
+    with torch.no_grad():
+        goal, clean_state = logit_difference(clean)
+        start, _ = logit_difference(corrupted)
+        gap = goal - start
+        for layer, site in enumerate(("latent@h_1", "latent@h_2")):
+            patched, _ = logit_difference(corrupted, clean_state, layer)
+            share = float(((patched - start) * gap.sign()).sum() / gap.abs().sum())
+            assert table[site] == pytest.approx(share, abs=1e-4)
+            assert f"{share:.2f}".lstrip("0") in text
+
+
+@pytest.mark.slow(reason="trains the tutorial's GRU: 20 seconds of one core")
+@pytest.mark.usefixtures("in_a_folder")
+def test_the_gru_of_the_q_learning_tutorial_agrees_as_often_as_counted_in_a_loop() -> None:
+    """Two tables in a loop, one with discount .9 and one that never looks ahead."""
+    scope = scope_of("tutorials/q-learning.md", last="agreement(")
+    worlds, choices = scope["worlds"], scope["run"].predictions.numpy()
+    agreed: dict[str, list[bool]] = {"untied": [], "disputed": []}
+    for episode in range(len(worlds)):
+        tables = {0.9: np.zeros((3, 2)), 0.0: np.zeros((3, 2))}
+        for t in range(worlds.n_rounds):
+            state, action = worlds.states[episode, t], worlds.actions[episode, t]
+            following = worlds.next_states[episode, t]
+            for discount, table in tables.items():
+                goal = worlds.rewards[episode, t] + discount * table[following].max()
+                table[state, action] += 0.1 * (goal - table[state, action])
+            values, short_sighted = (table[following] for table in tables.values())
+            if values[0] == values[1]:
+                continue
+            is_best = choices[episode, t].argmax() == values.argmax()
+            agreed["untied"].append(is_best)
+            if short_sighted[values.argmin()] > short_sighted[values.argmax()]:
+                agreed["disputed"].append(is_best)
+    text = (DOCS / "tutorials" / "q-learning.md").read_text(encoding="utf-8")
+    for key, is_best in agreed.items():
+        share = np.mean(is_best)
+        assert scope["scores"].get(key, "all").estimate == pytest.approx(share)
+        assert f"in {share:.2f}".replace("0.", ".").lower() in text.lower()
+
+
+def printed_numbers(page: str) -> set[float]:
+    """Return every number that the cells of a tutorial print in its notebook, with two decimals."""
+    notebook = json.loads((DOCS / "notebooks" / f"{page}.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    texts = ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs]
+    return {round(float(x), 2) for x in re.findall(r"-?\d*\.\d+", "\n".join(texts))}
+
+
+@pytest.mark.parametrize(
+    ("page", "numbers"),
+    [
+        pytest.param("q-learning", ".97 .98 .64 .75 .48", id="q-learning"),
+        pytest.param("your-model", ".93 .41 .82 -.35", id="your-model"),
+        pytest.param("patch", ".84", id="patch, 84 %"),
+    ],
+)
+def test_a_number_that_a_tutorial_tells_is_printed_by_its_cells(page: str, numbers: str) -> None:
+    """The notebooks are run anew when a tutorial changes (tests/test_notebooks.py)."""
+    text = (DOCS / "tutorials" / f"{page}.md").read_text(encoding="utf-8").replace("84 %", ".84")
+    printed = printed_numbers(page)
+    for number in numbers.split():
+        assert number in text
+        assert float(number) in printed
+
+
+# docs/results
+
+
+@pytest.mark.parametrize(
+    "page", sorted((DOCS / "results").glob("*.md")), ids=lambda page: page.stem
+)
+def test_a_page_of_results_says_how_it_was_made(page: Path) -> None:
+    """Its first lines have a date, a commit and a command, and the page says which seeds."""
+    text = page.read_text(encoding="utf-8")
+    head = text[: text.index("\n**")]
+    assert re.search(r"20\d\d-\d\d-\d\d", head)
+    assert re.search(r"\b[0-9a-f]{8}\b", head)
+    assert "`" in head
+    assert "seed" in text.lower()
