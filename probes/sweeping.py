@@ -9,8 +9,10 @@ for their number, so that a map shows where to intervene and is no evidence by i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ from interp.support.errors import require, unknown_name
 from interp.support.files import writable
 from interp.support.provenance import provenance
 from interp.support.session import Finished, session
-from interp.support.shares import divide
+from interp.support.shares import divide, note
 from interp.support.workers import bar, each, one_thread
 from probes import estimators
 from probes.activations import without_rounding
@@ -259,11 +261,7 @@ def sweep(
         "n_rounds": episodes.n_rounds,
         "seed": seed,
     }
-    by_name = {
-        f"{site} in rounds {window[0]} to {window[1] - 1}": (window, site)
-        for window in by_window
-        for site in swept_sites
-    }
+    by_name = {_name_cell(cell): cell for cell in product(by_window, swept_sites)}
     names = list(by_name)
     if folder is not None:
         files = {
@@ -278,9 +276,14 @@ def sweep(
         runs = [run, *(run_of_copy() for run_of_copy in copies)]
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
+            began = time.monotonic()
             for cell, scored in _run(missing, by_window, runs, n_jobs, scheduler):
                 window, site = cell
                 rows[cell] = finished[window].save(str(site), list[_Row], scored)
+                ended = time.monotonic()
+                if folder is not None:
+                    note(folder, _name_cell(cell), ended - began)
+                began = ended
                 advance(1)
     frame = pd.DataFrame([row for cell in cells for row in rows[cell] or ()])
     if run.missing is not None:
@@ -290,6 +293,12 @@ def sweep(
     else:
         settings["estimator"] = repr(estimator)
     return SweepResult(frame, provenance(**settings, n_folds=N_FOLDS))
+
+
+def _name_cell(cell: _Cell) -> str:
+    """Return the name of a cell, as shares of a sweep list it."""
+    (start, stop), site = cell
+    return f"{site} in rounds {start} to {stop - 1}"
 
 
 def _select_sites(

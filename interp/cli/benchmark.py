@@ -31,16 +31,9 @@ _subject_names = options.completing(lambda: named("circuits.benchmark:builders")
 def _benchmark(
     say: Say,
     out: Path = Path("output/benchmark"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer subjects and less work, in a few minutes.")
-    ] = False,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only these methods; the oracle and the random draw are always included."
-        ),
-    ] = None,
-    question: Annotated[list[str] | None, typer.Option(help="Only these questions.")] = None,
+    quick: bool = False,
+    method: list[str] | None = None,
+    question: list[str] | None = None,
     subject: Annotated[
         list[str] | None,
         typer.Option(help="Only these subjects, by name.", autocompletion=_subject_names),
@@ -51,7 +44,13 @@ def _benchmark(
     shard: options.Shard = "",
     report: bool = False,
 ) -> None:
-    """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept."""
+    """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept.
+
+    Args:
+        quick: Fewer subjects and less work, in a few minutes.
+        method: Only these methods; the oracle and the random draw are always included.
+        question: Only these questions.
+    """
     from circuits import benchmark as room
     from circuits.benchmark.questions import QUESTIONS
 

@@ -511,14 +511,13 @@ class Say:
             self.line(repr(result))
         self._fields.setdefault("measures", []).extend(records)
 
-    def table(self, frame: Any, title: str, name: str, drawn: Sequence[Any] | None = None) -> None:
+    def table(self, frame: Any, title: str, name: str) -> None:
         """Print a data frame as a table, or add it to the JSON output as a list of records.
 
         Args:
             frame: the data frame; its first rows are printed.
             title: stands above the table.
             name: of the list in the JSON object.
-            drawn: tables that are printed in its place.
         """
         self._fields[name] = frame.to_dict("records")
         if not self.is_for_people:
@@ -528,11 +527,7 @@ class Say:
         terminal = Console()
         if not terminal.is_terminal:
             terminal = Console(width=240)  # wide enough that no table wraps
-        if drawn is not None:
-            for table in drawn:
-                terminal.print(table)
-            return
-        terminal.print(rich_table(title, frame.head(_MOST_ROWS), title_justify="left"))
+        terminal.print(rich_table(title, frame.head(_MOST_ROWS)))
         if len(frame) > _MOST_ROWS:
             self.line(f"and {len(frame) - _MOST_ROWS} rows more; --json prints them all")
 

@@ -69,9 +69,7 @@ def _compare(
             autocompletion=options.model_names,
         ),
     ] = "",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="About a quarter of the work, with wider intervals.")
-    ] = False,
+    quick: bool = False,
     report: bool = False,
     episodes: Annotated[
         int | None,
@@ -101,6 +99,7 @@ def _compare(
     qlearning-taught --set beta=10.
 
     Args:
+        quick: About a quarter of the work, with wider intervals.
         more: Further models that are compared with REFERENCE, each separately.
     """
     from interp.llm.loading import holds_runs
@@ -110,6 +109,7 @@ def _compare(
             not (recorded or hypothesis),
             "traces are recorded already: leave --recorded and --hypothesis out",
         )
+        require(not (more or shard), "traces are compared at once: leave --more and --shard out")
         machines = []
         if reference not in ("", "none"):
             machines.append(options.load(reference, sizes, arguments, device).model)
@@ -153,6 +153,7 @@ def _compare_several(
     settings = dict(compare_one.keywords)
     settings.pop("device")
     out = settings.pop("out")
+    settings |= options.contents_of([*models, reference, *(settings["recorded"] or [])])
     for name in shares.undone(out, files, settings, shard):
         compare_one(name, reference)
     options.end_share(say, out, shard)

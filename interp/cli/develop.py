@@ -8,7 +8,7 @@ from typing import Annotated
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.support.files import digest_of, folder_to_write, write_csv, write_figure
+from interp.support.files import digest_of, write_figure
 
 _MOST_DRAWN = 6
 """Algorithms that are drawn: those that predictions come nearest to."""
@@ -42,12 +42,9 @@ def _develop(
         reference: Name of the model that each state is compared with; none when empty.
         targets: Variables that probes read; the task's when none is given.
     """
-    import pandas as pd
-
     from circuits.compare import development
     from interp.training.runs import kept
 
-    folder_to_write(out)
     questions = development.Questions(
         targets=tuple(targets or ()),
         reference=reference,
@@ -64,18 +61,13 @@ def _develop(
     with options.in_shares(say, out, makers, vars(questions), shard, keeps=True) as parts:
         if shard:
             return
-        states = list(parts.values())
-        measures = pd.concat([state["measures"] for state in states], ignore_index=True)
-        algorithms = pd.concat([state["algorithms"] for state in states], ignore_index=True)
+        tables = options.join_tables(parts.values())
+    measures = tables["measures"]
+    algorithms = tables["algorithms"]
     nearest = algorithms.groupby("algorithm")["nats"].min().nsmallest(_MOST_DRAWN).index
     drawn = development.draw(measures, algorithms, nearest)
     for sentence in development.describe(measures):
         say.line(sentence)
     say.table(measures[["key", "step", "seed", "number", "verdict"]], "claims", "claims")
-    say.wrote(
-        [
-            write_csv(out / "measures.csv", measures),
-            write_csv(out / "algorithms.csv", algorithms),
-            write_figure(out / "development.svg", drawn),
-        ]
-    )
+    say.tables(out, tables)
+    say.wrote([write_figure(out / "development.svg", drawn)])

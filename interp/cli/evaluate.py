@@ -16,7 +16,7 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support import shares
-from interp.support.files import folder_to_write, write_json
+from interp.support.files import folder_to_write, read_json, write_json
 from interp.support.foreign import plain
 
 
@@ -32,25 +32,26 @@ def _audit(
             autocompletion=options.model_names,
         ),
     ],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")
-    ] = False,
+    quick: bool = False,
     report: bool = False,
     seed: int = 0,
     out: Path = Path("output/audits"),
     shard: options.Shard = "",
 ) -> None:
-    """Run six robustness checks of the carried state of each model: is it really used, and for what?"""
+    """Run six robustness checks of the carried state of each model: is it really used, and for what?
+
+    Args:
+        quick: Half of the episodes, with wider intervals.
+    """
     files = {name: f"{Path(name).name}/audit.json" for name in models}
-    settings = {"quick": quick, "seed": seed, "sizes": sizes, **how}
-    audits = []
+    contents = options.contents_of([*models, *(how.get("recorded") or [])])
+    settings = {"quick": quick, "seed": seed, "sizes": sizes, **how, **contents}
     for name in shares.undone(out, files, settings, shard):
-        audit = _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
-        audits.append(audit)
-    if len(models) == len(audits) == 1:
-        say.facts(**audits[0])
-    else:  # of a share that is done nothing is audited again
-        say.facts(audits=audits)
+        _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
+    if not shard:
+        audits = [read_json(out / file) for file in files.values()]
+        facts = audits[0] if len(audits) == 1 else {"audits": audits}
+        say.facts(**facts)
     options.end_share(say, out, shard)
 
 
@@ -64,8 +65,8 @@ def _audit_one(
     report: bool,
     seed: int,
     out: Path,
-) -> dict[str, Any]:
-    """Audit one model, print and write what was found, and return what it is of.
+) -> None:
+    """Audit one model, and print and write what was found.
 
     The arguments are those of the command.
     """
@@ -94,7 +95,6 @@ def _audit_one(
         )
         say.wrote([page.path])
     say.wrote([write_json(folder / "audit.json", about)])
-    return about
 
 
 @command(
@@ -151,7 +151,7 @@ def _evaluate(
     save(result.tables, folder)
     say.facts(model=loaded.name, settings=result.settings, measured=_measured(result.tables))
     say.line(result.sentence)
-    say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
+    say.table(result.tables["summary"], f"{loaded.name}: summary", "summary")
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")
     say.wrote([folder])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from interp.cli import options
 from interp.cli.command import Say, command
@@ -25,18 +23,18 @@ def _claim_keys() -> str:
 )
 def _ledger(
     say: Say,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="Models, by name or folder; those that ship when none is given."),
-    ] = None,
-    claim: Annotated[list[str] | None, typer.Option(help="Only these claims, by key.")] = None,
+    model: list[str] | None = None,
+    claim: list[str] | None = None,
     quick: bool = False,
     seed: int = 0,
     out: Path = Path("output/ledger"),
+    shard: options.Shard = "",
 ) -> None:
     """Measure every claim of the paper and write one page; finished parts are kept.
 
     Args:
+        model: Models, by name or folder; those that ship when none is given.
+        claim: Only these claims, by key.
         quick: A fifth of the episodes, with wider intervals.
         seed: Seed of episodes and resamples.
     """
@@ -46,7 +44,10 @@ def _ledger(
 
     sizes = Sizes.quick(seed) if quick else Sizes(seed=seed)
     models = [options.load(name, {}, None, "cpu").model for name in model or MODELS]
-    result = room.make(models, out, sizes=sizes, claims=claim or ())
+    result = room.make(models, out, sizes=sizes, claims=claim or (), shard=shard)
+    options.end_share(say, out / "parts", shard)
+    if shard:
+        return
     say.line(result.sentence)
     say.table(result.to_frame()[["key", "about", "claim", "number", "verdict"]], "claims", "claims")
     say.facts(settings=dict(result.settings))

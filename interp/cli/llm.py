@@ -402,7 +402,6 @@ def _score(
     from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)
-    folder_to_write(out)
     makers = {
         ", ".join(group): partial(_explain_group, runs, seed)
         for group, runs in grouped(reading.runs).items()
@@ -411,7 +410,7 @@ def _score(
     with options.in_shares(say, out, makers, settings, shard) as explained:
         if shard:
             return
-        explained_tables = _joined_tables(list(explained.values()))
+        explained_tables = options.join_tables(group["tables"] for group in explained.values())
         scores, written = write_tables(reading.runs, out, seed=seed, more=explained_tables)
     written.append(write_csv(out / "read.csv", reading.table))
     for group in explained.values():
@@ -429,17 +428,6 @@ def _explain_group(runs: Sequence[LLMRun], seed: int) -> dict[str, Any]:
 
     players = behaviour(runs, seed)
     return {"sentence": "\n".join(map(str, players)), "tables": behaviour_tables(players)}
-
-
-def _joined_tables(explained: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the tables of all groups, by name."""
-    import pandas as pd
-
-    by_name: dict[str, list[Any]] = {}
-    for group in explained:
-        for name, table in group["tables"].items():
-            by_name.setdefault(name, []).append(table)
-    return {name: pd.concat(tables, ignore_index=True) for name, tables in by_name.items()}
 
 
 @command(

@@ -25,6 +25,7 @@ from interp.core.machine import Machine
 from interp.support import shares
 from interp.support.checks import device_called
 from interp.support.errors import InputError, require, require_known
+from interp.support.files import digest_of
 from interp.support.session import Finished
 from interp.support.workers import bar, share
 
@@ -171,6 +172,22 @@ def span(text: str) -> tuple[int, int]:
     return int(first), int(after_last)
 
 
+def contents_of(words: Iterable[str]) -> dict[str, str]:
+    """Return a digest of the files in each folder, and of each file, that a command was given by its path.
+
+    Args:
+        words: paths, and other words; those of models that come with a name have none.
+    """
+    digests = {}
+    for word in {*words}.difference(model_names("")):
+        path = Path(word)
+        files = [path, *sorted(path.rglob("*"))]
+        contents = [file.read_bytes() for file in files if file.is_file()]
+        if contents:
+            digests[f"the content of {word}"] = digest_of("", contents)
+    return digests
+
+
 def end_share(say: Say, folder: Path, shard: str) -> None:
     """Say how far shares are; without a share the work is put together, and no longer divided.
 
@@ -206,18 +223,27 @@ def in_shares(
     """
     place = folder / "parts"
     finished = Finished(place, settings)
-    files = {name: finished.file_of(name, dict[str, Any]) for name in makers}
     parts = {}
-    names = shares.divide(place, files, settings, shard)
+    names = finished.divide(makers, dict[str, Any], shard)
     with bar("parts", len(names)) as done:
         for name in names:
-            with shares.doing(place, name):
-                parts[name] = finished.part(name, dict[str, Any], makers[name])
+            parts[name] = finished.part(name, dict[str, Any], makers[name])
             done(1)
     yield {} if shard else parts
     end_share(say, place, shard)
     if not shard and not keeps:
         finished.clear()
+
+
+def join_tables(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the data frames of several parts, one below the other, by name."""
+    import pandas as pd
+
+    by_name: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, table in part.items():
+            by_name.setdefault(name, []).append(table)
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in by_name.items()}
 
 
 def say_what_was_read(say: Say, episodes: Any) -> None:

@@ -6,16 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support.errors import require
 from interp.support.files import folder_to_write, write_csv, write_figure, write_json, write_text
 from interp.support.workers import working
-
-_SITE = "Where to probe, such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>."
 
 
 def _target_names() -> str:
@@ -38,11 +34,6 @@ def _site_names() -> str:
     return f"{names}; of other machines latents@CHANNEL and their own points"
 
 
-def _spans(windows: list[str] | None) -> list[tuple[int, int]] | None:
-    """Read windows of rounds; None where none are given."""
-    return [options.span(text) for text in windows] if windows else None
-
-
 @command(
     example="interp probe wma-learned --targets log_weights counts --site latents",
     torch=True,
@@ -53,16 +44,10 @@ def _probe(
     sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
-    targets: Annotated[
-        list[str] | None, typer.Option(help="<interp.cli.probe:_target_names>.")
-    ] = None,
-    site: Annotated[str, typer.Option(help=_SITE)] = "latents",
-    sweep: Annotated[
-        bool, typer.Option("--sweep", help="Probe every component, layer and position.")
-    ] = False,
-    windows: Annotated[
-        list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")
-    ] = None,
+    targets: list[str] | None = None,
+    site: str = "latents",
+    sweep: bool = False,
+    windows: list[str] | None = None,
     episodes: Annotated[
         int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)
     ] = None,
@@ -73,20 +58,24 @@ def _probe(
     regime: options.Regime = "",
     seed: int = 0,
     out: Path = Path("output/probes"),
-    jobs: Annotated[int, typer.Option(help="Workers of a sweep; -1 for one per core.")] = -1,
+    jobs: int = -1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
+    """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT.
+
+    Args:
+        targets: <interp.cli.probe:_target_names>.
+        site: Where to probe, such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>.
+        sweep: Probe every component, layer and position.
+        windows: Rounds of a sweep, such as 0:10 10:100.
+        jobs: Workers of a sweep; -1 for one per core.
+    """
     require(
-        sweep or not shard,
-        "--shard divides the parts of a sweep: give --sweep, too, or leave it out",
+        sweep or not (windows or shard),
+        "--windows are rounds of a sweep, and --shard divides it: give --sweep, too, or leave them out",
     )
-    require(
-        sweep or not windows,
-        "--windows are rounds of a sweep: give --sweep, too, or leave them out",
-    )
-    spans = _spans(windows)
+    spans = [options.span(text) for text in windows or ()]
     chosen = options.study(say, model, sizes, sampled=True, **how)
     loaded = chosen.model
     task = interp.tasks.of(loaded)
@@ -122,7 +111,7 @@ def _probe(
         loaded,
         sampled,
         targets,
-        windows=spans,
+        windows=spans or None,
         seed=seed,
         cache=cache,
         n_jobs=jobs,

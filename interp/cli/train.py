@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -131,7 +131,7 @@ def _train(
 
 def _train_seeds(
     say: Say,
-    train_one: Callable[[TrainingConfig, Path, str], list[Path]],
+    train_one: partial[list[Path]],
     config: TrainingConfig,
     *,
     seeds: tuple[int, int],
@@ -142,7 +142,8 @@ def _train_seeds(
 
     Args:
         say: of the command.
-        train_one: trains a configuration in a folder under a name.
+        train_one: trains a configuration in a folder under a name; its keywords are what runs
+            depend on, too.
         config: of all runs, but for the seed.
         seeds: the first, and the one after the last.
         folder: for the folders of the runs.
@@ -150,7 +151,7 @@ def _train_seeds(
     """
     numbers = {f"seed {number}": number for number in range(*seeds)}
     files = {part: f"seed-{number}/model" for part, number in numbers.items()}
-    settings = {**config.to_dict(), "seed": list(seeds)}
+    settings = {**config.to_dict(), "seed": list(seeds), **train_one.keywords}
     for part in shares.undone(folder, files, settings, shard):
         number = numbers[part]
         config_of_seed = replace(config, seed=number)

@@ -37,14 +37,10 @@ def _verify(
     ] = None,
     quick: bool = False,
     arguments: options.Set = None,
-    dtype: Annotated[
-        list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")
-    ] = None,
+    dtype: list[str] | None = None,
     seed: int = 0,
     device: str = "cpu",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for verification.csv and .json; none by default.")
-    ] = None,
+    out: Path | None = None,
 ) -> None:
     """Compare a handwired model with its algorithm; exit 1 when any variable is not exact.
 
@@ -53,7 +49,9 @@ def _verify(
     and its state.
 
     Args:
+        dtype: Either float64, float32 or both; both when none is given.
         quick: A quarter of the episodes, of a tenth of the rounds.
+        out: Folder for verification.csv and .json; none by default.
     """
     from circuits import verification
     from circuits.registry import DTYPES, handwired

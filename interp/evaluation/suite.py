@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
 
 from interp.core import catalog
 from interp.core.machine import Machine
 from interp.evaluation.plan import EvaluationPlan, notes
 from interp.results.measure import Result
-from interp.support import shares
 from interp.support.errors import InputError, require
 from interp.support.files import write_csv, write_json
-from interp.support.foreign import rich_table
 from interp.support.provenance import provenance
 from interp.support.session import Finished
 from interp.support.workers import each
@@ -57,14 +55,6 @@ class Evaluation(Result):
     def notes(self) -> dict[str, str]:
         """The sentences of tables without numbers, by name: what does not apply to this model."""
         return notes(self.tables)
-
-    def to_tables(self) -> list[Table]:
-        """Return the summary for a terminal."""
-        frame = self.tables["summary"]
-        is_number = frame.dtypes.map(pd.api.types.is_numeric_dtype)
-        how = is_number.map({True: "right", False: "left"}).tolist()
-        headers = [str(column).replace("_", " ") for column in frame.columns]
-        return [rich_table(self.settings["model"], frame, header=headers, justify=how)]
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write one CSV per table and ``settings.json``, each atomically."""
@@ -127,7 +117,7 @@ def evaluate(
     settings = provenance(model, n_episodes=n_episodes, seed=seed)
     settings.pop("git")
     finished = Finished(folder, settings)
-    measured_here = _divide(finished, names, shard)
+    measured_here = finished.divide(names, _Part, shard)
     shared = (model, n_episodes, seed, finished)
     parts = {}
     for name, part in each(_measured, shared, measured_here, n_jobs=n_jobs, scheduler=scheduler):
@@ -142,24 +132,11 @@ def evaluate(
     return Evaluation(tables, settings, explained=plan.explained)
 
 
-def _divide(finished: Finished, names: list[str], shard: str) -> list[str]:
-    """Return the parts of a share; all where nothing is kept."""
-    if finished.folder is None:
-        require(not shard, "a share is kept in a folder: give folder=")
-        return names
-    files = {name: finished.file_of(name, _Part) for name in names}
-    return shares.divide(finished.folder, files, finished.settings, shard)
-
-
 def _measured(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
     """Return a part by its name: read where it was kept, else measured and kept."""
     model, n_episodes, seed, finished = shared
-    known = finished.load(part, _Part)
-    if known is not None:
-        return part, known
-    with shares.doing(finished.folder, part):
-        measured = plan_of(model).measure(model, part, n_episodes, seed)
-        return part, finished.save(part, _Part, measured)
+    measure = partial(plan_of(model).measure, model, part, n_episodes, seed)
+    return part, finished.part(part, _Part, measure)
 
 
 def headline(model: Machine, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:

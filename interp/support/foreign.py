@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -83,27 +82,21 @@ def rich_text(text: object) -> Text:
     return Text(plain(text))
 
 
-def rich_table(
-    title: str, frame: pd.DataFrame, title_justify: Any = "center", **columns: Sequence[Any]
-) -> Table:
+def rich_table(title: str, frame: pd.DataFrame) -> Table:
     """Return a frame as a table for a terminal.
 
     Args:
         title: stands above the table.
         frame: the rows; floats are shown with three digits.
-        title_justify: as rich takes it.
-        columns: a list for each argument of ``add_column`` (``header``, ``justify``), with an entry per column.
 
     >>> rich_table("one", __import__("pandas").DataFrame({"a[b]": [0.5, "[/red]"]})).row_count
     2
     """
     from rich.table import Table
 
-    table = Table(title=rich_text(title), title_justify=title_justify)
-    for i, name in enumerate(frame.columns):
-        options = {key: values[i] for key, values in columns.items()}
-        header = rich_text(options.pop("header", name))
-        table.add_column(header, overflow="fold", **options)  # a narrow terminal cuts no name
+    table = Table(title=rich_text(title), title_justify="left")
+    for name in frame.columns:
+        table.add_column(rich_text(name), overflow="fold")  # a narrow terminal cuts no name
     for row in frame.itertuples(index=False, name=None):
         table.add_row(*map(_rich_cell, row))
     return table

@@ -31,7 +31,7 @@ import logging
 import re
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -41,8 +41,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from interp.support.errors import require
 from interp.support.files import digest_of, folder_to_write, write_text
 from interp.support.provenance import versions
+from interp.support.shares import divide, doing, end
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -138,7 +140,7 @@ class Finished:
 
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
         """Return the part called ``name``, of type ``kind``: read where a file has it, computed and
-        saved otherwise.
+        saved otherwise. Where the work is divided, a note says who made it.
 
         Args:
             name: of the part; unique within the work.
@@ -148,7 +150,23 @@ class Finished:
         known = self.load(name, kind)
         if known is not None:
             return known
-        return self.save(name, kind, compute())
+        with doing(self.folder, name):
+            return self.save(name, kind, compute())
+
+    def divide(self, names: Iterable[str], kind: type[_T], shard: str) -> list[str]:
+        """Return the parts that this process makes: those of its share, or all
+        (:func:`interp.support.shares.divide`).
+
+        Args:
+            names: of all parts.
+            kind: their type.
+            shard: the share; all parts when empty.
+        """
+        if self.folder is None:
+            require(not shard, "a share is kept in a folder: give folder=")
+            return list(names)
+        files = {name: self.file_of(name, kind) for name in names}
+        return divide(self.folder, files, self.settings, shard)
 
     def file_of(self, name: str, kind: type[_T]) -> str:
         """Return the name of the file of a part; empty where there is no folder."""
@@ -194,6 +212,7 @@ class Finished:
         if self.folder is None:
             return
         folder = Path(self.folder)
+        end(folder)
         with suppress(OSError):  # what someone else put there stays, with the folder
             for path in folder.glob("*.json"):
                 path.unlink(missing_ok=True)

@@ -22,10 +22,11 @@ from __future__ import annotations
 import math
 import platform
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,18 +122,24 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
 
 @contextmanager
 def doing(folder: str | Path | None, part: str) -> Iterator[None]:
-    """Write a note on a part that is made within the context: on which host, by which commit, in
-    how many seconds.
-    """
+    """Note a part that is made within the context, and in how many seconds."""
     started = time.monotonic()
     yield
-    if folder is not None and (Path(folder) / WORK_FILE).is_file():
-        note = {
-            "host": platform.node(),
-            "commit": git_revision(),
-            "seconds": round(time.monotonic() - started, 1),
-        }
-        write_json(_note_file(Path(folder), part), note)
+    if folder is not None:
+        note(folder, part, time.monotonic() - started)
+
+
+def note(folder: str | Path, part: str, seconds: float) -> None:
+    """Write where a part of divided work was made, by which commit, and in how many seconds.
+
+    Args:
+        folder: of the work.
+        part: its name.
+        seconds: on the clock.
+    """
+    if (Path(folder) / WORK_FILE).is_file():
+        origin = {"host": platform.node(), "commit": git_revision(), "seconds": round(seconds, 1)}
+        write_json(_note_file(Path(folder), part), origin)
 
 
 def _note_file(folder: Path, part: str) -> Path:
@@ -142,10 +149,7 @@ def _note_file(folder: Path, part: str) -> Path:
 def end(folder: str | Path) -> None:
     """Remove the record of how the work in a folder was divided, once it is put together."""
     folder = Path(folder)
-    for path in (folder / _DONE).glob("*.json"):
-        path.unlink(missing_ok=True)
-    with suppress(OSError):  # there are no notes
-        (folder / _DONE).rmdir()
+    shutil.rmtree(folder / _DONE, ignore_errors=True)
     (folder / WORK_FILE).unlink(missing_ok=True)
 
 
@@ -173,8 +177,8 @@ def status(folder: str | Path) -> pd.DataFrame:
         elif below and (folder / first).exists():
             state = "partial"
         note_file = _note_file(folder, part)
-        note = read_json(note_file) if note_file.is_file() else {}
-        rows.append({"part": part, "state": state, **note})
+        origin = read_json(note_file) if note_file.is_file() else {}
+        rows.append({"part": part, "state": state, **origin})
     return pd.DataFrame(rows, columns=["part", "state", "host", "commit", "seconds"])
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from interp.core.machine import Machine
 from interp.results.measure import Measure, Result
 from interp.support.checks import checked
 from interp.support.errors import require, require_known
-from interp.support.files import folder_to_write, read_json, write_csv, write_json
+from interp.support.files import folder_to_write, write_csv, write_json
 from interp.support.provenance import provenance
-from interp.support.session import session
+from interp.support.session import Finished, session
 from interp.support.workers import bar, one_thread
 from reports.blocks import Measures, Prose, Table
 from reports.ledger import experts, qlearning
@@ -106,6 +107,7 @@ def make(
     *,
     sizes: Sizes | None = None,
     claims: Sequence[str] = (),
+    shard: str = "",
 ) -> Ledger:
     """Measure the paper's claims of some models; finished parts in ``folder`` are taken as they
     are.
@@ -115,6 +117,7 @@ def make(
         folder: where finished parts are stored.
         sizes: how much is measured; ``Sizes()`` when None.
         claims: keys of the claims to measure; all when empty.
+        shard: only these parts, as :func:`interp.support.shares.divide` takes them.
 
     Raises:
         InputError: an unknown claim, or no model that any claim is about.
@@ -123,17 +126,24 @@ def make(
     for key in claims:
         require_known("claim", key, MEASUREMENTS, limit=20)
     chosen = [claim for claim in CLAIMS if not claims or claim.key in claims]
-    parts = [(claim, model) for claim in chosen for model in models if _is_about(claim, model)]
-    names = ", ".join(model.name for model in models)
-    require(len(parts) > 0, f"none of these claims is about {names or 'no model'}")
-    folder = folder_to_write(folder)
+    digests = {model.name: model.digest() for model in models}
+    parts = {}
+    for claim, model in product(chosen, models):
+        if _is_about(claim, model):
+            parts[f"{claim.key}.{model.name} {digests[model.name][:8]}"] = claim, model
+    tested = ", ".join(digests)
+    require(len(parts) > 0, f"none of these claims is about {tested or 'no model'}")
+    finished = Finished(folder_to_write(folder) / "parts", {"sizes": asdict(sizes)})
+    names = finished.divide(parts, list[dict[str, Any]], shard)
     entries: dict[str, list[Measure]] = {}
-    with bar("measuring the paper's claims", len(parts)) as done, session():
-        for claim, model in parts:
-            measures = _measured(claim, model, sizes, folder / "parts")
+    with bar("measuring the paper's claims", len(names)) as done, session():
+        for name in names:
+            claim, model = parts[name]
+            measure = partial(_measure, claim, model, sizes)
+            records = finished.part(name, list[dict[str, Any]], measure)
+            measures = [Measure.from_dict(fields) for fields in records]
             entries.setdefault(claim.key, []).extend(measures)
             done(1)
-    digests = {model.name: model.digest() for model in models}
     settings = provenance(sizes=asdict(sizes), models=digests)
     return Ledger(entries, settings)
 
@@ -155,24 +165,9 @@ def _is_about(claim: PaperClaim, model: Machine) -> bool:
     return claim.task == interp.tasks.of(model).key and claim.of == kind
 
 
-def _measured(claim: PaperClaim, model: Machine, sizes: Sizes, folder: Path) -> list[Measure]:
-    """Measure a claim of a model, or read the result of an earlier run.
-
-    Args:
-        claim: the claim.
-        model: the model.
-        sizes: how much is measured.
-        folder: of finished parts.
-    """
-    settings = {"digest": model.digest(), "sizes": asdict(sizes)}
-    path = folder / f"{claim.key.replace(' ', '-')}.{model.name}.json"
-    if path.is_file():
-        record = read_json(path, "asked", "measures")
-        if record["asked"] == settings:
-            return [Measure.from_dict(fields) for fields in record["measures"]]
-    measures = MEASUREMENTS[claim.key](model, sizes)
-    write_json(path, {"asked": settings, "measures": [measure.to_dict() for measure in measures]})
-    return measures
+def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, Any]]:
+    """Measure a claim of a model, as records."""
+    return [measure.to_dict() for measure in MEASUREMENTS[claim.key](model, sizes)]
 
 
 def _page(ledger: Ledger) -> Report:

@@ -70,23 +70,27 @@ def test_growth_is_the_second_regime_less_the_first():
     assert there.note.startswith("1-high-quality")
 
 
-def test_finished_parts_are_read_and_those_of_another_size_are_not(tmp_path):
+def test_finished_parts_are_read_and_those_of_another_size_are_not(tmp_path, monkeypatch):
     model = interp.load("wma-handwired", n_experts=4)
     first = ledger.make([model], tmp_path, sizes=SIZES, claims=["exact weights"])
-    (measure,) = first.measures
-    assert measure.verdict == "yes"
-    assert measure.number.estimate < 1e-12
+    (read,) = first.measures
+    assert read.verdict == "yes"
+    assert read.number.estimate < 1e-12
 
-    path = tmp_path / "parts" / "exact-weights.wma-handwired.json"
-    record = json.loads(path.read_text())
-    record["measures"][0]["note"] = "read from the file"
-    path.write_text(json.dumps(record))
+    sizes_measured = []
+
+    def measure(model, sizes):
+        sizes_measured.append(sizes)
+        return of_experts.exact_weights(model, sizes)
+
+    monkeypatch.setitem(book.MEASUREMENTS, "exact weights", measure)
     again = ledger.make([model], tmp_path, sizes=SIZES, claims=["exact weights"])
-    assert again.measures[0].note == "read from the file"
+    assert again.measures == [read]
+    assert sizes_measured == []
 
     longer = Sizes(n_episodes=32, n_exact_rounds=17, seed=3)
     anew = ledger.make([model], tmp_path, sizes=longer, claims=["exact weights"])
-    assert anew.measures[0].note == ""
+    assert sizes_measured == [longer]
     assert anew.measures[0].unit == "largest error over 17 rounds"
 
 
