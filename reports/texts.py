@@ -97,15 +97,6 @@ _LLM: dict[str, Any] = {
         "ylabel": "{what}",
     },
 }
-_BENCHMARK: dict[str, Any] = {
-    "lead": (
-        "Interpretability methods are run on machines that carry a state and whose internals "
-        "are known. Every method answers the same questions on the same episodes. The scale "
-        "runs from a random draw to an oracle, which knows the answers. Intervals (95 %) "
-        "resample the forms of the machines, after averaging over variants and seeds: they show "
-        "how much the choice of machines matters."
-    ),
-}
 _INTERCHANGE: dict[str, Any] = {
     "text": (
         "In one round of an episode, an activation is set to its value in another episode. The "
@@ -240,13 +231,6 @@ _HEADS: dict[str, Any] = {
     "attended": (
         "Head {head} reads most: {read} at {at} (attention {size:.2f}). Every head in round "
         "{round} of episode {shown}."
-    ),
-    "wired": (
-        "{heads} heads write something in round {t} of episode {shown}, by {n} reads. An arrow "
-        "is a head that reads at its foot and writes at its tip; paler arrows carry less. "
-        "Arrows with less than {least:.0%} of what the head writes at most are left out. A head "
-        "that is not needed attends to the first token and writes nothing. Nodes that were "
-        "written to are filled."
     ),
     "most": (
         "Most important read: head {head} carries {source} to {target}; without it the {exit} "
@@ -419,7 +403,6 @@ _PAGE: dict[str, Any] = {
         "learned": "Learned",
         "comparison": "Compared",
         "audit": "Audited",
-        "benchmark": "Benchmarks",
         "llm": "Language models",
         "choices": "Choices of players",
     },
@@ -436,7 +419,6 @@ _EXPLORE: dict[str, Any] = {
 }
 TEXTS: dict[str, Any] = {
     "llm": _LLM,
-    "benchmark": _BENCHMARK,
     "interchange": _INTERCHANGE,
     "patching": _PATCHING,
     "heads": _HEADS,

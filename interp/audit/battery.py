@@ -31,7 +31,7 @@ class AuditResult(Measured):
 
     Attributes:
         measures: one of each check; where a machine has several channels, "used" of each channel follows.
-        tables: "without", "used", "by_round", "presence", "directions", "doses", "groups" and "shortcuts"; a table
+        tables: "without", "used", "by_round", "presence", "directions", "doses" and "shortcuts"; a table
             that does not apply is empty.
     """
 
@@ -92,5 +92,5 @@ def _make_tables(trial: Trial) -> dict[str, pd.DataFrame]:
         "presence": used.presence,
     }
     tabulate |= {"directions": content.table, "doses": content.doses}
-    tabulate |= {"groups": shortcuts.group_table, "shortcuts": shortcuts.table}
+    tabulate |= {"shortcuts": shortcuts.table}
     return {name: make_table(trial) for name, make_table in tabulate.items()}

@@ -4,25 +4,18 @@ A heuristic is an algorithm of the task without a state. On most episodes it may
 algorithm does, so that right answers do not separate them. Here episodes are drawn, from every
 regime, until there are enough on which it is wrong in the last round and the algorithm is not; the
 model's loss is then nearer the one's or the other's.
-
-:func:`group_rounds` separates rounds in which the model answers as the algorithm from those in
-which it does not, and from *easy* ones, which need no state: every heuristic that answers at all
-answers as the algorithm does. A mean over all rounds can hide that a state is used only where the
-model is wrong, or where the round needs none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 
-from interp.audit.trial import ALL, THRESHOLDS, Array, Trial
-from interp.audit.used import EITHER, influence, mean_over_writes
+from interp.audit.trial import THRESHOLDS, Array, Trial
 from interp.core.algorithm import Algorithm, participants_of
 from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds
@@ -252,7 +245,7 @@ def side(trial: Trial) -> Measure:
         controls=controls,
         yes="sides with the algorithm where heuristics fail",
         no=f"answers like {worst.name}",
-        rests_on=("shortcuts", "groups"),
+        rests_on=("shortcuts",),
         note=note,
     )
 
@@ -264,45 +257,3 @@ def _answers(
     ordered = np.sort(distributions, -1)
     lead = ordered[..., -1] - ordered[..., -2]
     return distributions.argmax(-1), lead > _SURE
-
-
-def group_rounds(trial: Trial) -> dict[str, Bool[np.ndarray, "episode round"]]:
-    """Return masks of rounds by the model's answer; empty without an algorithm to define the right
-    answer, or without outcomes.
-    """
-    if trial.algorithm is None or trial.run.layout.kind != "classes":
-        return {}
-    right_answer, sure = _answers(trial.predicted_by(trial.algorithm))
-    answer, _ = _answers(trial.plain)
-    is_right = answer == right_answer
-    groups = {"right": sure & is_right, "wrong": sure & ~is_right, "open": ~sure}
-    if trial.heuristics:
-        all_agree = np.ones_like(sure)
-        any_sure = np.zeros_like(sure)
-        for heuristic in trial.heuristics.values():
-            its_answer, its_sure = _answers(trial.predicted_by(heuristic))
-            all_agree &= ~its_sure | (its_answer == right_answer)
-            any_sure |= its_sure
-        easy = sure & all_agree & any_sure
-        groups |= {"easy": easy, "not easy": sure & ~easy}
-    return groups
-
-
-def group_table(trial: Trial) -> pd.DataFrame:
-    """Return effect and cost of two changes on the prediction of the same round, by group of
-    rounds.
-    """
-    rows = []
-    for name, mask in group_rounds(trial).items():
-        in_group = mask[:, list(trial.writes)].T
-        if not in_group.any():
-            continue
-        for change in EITHER[::-1]:
-            changed = influence(trial, ALL, change)
-            effect = np.where(in_group, changed.effect[..., 0], np.nan)
-            cost = np.where(in_group, changed.cost[..., 0], np.nan)
-            row: dict[str, Any] = {"group": name, "change": change}
-            row |= mean_over_writes(trial, effect).columns("effect")
-            row |= mean_over_writes(trial, cost).columns("cost")
-            rows.append({**row, "n": int(in_group.sum())})
-    return pd.DataFrame(rows)

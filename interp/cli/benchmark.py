@@ -42,7 +42,6 @@ def _benchmark(
     jobs: Annotated[int, options.number("Subjects that run at the same time")] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
-    report: bool = False,
 ) -> None:
     """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept.
 
@@ -75,9 +74,4 @@ def _benchmark(
     for refusal in result.refusals:
         say.aside(f"{refusal['method']} on {refusal['subject']}: {refusal['sentence']}")
     say.facts(settings=dict(result.settings))
-    written = result.save(out)
-    if report:
-        from reports.benchmark import write
-
-        written.append(write(result, out))
-    say.wrote(written)
+    say.wrote(result.save(out))

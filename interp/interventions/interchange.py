@@ -33,7 +33,7 @@ from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
-from interp.stats.intervals import Interval, ratio_interval, resample_weights
+from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import checked, checked_fields, non_empty
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
@@ -148,45 +148,6 @@ class InterchangeResult(Result):
 def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
     """Return the sum over rounds and numbers of products, per episode."""
     return np.asarray(np.einsum("btk,btk->b", x, y))
-
-
-@checked
-def score_difference(
-    result: InterchangeResult, rival: InterchangeResult, seed: int = 0
-) -> Interval:
-    """Return the score minus the score of the same pairs under a rival algorithm; the bootstrap is
-    paired.
-
-    A rival in which setting the variable has no effect has no score. It is then scored on the scale
-    of the first: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
-
-    Args:
-        result: under the algorithm.
-        rival: the same pairs under the rival.
-        seed: seed of the bootstrap.
-    """
-    shape, rival_shape = result.effect.shape, rival.effect.shape
-    require(
-        shape == rival_shape,
-        f"the two results are of different pairs: effects {shape} and {rival_shape}",
-    )
-    missed, wanted = result._sums
-    rival_missed, rival_wanted = rival._sums
-    require(
-        bool(wanted.sum()),
-        f"setting {result.variable!r} changes no outcome of the algorithm: no score",
-    )
-    if not rival_wanted.sum():
-        rival_wanted = wanted
-    weights = resample_weights(
-        len(result.effect), seed=seed, plain_first=True, participants=result.participants
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # Draws in which nothing is wanted are left out.
-        score = 1 - (weights @ missed) / (weights @ wanted)
-        rival_score = 1 - (weights @ rival_missed) / (weights @ rival_wanted)
-    differences = score - rival_score
-    return Interval.of_samples(differences[1:], float(differences[0]))
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:

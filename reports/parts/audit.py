@@ -17,7 +17,6 @@ _CAPTIONS = {
         "round instead"
     ),
     "presence": "The loss of the last round by content and presence of a state",
-    "groups": "Effect of another state where the model is right, wrong, and where heuristics answer alike",
     "shortcuts": "Heuristics: their loss, and whose side the model takes where each is wrong",
     "directions": "Share of the effect that the first principal directions carry, beside random ones",
     "doses": "Effect by the part of the way to another episode's state",

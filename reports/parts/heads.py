@@ -1,20 +1,19 @@
-"""Where heads look in some rounds, and what the reads of a handwired circuit write in one."""
+"""Where heads look in some rounds, and how a handwired circuit is wired."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from einops import einsum
 
 from circuits.circuit import Circuit
 from interp.model.rollout import rollout
 from interp.results import figures
-from interp.results.style import WIDTH
-from reports import arrows, panels
+from reports import panels
 from reports.attention import (
     N_EPISODES,
     N_ROUNDS,
@@ -126,76 +125,14 @@ def _rank_heads(view: AttentionView) -> list[_Read]:
     return sorted(reads, key=lambda read: -read.weight)
 
 
-_THRESHOLD = 0.05  # the smallest write of a wired head that is drawn, as a share of its largest
-_WIDEST = (
-    7  # inches: a wider picture has so many positions that arrows between them cannot be told apart
-)
-
-
-def _draw_hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
-    """Draw a handwired circuit in one round, or as it is wired where it has many positions."""
-    caption = (
-        f"Round {context.looked_at}: an arrow is a head, from what it reads to where it writes."
-    )
-    drawn = _draw_flow(reads, context, width=4.5)
-    if drawn.get_figwidth() <= _WIDEST:
-        return [Figure(drawn, "The circuit in one round", caption)]
+def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
+    """Draw a handwired circuit as it is wired."""
     caption = "An arrow is a head that reads what another wrote."
-    picture = _draw_wiring(context.circuit, "The circuit", caption, width=4.5)
+    picture = _draw_wiring(circuit, "The circuit", caption, width=4.5)
     return [picture] if isinstance(picture, Figure) else []
 
 
-def _draw_flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
-    """Draw the reads of a round, a colour a head.
-
-    Args:
-        reads: a row a read.
-        context: of the report.
-        width: of the picture, in inches.
-    """
-    heads = heads_of(context.model)
-    legend = {}
-    for of_layer in heads:
-        for address, text in of_layer.items():
-            legend[address] = f"{address}  {text}".strip()
-    drawn = reads.rename(columns={"head": "of"})
-    return arrows.flow(drawn, context.run.layout.labels, len(heads), legend, width=width)
-
-
-def _find_writes(context: Context) -> pd.DataFrame:
-    """Find the reads of one round that wrote something, as :func:`reports.arrows.find_writes` gives them."""
-    run = context.run
-    model: Any = context.model
-    patterns = []
-    writes = []
-    here = (context.shown, run.cached_rounds.index(context.looked_at))
-    addresses = [list(of_layer) for of_layer in heads_of(model)]
-    for layer, names in enumerate(addresses):
-        attention_hooks = f"blocks.{layer}.attn"
-        pattern = run.cache[f"{attention_hooks}.hook_pattern"][here].numpy(force=True)
-        values = run.cache[f"{attention_hooks}.hook_v"][here].numpy(force=True)
-        w_o = model.blocks[layer].attn.W_O.numpy(force=True)
-        moves = einsum(values, w_o, "key head d, head d model -> head key model")
-        sizes = np.linalg.norm(moves, axis=-1)[:, None, :]
-        patterns.append(pattern[: len(names)])
-        writes.append((pattern * sizes)[: len(names)])
-    labels = run.layout.labels
-    return arrows.find_writes(patterns, writes, labels, addresses, threshold=_THRESHOLD)
-
-
-def _draw_reads(reads: pd.DataFrame, context: Context) -> list[object]:
-    """Draw the reads of a round, and the circuit that was wired by hand."""
-    t = context.looked_at
-    drawn = _draw_flow(reads, context, WIDTH)
-    n_heads = reads["head"].nunique()
-    caption = _SAYS["wired"].format(
-        heads=n_heads, t=t, shown=context.shown, n=len(reads), least=_THRESHOLD
-    )
-    title = f"Which position reads which, by which head, in round {t}"
-    return [Figure(drawn, title, caption), *_show_wiring(context.circuit)]
-
-
-def _show_wiring(circuit: Circuit) -> list[object]:
+def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
     """Show what was wired: heads, which reads which, and where each causal variable lives."""
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
     heads = f"The heads, in the order of computation. {_FORMULAS}"
@@ -272,10 +209,10 @@ _NO_SITES = "The circuit {name} lists no sites, so it does not say where its var
 CIRCUIT = Part(
     "circuit",
     "The circuit",
-    _find_writes,
-    _draw_reads,
+    attrgetter("circuit"),
+    _show_wiring,
     hero=_draw_hero,
     applies=wired,
     lacking=needing("pattern"),
 )
-"""Which position read which, by which head, in the round looked at."""
+"""Which head of a handwired model reads what another wrote, and where the variables live."""

@@ -174,18 +174,6 @@ def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
         assert found.side().estimate == 1.0
 
 
-def test_right_wrong_and_easy_are_apart(majority):
-    masks = shortcuts.group_rounds(majority)
-    assert (masks["right"] | masks["wrong"] | masks["open"]).all()
-    assert (
-        not (masks["right"] & masks["wrong"]).any()
-        and not (masks["easy"] & masks["not easy"]).any()
-    )
-    assert masks["easy"].mean() > 0.3
-    frame = shortcuts.group_table(majority).set_index(["group", "change"])["effect"]
-    assert frame["not easy", Change.DONOR] > frame["easy", Change.DONOR]
-
-
 def test_every_threshold_says_why():
     assert all(len(one.why) > 30 and one.value > 0 for one in THRESHOLDS.values())
 
