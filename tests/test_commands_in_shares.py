@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,11 @@ TINY = [
     "stages=[{n_rounds=2, steps=4}]",
 ]
 OF_TRAINING = [word for text in TINY for word in ("--set", text)]
-SMALL = ["--quick", "--experts", "2"]
 COMMANDS = {
     "train": ["train", "experts", "--name", "run", "--seeds", "0:4", *OF_TRAINING],
     "evaluate": ["evaluate", "wma-handwired", "--experts", "2", "--episodes", "30"],
     "audit": ["audit", "wma-handwired", "wma-gru", "--quick"],
-    "compare": ["compare", "wma-handwired", "none", "--more", "majority", "--quick"],
+    "compare": ["compare", "wma-handwired", "none", "--more", "wma-gru", "--quick"],
     "patch": ["patch", "wma-handwired", "--experts", "2", "--episodes", "8", "--round", "3", "--tables"],
     "probe": ["probe", "wma-handwired", "--sweep", "--experts", "2", "--episodes", "10", "--rounds", "6"],
     "benchmark": ["benchmark", "--quick", "--subject", "wma-handwired R, plain", "--question", "edges"],
@@ -41,6 +41,7 @@ COMMANDS = {
     "llm score": ["llm", "score", "traces"],
     "develop": ["develop", "trained/run/seed-0", "trained/run/seed-1", "--targets", "counts"],
 }  # fmt: skip
+SLOW = ("audit", "compare", "evaluate", "patch", "probe")
 OTHER_SETTINGS = {"train": ["--set", "lr=0.5"], "benchmark": ["--seeds", "5"]}
 COMMANDS["compare"] += ["--episodes", "8", "--rounds", "6"]
 COMMANDS["benchmark"] += ["--method", "zero:single", "--seeds", "4"]
@@ -67,7 +68,13 @@ class Small:
     alone: Path
 
 
-@pytest.fixture(scope="module", params=COMMANDS)
+def _param(name: str) -> Any:
+    """Return a command as a parameter; those that take over 20 CPU seconds in all are slow."""
+    marks = [pytest.mark.slow(reason="20 to 90 CPU seconds")] if name in SLOW else []
+    return pytest.param(name, marks=marks)
+
+
+@pytest.fixture(scope="module", params=map(_param, COMMANDS))
 def command(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Small]:

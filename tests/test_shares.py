@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import interp
+from interp.cli import options
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.support import shares
@@ -61,6 +62,31 @@ def test_shares_of_other_work_are_refused_by_name(
     refuses(sentence, shares.divide, tmp_path, **{**work, **change})
     shares.end(tmp_path)
     shares.divide(tmp_path, **{**work, **change})
+
+
+def test_shares_of_another_version_are_refused_by_its_name(tmp_path: Path) -> None:
+    shares.divide(tmp_path, FILES, {}, "1/2")
+    place = tmp_path / shares.WORK_FILE
+    work = json.loads(place.read_text())
+    work["versions"]["torch"] = "0.1"
+    place.write_text(json.dumps(work))
+    refuses("were made with torch='0.1'", shares.divide, tmp_path, FILES, {}, "2/2")
+
+
+def test_shares_of_a_table_or_a_checkpoint_that_changed_are_refused(tmp_path: Path) -> None:
+    """Words that are no paths have no content, and models that come with a name are not looked up as folders."""
+    table, folder = tmp_path / "people.csv", tmp_path / "model"
+    folder.mkdir()
+    table.write_text("choice\n0\n")
+    (folder / "weights").write_text("1")
+    words = [str(table), str(folder), "wma-gru", "choice=key"]
+    before = options.contents_of(words)
+    assert set(before) == {f"the content of {table}", f"the content of {folder}"}
+    (folder / "weights").write_text("2")
+    after = options.contents_of(words)
+    out = tmp_path / "out"
+    shares.divide(out, FILES, before, "1/2")
+    refuses(f"were made with the content of {folder}=", shares.divide, out, FILES, after, "2/2")
 
 
 def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:

@@ -10,7 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import typer
+from typer.testing import CliRunner
+
+from interp.cli.command import Commands
 from interp.llm.protocol import read_lines
+from interp.support.errors import InputError
 from interp.training.runs import METRICS_FILE
 
 PROGRAM = [sys.executable, "-m", "interp.cli"]
@@ -101,4 +106,23 @@ app(["wait"])
     for word in ("ready", "saving"):
         assert process.stdout.readline().strip() == word
         process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_a_signal_that_code_takes_for_an_error_is_a_signal() -> None:
+    """What reads a file may call it damaged where it was interrupted; the command says that it was stopped."""
+    group = typer.Typer(cls=Commands)
+
+    @group.command()
+    def read() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt as stop:
+            raise InputError("the file is damaged") from stop
+
+    group.command("other")(read)
+    result = CliRunner().invoke(group, ["read"])
+    assert result.exit_code == 143
+    assert "interp: stopped; the same command goes on" in result.output
+    assert "damaged" not in result.output

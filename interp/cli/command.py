@@ -75,20 +75,26 @@ class Commands(TyperGroup):
                 place = error.filename or "a file"
                 why, code = f"the system refuses {place}: {error.strerror or error}", 2
             except KeyboardInterrupt as stop:
-                why = str(stop) or "stopped; the same command goes on where finished work was kept"
-                code = 143 if _TERMINATED in ctx.meta else 130
+                why, code = str(stop) or _STOPPED, 130
             except Exception as error:
                 # The parser's, of an option that is none, has a message that the parser prints.
                 is_group = hasattr(self.commands.get(words[0]), "commands")
                 if "--json" in words and hasattr(error, "format_message") and not is_group:
                     _refuse(ctx, words, error.format_message())
                 raise
+        if _TERMINATED in ctx.meta:
+            if (
+                code == 2
+            ):  # code in C, and what reads files, can make another error of the interrupt
+                why = _STOPPED
+            code = 143
         typer.echo(f"interp: {plain(why)}", err=True)
         if "--json" in words:
             _refuse(ctx, words, why)
         raise typer.Exit(code)
 
 
+_STOPPED = "stopped; the same command goes on where finished work was kept"
 _TERMINATED = "interp.cli.terminated"
 """What stands in the contexts of commands once the process was told to end."""
 

@@ -101,9 +101,9 @@ def _probe(
     import probes
 
     if not sweep:
-        names = targets or list(task.analysis.probed)
+        names = targets or task.analysis.probed or None
         with working("fitting probes"):
-            results = probes.probe(loaded, sampled, names or None, sites=site, seed=seed)
+            results = probes.probe(loaded, sampled, names, sites=site, seed=seed)
         _tell(say, results, folder)
         return
     cache = folder / "cells"

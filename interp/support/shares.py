@@ -185,12 +185,12 @@ def status(folder: str | Path) -> pd.DataFrame:
 def describe(folder: str | Path, shard: str) -> str:
     """Say how many parts are done; of a plan also what the rest costs, and how to queue it."""
     parts = status(folder)
-    n_done = int((parts["state"] == "done").sum())
+    n_done = (parts["state"] == "done").sum()
     counted = f"{n_done} of {len(parts)} parts are in {folder}"
     if shard != PLAN:
         return f"{shard}: {counted}" if shard else counted
     n_left = len(parts) - n_done
-    seconds = float(parts["seconds"].median())
+    seconds = parts["seconds"].median()
     if not n_left or math.isnan(seconds):
         return counted
     gigabytes = max(1, math.ceil(_peak_bytes() / 1e9))
