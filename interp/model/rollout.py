@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -96,14 +97,22 @@ def rollout(
         _refuse_large_cache(model, episodes, names, len(chosen), commit)
     if hooks and not propagate and clean is None:
         clean = _run_unhooked(model, episodes, encoded, layout, commit)
+    # Of a few rounds, the run is one that others may share, and these rounds run again.
+    runs_again = not hooks and len(chosen) < n_rounds
+    recorder = _CacheRecorder([] if runs_again else names, chosen, len(episodes))
     if hooks or clean is not None:
-        run = sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
+        run = sequential(
+            model, encoded, layout, commit, hooks, clean, hold=not propagate, recorder=recorder
+        )
         run = replace(run, episodes=episodes, settings=_settings(model, commit, propagate, hooks))
     else:
-        run = _run_unhooked(model, episodes, encoded, layout, commit)
+        run = _run_unhooked(model, episodes, encoded, layout, commit, recorder)
     if names:
-        cache = Cache(_cache_rounds(model, run, chosen, names, hooks))
-        run = replace(run, cache=cache, cached_rounds=tuple(chosen))
+        cache = recorder.tensors
+        if runs_again:
+            cache = replay(model, run, rounds=chosen, names_filter=names)[2]
+        in_order = Cache({name: cache[name] for name in names})
+        run = replace(run, cache=in_order, cached_rounds=tuple(chosen))
     return run
 
 
@@ -343,6 +352,7 @@ def sequential(
     hooks: Mapping[int, Hooks] = MappingProxyType({}),
     clean: Rollout | None = None,
     hold: bool = False,
+    recorder: _CacheRecorder | None = None,
 ) -> Rollout:
     """Run all rounds in order, without the settings of a run.
 
@@ -354,27 +364,40 @@ def sequential(
         hooks: those of each hooked round.
         clean: a run without hooks, from which the rounds are taken that the hooks cannot change.
         hold: let every round read what it reads in the clean run.
+        recorder: caches activations, after the hooks.
     """
     n_episodes, n_rounds, _ = encoded.tokens.shape
+    recorder = recorder or _CacheRecorder([], [], n_episodes)
     first_hooked = min(hooks, default=0)
-    counters = {t: FiringCounter(pairs) for t, pairs in hooks.items()}
     latents = model.initial(n_episodes, layout)
     record = _Record(latents, n_rounds)
     with torch.no_grad(), threads_for(model):
-        stepper = model.stepper()
-        for t in range(n_rounds):
-            is_changed = t in hooks if hold else t >= first_hooked
-            if clean is not None and not is_changed:
-                step = Step(clean.predictions[:, t], clean.latents[:, t + 1], clean.fed.at(t))
-            else:
-                pairs = counters[t].hooks if t in counters else ()
-                step = run_round(model, encoded.at(t), latents, layout, commit, pairs, stepper)
-            if hold and clean is not None:
-                step = replace(step, latents=clean.latents[:, t + 1])
-            latents = step.latents
-            record.add(step)
-    for counter in counters.values():
-        counter.check()
+        plain_step = model.stepper()
+        # The same hooks are attached once for all the rounds that follow each other.
+        for pairs, rounds in groupby(range(n_rounds), lambda t: hooks.get(t, ())):
+            counter = FiringCounter([*pairs, *recorder.hooks])
+            n_run = 0
+            with model.hooks(fwd_hooks=counter.hooks) if counter.hooks else nullcontext():
+                step_of_group = model.stepper() if counter.hooks else plain_step
+                for t in rounds:
+                    is_changed = t in hooks if hold else t >= first_hooked
+                    encoded_round = encoded.at(t)
+                    if clean is None or is_changed or t in recorder.places:
+                        recorder.t = t
+                        step = run_round(
+                            model, encoded_round, latents, layout, commit, step=step_of_group
+                        )
+                        recorder.mark_missing(step.fed.missing)
+                        n_run += 1
+                    if clean is not None and not is_changed:
+                        predictions, fed = clean.predictions[:, t], clean.fed.at(t)
+                        step = Step(predictions, clean.latents[:, t + 1], fed)
+                    if hold and clean is not None:
+                        step = replace(step, latents=clean.latents[:, t + 1])
+                    latents = step.latents
+                    record.add(step)
+            if n_run:
+                counter.check()
     run = record.make_rollout(layout, commit, {})
     if not hooks:  # what an edit ends in is for its reader to see
         _require_numbers(model, run)
@@ -389,10 +412,15 @@ def _settings(
 
 
 def _run_unhooked(
-    model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str
+    model: Machine,
+    episodes: Episodes,
+    encoded: EncodedRounds,
+    layout: RoundLayout,
+    commit: str,
+    recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run all rounds in order, without hooks; once a session if no hook was attached to the model
-    by hand.
+    """Run all rounds in order, without hooks; once a session if nothing is cached and no hook was
+    attached to the model by hand.
 
     On a CPU :data:`_CHUNK` episodes run at a time, fewer of long rounds: the activations of more
     leave its caches.
@@ -403,7 +431,9 @@ def _run_unhooked(
         encoded: their rounds.
         layout: the layout of these.
         commit: which choices they hold, "own" or "target".
+        recorder: caches activations.
     """
+    recorder = recorder or _CacheRecorder([], [], len(episodes))
 
     def run_chunks() -> Rollout:
         n = len(encoded.tokens)
@@ -411,16 +441,15 @@ def _run_unhooked(
         size = encoded.at_once(_CHUNK) if is_on_cpu else max(n, 1)
         runs = []
         for start in range(0, max(n, 1), size):
-            part = encoded
-            if n > size:
-                part = encoded.select(slice(start, start + size))
-            runs.append(sequential(model, part, layout, commit))
+            recorder.rows = slice(start, start + size)
+            part = encoded.select(recorder.rows)
+            runs.append(sequential(model, part, layout, commit, recorder=recorder))
         whole = runs[0] if len(runs) == 1 else Rollout.joined(runs)
         return replace(whole, episodes=episodes, settings=_settings(model, commit))
 
     with torch.no_grad():
         is_quiet = model.is_quiet()
-    if not is_quiet:
+    if recorder.hooks or not is_quiet:
         return run_chunks()
     key = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
     return once(
@@ -506,34 +535,47 @@ class _Record:
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
 
-def _cache_rounds(
-    model: Machine, run: Rollout, rounds: list[int], names: list[str], hooks: Mapping[int, Hooks]
-) -> dict[str, Tensor]:
-    """Run rounds again to cache activations: those without hooks at once, each hooked one with its
-    hooks.
+class _CacheRecorder:
+    """Activations of some rounds, each written to its place in a tensor that holds all of them.
 
     Args:
-        model: the machine.
-        run: the rollout.
-        rounds: the rounds to cache, in order.
-        names: the hook points.
-        hooks: those of each hooked round.
+        names: the hook points that are cached.
+        rounds: the rounds that are cached, in order.
+        n_episodes: how many episodes run, in one batch or several.
 
-    Returns:
-        ``name -> [episode, round, ...]``.
+    Attributes:
+        hooks: what caches the activations of a round.
+        tensors: ``name -> [episode, cached round, ...]``.
+        rows: which episodes run.
+        t: which round runs.
     """
-    plain = [t for t in rounds if t not in hooks]
-    if plain == rounds:
-        return replay(model, run, rounds=rounds, names_filter=names)[2]
-    parts: dict[int, dict[str, Tensor]] = {}
-    if plain:
-        cache = replay(model, run, rounds=plain, names_filter=names)[2]
-        for index, t in enumerate(plain):
-            parts[t] = {name: activations[:, index] for name, activations in cache.items()}
-    for t in set(rounds) - set(plain):
-        cache = replay(model, run, rounds=t, names_filter=names, fwd_hooks=hooks[t])[2]
-        parts[t] = {name: activations[:, 0] for name, activations in cache.items()}
-    return {name: torch.stack([parts[t][name] for t in rounds], 1) for name in names}
+
+    def __init__(self, names: list[str], rounds: list[int], n_episodes: int) -> None:
+        self.places = {t: index for index, t in enumerate(rounds)} if names else {}
+        self.n_episodes = n_episodes
+        self.hooks = [(name, self._store) for name in names]
+        self.tensors: dict[str, Tensor] = {}
+        self.rows = slice(0, n_episodes)
+        self.t = 0
+
+    def _store(self, activation: Tensor, hook: Any) -> None:
+        """Write an activation of the round that runs, if that round is cached."""
+        place = self.places.get(self.t)
+        if place is None:
+            return
+        if hook.name not in self.tensors:
+            shape = (self.n_episodes, len(self.places), *activation.shape[1:])
+            self.tensors[hook.name] = activation.new_empty(shape)
+        self.tensors[hook.name][self.rows, place] = activation
+
+    def mark_missing(self, missing: Tensor | None) -> None:
+        """Write NaN for the episodes ``[batch]`` in which the round that ran did not take place."""
+        place = self.places.get(self.t)
+        if missing is None or place is None:
+            return
+        for tensor in self.tensors.values():
+            if tensor.is_floating_point():
+                tensor[self.rows, place][missing] = torch.nan
 
 
 @checked
