@@ -183,6 +183,20 @@ def cell(
             after = run(module, hear(module, fed), carried)
         return scores, after
 
+    def run_rounds(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        layers = module.get_submodule(core)
+        first_h = carried["h"]
+        heard = hear(module, fed).unflatten(0, (len(first_h), -1))
+        inputs = heard if layers.batch_first else heard.transpose(0, 1)
+        left, _ = layers(inputs.contiguous(), first_h.unsqueeze(0).contiguous())
+        if not layers.batch_first:
+            left = left.transpose(0, 1)
+        state = left
+        if hears == "after":
+            state = torch.cat([first_h.unsqueeze(1), left[:, :-1]], 1)
+        scores = read(module, state.flatten(0, 1), fed)
+        return scores, {"h": left.flatten(0, 1)}
+
     def start(module: Any) -> _Tree:
         x = first(module) if first else torch.empty(0)
         after = run(module, x, {name: x.new_zeros(1, *shape) for name in names})
@@ -192,7 +206,11 @@ def cell(
     if first is not None:
         options["initial"] = start
     channels = [Channel(name, shape) for name in names]
-    return adapt(module, task, step=step, channels=channels, **with_points(options, points))
+    options = with_points(options, points)
+    machine = adapt(module, task, step=step, channels=channels, **options)
+    if type(cells) in (nn.GRU, nn.RNN) and n_layers == 1:  # which return all their states
+        machine.all_rounds = run_rounds
+    return machine
 
 
 def _find_cells(module: nn.Module, core: str) -> nn.Module:

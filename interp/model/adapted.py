@@ -72,6 +72,8 @@ class AdaptedMachine(HookedMachine):
     reader: Callable[[dict[str, Tensor]], Tensor] | None
     reset: Callable[[Any], None] | None
     algorithm: Algorithm | None
+    all_rounds: _Step | None = None
+    """Like the step, of all rounds of a batch of episodes: what they give, ``[batch * round, ...]``."""
 
     def __init__(
         self,
@@ -244,14 +246,49 @@ class AdaptedMachine(HookedMachine):
             cache, length = append_rows(channel, tree[channel.name], tree[name], rows)
             after[channel.name] = cache
             after[name] = length.unsqueeze(-1).to(carried.dtype)
-        layout = self._of_length.get(fed.tokens.shape[-1], self.layout)
-        scores = self._fit_scores(scores, layout, len(carried))
+        stepped = Stepped(self._predict(scores, fed, occurs), pack(self.channels, after))
+        return stepped if void is None else self._mark_void(stepped, void)
+
+    def _predict(self, scores: Tensor, fed: EncodedRounds, occurs: bool) -> Tensor:
+        """Return the predictions of rounds.
+
+        Args:
+            scores: what the module gives.
+            fed: the rounds, a row each.
+            occurs: as of :meth:`step`.
+        """
+        n_rows, n_positions = fed.tokens.shape
+        layout = self._of_length.get(n_positions, self.layout)
+        scores = self._fit_scores(scores, layout, n_rows)
         if self.output == "logits":
             scores = scores.softmax(-1)
         elif self.output == "probability" and occurs and not self._has_hooks():
             self._require_probabilities(scores)
-        stepped = Stepped(layout.prediction(scores), pack(self.channels, after))
-        return stepped if void is None else self._mark_void(stepped, void)
+        return layout.prediction(scores)
+
+    @exclusive
+    def unroll(self, carried: Tensor, fed: EncodedRounds) -> Stepped | None:
+        """Run rounds of a batch of episodes in one call, if the module can and nothing looks into it.
+
+        Args:
+            carried: what the first of them reads, ``[batch, row, width]``.
+            fed: the rounds, ``[batch, round, ...]``.
+
+        Returns:
+            The predictions and what each round leaves, ``[batch, round, ...]``; None where the
+            rounds must run one after the other.
+        """
+        if self.all_rounds is None or fed.missing is not None or not self.is_quiet():
+            return None
+        by_round = fed.tokens.shape[:2]
+        rows = fed.each(lambda part: part.flatten(0, 1))
+        tree = unpack(self.channels, carried)
+        with self._in_mode(carried.dtype):
+            result = self._call("a round", self.all_rounds, self.module, tree, rows)
+        scores, after = self._split_result(result)
+        predictions = self._predict(scores, rows, occurs=True)
+        left = pack(self.channels, after)
+        return Stepped(predictions.unflatten(0, by_round), left.unflatten(0, by_round))
 
     def _mark_void(self, stepped: Stepped, void: Tensor) -> Stepped:
         """Return the result of a round, with NaN in void rows: those in which a hook changed a run

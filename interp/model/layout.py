@@ -89,6 +89,10 @@ class EncodedRounds:
         index = torch.tensor(list(rounds), device=self.tokens.device)
         return self.each(lambda part: part[:, index].flatten(0, 1))
 
+    def between(self, first: int, stop: int) -> Self:
+        """Return the rounds from ``first`` to ``stop - 1`` of every episode."""
+        return self.each(lambda part: part[:, first:stop])
+
     def at(self, t: int) -> Self:
         """Return round ``t`` of every episode."""
         return self.each(lambda part: part[:, t])

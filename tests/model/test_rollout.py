@@ -179,3 +179,78 @@ def test_long_rounds_run_in_smaller_batches() -> None:
         torch.testing.assert_close(getattr(whole, of), joined, rtol=0, atol=1e-12)
     _, carried, _ = interp.replay(model, whole)
     torch.testing.assert_close(carried, whole.latents[:, 1:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", [expert_case, q_case])
+@pytest.mark.parametrize("rounds", ["all", [4, 1]])
+def test_a_cache_is_what_a_replay_caches(case, rounds):
+    """Whether it was cached while the rounds ran or after them: also where a chunk is not the whole."""
+    model, episodes = case()
+    names = model.hook_names(None)
+    run = interp.rollout(model, episodes, names_filter=names, rounds=rounds)
+    _, _, replayed = interp.replay(model, run, rounds=rounds, names_filter=names)
+    assert list(run.cache) == names
+    for name in names:
+        torch.testing.assert_close(run.cache[name], replayed[name], rtol=0, atol=1e-12)
+
+
+def test_a_cache_in_chunks_is_the_whole_one(monkeypatch):
+    model, episodes = expert_case()
+    whole = interp.rollout(model, episodes, names_filter=PATTERN).cache[PATTERN]
+    monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
+    parts = interp.rollout(model, episodes, names_filter=PATTERN).cache[PATTERN]
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
+
+
+def test_a_cache_of_all_rounds_takes_no_second_pass(monkeypatch):
+    """Six rounds of one batch: the first block runs six times."""
+    model, episodes = expert_case()
+    runs = []
+    with torch.no_grad():
+        monkeypatch.setattr(type(model.blocks[0]), "forward", _counted(model, runs))
+        interp.rollout(model, episodes, names_filter=PATTERN)
+    assert runs.count(0) == 6
+
+
+def _counted(model, runs):
+    """A block's forward pass that notes which block ran."""
+    forward = type(model.blocks[0]).forward
+    blocks = list(model.blocks)
+
+    def run(block, *args):
+        runs.append(blocks.index(block))
+        return forward(block, *args)
+
+    return run
+
+
+def test_clean_rounds_before_a_hook_are_cached_and_stay_clean():
+    """What they predict is taken from the clean run; their activations are those of a run without hooks."""
+    model, episodes = expert_case()
+    clean = interp.rollout(model, episodes)
+    hooks = {3: [("blocks.0.hook_attn_out", lambda activation, hook: activation * 0)]}
+    run = interp.rollout(
+        model, episodes, fwd_hooks=hooks, names_filter=PATTERN, rounds=[1, 3], clean=clean
+    )
+    assert torch.equal(run.predictions[:, :3], clean.predictions[:, :3])
+    _, _, plain = interp.replay(model, clean, rounds=[1, 3], names_filter=PATTERN)
+    torch.testing.assert_close(run.cache[PATTERN][:, 0], plain[PATTERN][:, 0], rtol=0, atol=1e-12)
+    assert not torch.allclose(run.cache[PATTERN][:, 1], plain[PATTERN][:, 1])
+
+
+def test_layers_that_return_all_their_states_run_all_rounds_in_one_call(monkeypatch):
+    """A GRU's rounds: equal to one after the other, in parts of two rounds, and run by no single step."""
+    machine = interp.load("wma-gru")
+    episodes = experts.sample(4, 7, 4, seed=0)
+    encoded = machine.prepare(machine.layout.fit(episodes).encode(episodes))
+    carried, predictions = machine.initial(4), []
+    with torch.no_grad():
+        for t in range(7):
+            prediction, carried = machine.step(carried, encoded.at(t))
+            predictions.append(prediction)
+    monkeypatch.setattr("interp.model.rollout._AT_ONCE", 8)
+    monkeypatch.setattr(machine, "stepper", lambda: pytest.fail("a round ran on its own"))
+    run = interp.rollout(machine, episodes)
+    assert run.n_rounds == 7
+    torch.testing.assert_close(run.predictions, torch.stack(predictions, 1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(run.latents[:, -1], carried, rtol=0, atol=1e-6)

@@ -1,0 +1,348 @@
+"""CPU seconds beside what a user would write instead, on the same work, one thread.
+
+The numbers of both are compared first; then pairs run back to back, and the medians are printed.
+``of_ours`` is the median over pairs of their CPU time in ours: above 1, ours is faster. Run with
+``python -m tests.benchmarks beside`` or, for some rows, ``python -m tests.benchmarks beside gru``.
+Rows: plain torch, scikit-learn and NumPy always; TransformerLens is a dependency.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from torch.nn import functional
+from transformer_lens import patching as lens_patching
+
+import interp
+import probes
+from interp.interventions import patching, sites
+from interp.interventions.pairs import prepare
+from interp.machines.recurrent import Said
+from interp.model.bound import bind
+from interp.tasks import experts
+from interp.tasks.experts import analysis as corruptions
+
+N_PAIRS = 7
+ROUND = 20
+Numbers = list[Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One piece of work, done by this package and by another way.
+
+    Attributes:
+        work, tool: names of the work and of the other way.
+        ours, theirs: do the work, and return numbers in the same order.
+        tolerance: how far the numbers may differ.
+    """
+
+    work: str
+    tool: str
+    ours: Callable[[], Numbers]
+    theirs: Callable[[], Numbers]
+    tolerance: float
+
+
+def measure(row: Row, n_pairs: int = N_PAIRS) -> dict[str, Any]:
+    """Compare the numbers, which also warms both up; then return the medians of pairs of CPU seconds."""
+    gap = largest_gap(row.ours(), row.theirs())
+    assert gap <= row.tolerance, f"{row.work}: {row.tool} differs by {gap:.3g}"
+    pairs = [(cpu_seconds(row.ours), cpu_seconds(row.theirs)) for _ in range(n_pairs)]
+    return {
+        "work": row.work,
+        "tool": row.tool,
+        "ours_s": statistics.median(ours for ours, _ in pairs),
+        "theirs_s": statistics.median(theirs for _, theirs in pairs),
+        "of_ours": statistics.median(theirs / ours for ours, theirs in pairs),
+        "gap": gap,
+    }
+
+
+def largest_gap(ours: Numbers, theirs: Numbers) -> float:
+    """The largest difference of two lists of tensors or arrays of equal shapes."""
+    gaps = []
+    for left, right in zip(ours, theirs, strict=True):
+        left, right = torch.as_tensor(left), torch.as_tensor(right)
+        assert left.shape == right.shape, f"{left.shape} is not {right.shape}"
+        gap = (left.double() - right.double()).nan_to_num(0.0).abs().max()
+        gaps.append(float(gap))
+    return max(gaps)
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """User and system seconds of a call."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def rollout_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
+    """Rollouts of ``wma-learned`` beside loops written in torch, without and with caches."""
+    model = interp.load("wma-learned")
+    episodes = experts.sample(n_episodes, n_rounds, 4, seed=0)
+    layers = range(model.config.n_layers)
+    some = [f"blocks.{layer}.hook_resid_post" for layer in layers]
+    all_points = model.hook_names(None)
+
+    def ours(names: list[str] | None) -> Numbers:
+        run = interp.rollout(model, episodes, names_filter=names)
+        return [run.predictions, run.latents, *run.cache.values()]
+
+    size = f"rollout {n_episodes} x {n_rounds}"
+    by_hand = "hand-written torch"
+    loop = "module loop with hooks"
+    return [
+        Row(
+            size, by_hand, lambda: ours(None), lambda: run_by_hand(model, episodes, cached=0), 1e-4
+        ),
+        Row(
+            f"{size}, {len(some)} resid_post cached",
+            by_hand,
+            lambda: ours(some),
+            lambda: run_by_hand(model, episodes, cached=len(some)),
+            1e-3,
+        ),
+        Row(
+            f"{size}, {len(some)} resid_post cached",
+            loop,
+            lambda: ours(some),
+            lambda: run_modules(model, episodes, some),
+            1e-3,
+        ),
+        Row(
+            f"{size}, all {len(all_points)} points cached",
+            loop,
+            lambda: ours(all_points),
+            lambda: run_modules(model, episodes, all_points),
+            1e-3,
+        ),
+    ]
+
+
+@torch.no_grad()
+def run_by_hand(model: Any, episodes: Any, cached: int) -> Numbers:
+    """A transformer with replaced latents written out for speed: fused attention and normalisation."""
+    layout = model.layout.fit(episodes)
+    tokens = model.prepare(layout.encoded(episodes)).tokens
+    n_episodes, n_rounds, n_positions = tokens.shape
+    width, n_heads = model.config.d_model, model.config.n_heads
+    blocks = []
+    for block in model.blocks:
+        attn = block.attn
+        joined = [weight.transpose(0, 1).flatten(1) for weight in (attn.W_Q, attn.W_K, attn.W_V)]
+        biases = [bias.flatten() for bias in (attn.b_Q, attn.b_K, attn.b_V)]
+        blocks.append((torch.cat(joined, 1), torch.cat(biases), attn, block.mlp))
+    codes = model.W_pos[model.position_ids[n_positions, :n_positions]]
+    latents = model.initial(n_episodes, layout)
+    first = layout.latent_positions[0]
+    predictions = torch.empty(n_episodes, n_rounds)
+    carried = torch.empty(n_episodes, n_rounds + 1, *latents.shape[1:])
+    carried[:, 0] = latents
+    cache = [torch.empty(n_episodes, n_rounds, n_positions, width) for _ in range(cached)]
+
+    def normalize(resid: Tensor) -> Tensor:
+        return functional.layer_norm(resid, (width,), eps=model.cfg.eps)
+
+    for t in range(n_rounds):
+        resid = model.W_E[tokens[:, t]].clone()
+        resid[:, first : first + latents.shape[1]] = latents
+        resid = resid + codes
+        for layer, (joined_weight, joined_bias, attn, mlp) in enumerate(blocks):
+            parts = normalize(resid) @ joined_weight + joined_bias
+            shape = (n_episodes, n_positions, 3, n_heads, -1)
+            q, k, v = parts.view(shape).permute(2, 0, 3, 1, 4)
+            scale = 1 / model.config.scale
+            z = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            z = z.transpose(1, 2).reshape(n_episodes, n_positions, -1)
+            resid = resid + z @ attn.W_O.flatten(0, 1) + attn.b_O
+            hidden = mlp.act(normalize(resid) @ mlp.W_in + mlp.b_in)
+            resid = resid + hidden @ mlp.W_out + mlp.b_out
+            if cached:
+                cache[layer][:, t] = resid
+        read = normalize(resid)
+        logits = model.unembed(read[:, layout.predict_position])
+        predictions[:, t] = model.read_prediction(logits, n_positions)
+        update = model.update(read[:, layout.update_position], n_positions)
+        latents = update.unsqueeze(1)
+        carried[:, t + 1] = latents
+    return [predictions, carried, *cache]
+
+
+@torch.no_grad()
+def run_modules(model: Any, episodes: Any, names: list[str]) -> Numbers:
+    """The model's own modules round by round, with hooks that write to tensors made before."""
+    layout = model.layout.fit(episodes)
+    encoded = model.prepare(layout.encoded(episodes))
+    n_episodes, n_rounds, _ = encoded.tokens.shape
+    latents = model.initial(n_episodes, layout)
+    predictions, carried = [], [latents]
+    cache: dict[str, Tensor] = {}
+    t = 0
+
+    def store(activation: Tensor, hook: Any) -> None:
+        if hook.name not in cache:
+            cache[hook.name] = activation.new_empty(n_episodes, n_rounds, *activation.shape[1:])
+        cache[hook.name][:, t] = activation
+
+    with model.hooks(fwd_hooks=[(name, store) for name in names]):
+        for t in range(n_rounds):  # noqa: B007 - read by the hook
+            prediction, latents = model.step(latents, encoded.at(t))
+            predictions.append(prediction)
+            carried.append(latents)
+    return [torch.stack(predictions, 1), torch.stack(carried, 1), *(cache[name] for name in names)]
+
+
+def gru_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
+    """Rollouts of ``wma-gru`` beside a bare loop over its layers, and one call of them."""
+    machine = interp.load("wma-gru")
+    episodes = experts.sample(n_episodes, n_rounds, 4, seed=0)
+    layout = machine.layout.fit(episodes)
+    said, module = Said(layout), machine.module
+
+    def ours() -> Numbers:
+        run = interp.rollout(machine, episodes)
+        return [run.predictions, run.latents[:, 1:, 0]]
+
+    @torch.no_grad()
+    def bare(whole: bool) -> Numbers:
+        encoded = machine.prepare(layout.encoded(episodes))
+        rows = encoded.rows(range(n_rounds))
+        heard = module.hear(said.after(rows)).unflatten(0, (n_episodes, n_rounds))
+        asked = said.before(rows).unflatten(0, (n_episodes, n_rounds))
+        state = machine.initial(n_episodes, layout)[:, 0]
+        inputs = heard.transpose(0, 1).contiguous()
+        if whole:
+            after = module.core(inputs, state.unsqueeze(0).contiguous())[0].transpose(0, 1)
+            before = torch.cat([state.unsqueeze(1), after[:, :-1]], 1)
+            scores = module.read(torch.cat([before, asked], 2))
+            return [scores.softmax(-1)[..., 1], after]
+        predictions, states = [], []
+        for t in range(n_rounds):
+            scores = module.read(torch.cat([state, asked[:, t]], 1))
+            predictions.append(scores.softmax(-1)[:, 1])
+            state = module.core(inputs[t : t + 1], state.unsqueeze(0).contiguous())[1][0]
+            states.append(state)
+        return [torch.stack(predictions, 1), torch.stack(states, 1)]
+
+    size = f"rollout wma-gru {n_episodes} x {n_rounds}"
+    return [
+        Row(size, "bare loop", ours, lambda: bare(whole=False), 1e-5),
+        Row(size, "one nn.GRU call", ours, lambda: bare(whole=True), 1e-5),
+    ]
+
+
+def sweep_rows(n_episodes: int = 64) -> list[Row]:
+    """Patching of every layer and position at one round, beside plain hooks and TransformerLens."""
+    model = interp.load("wma-learned")
+    episodes = experts.sample(n_episodes, ROUND + 1, 4, seed=0)
+    pair = prepare(model, *corruptions.exchange_history(episodes, ROUND), ROUND)
+    components = ("resid_pre", "attn_out")
+    cells = [cell for name in components for cell in sites.sites(model, pair.layout, name)]
+    bound = bind(model, pair.clean, pair.corrupted, rounds=ROUND)
+    clean, corrupted = bound.tokens
+    rises = pair.clean.predictions[:, ROUND] > pair.corrupted.predictions[:, ROUND]
+
+    def ours() -> Numbers:
+        effects = patching.of_pair(pair, sites=cells, metric="probability")
+        return [effects.values.mean(1)]
+
+    def score(logits: Tensor) -> Tensor:
+        p = logits[:, bound.predict_position].softmax(-1)[:, 1]
+        return torch.where(rises, p, 1 - p)
+
+    @torch.no_grad()
+    def by_lens() -> Numbers:
+        _, cache = bound.run_with_cache(clean)
+        tools = (lens_patching.get_act_patch_resid_pre, lens_patching.get_act_patch_attn_out)
+        grids = [tool(bound, corrupted, cache, lambda x: score(x).mean()) for tool in tools]
+        return [torch.cat([grid.flatten() for grid in grids])]
+
+    @torch.no_grad()
+    def by_hooks() -> Numbers:
+        _, cache = bound.run_with_cache(clean)
+        means = []
+        for name in components:
+            for layer in range(model.config.n_layers):
+                hook_name = f"blocks.{layer}.hook_{name}"
+                for position in range(pair.layout.n_positions):
+                    source = cache[hook_name][:, position]
+
+                    def put(module: Any, args: Any, output: Tensor, p=position, s=source) -> Tensor:
+                        patched = output.clone()
+                        patched[:, p] = s
+                        return patched
+
+                    handle = model.hook_dict[hook_name].register_forward_hook(put)
+                    means.append(score(bound(corrupted)).mean())
+                    handle.remove()
+        return [torch.stack(means)]
+
+    work = f"sweep of {len(cells)} sites, {n_episodes} episodes"
+    lens = f"TransformerLens {version('transformer-lens')}"
+    return [
+        Row(work, "plain hooks", ours, by_hooks, 1e-5),
+        Row(work, lens, ours, by_lens, 1e-5),
+    ]
+
+
+def probe_rows(n_episodes: int = 32, n_rounds: int = 30) -> list[Row]:
+    """A ridge probe with nested folds and all of its controls, beside scikit-learn without controls."""
+    episodes = experts.sample(n_episodes, n_rounds, 4, seed=0)
+    run = interp.rollout(interp.load("wma-learned"), episodes)
+    target = probes.targets.log_weights(episodes)
+    x, y, groups = probes.to_sklearn(run.latents[:, 1:], target)
+
+    def ours() -> Numbers:
+        return [np.round(probes.fit(run, target).r2, 1)]
+
+    def by_sklearn() -> Numbers:
+        ridge = make_pipeline(StandardScaler(), Ridge())
+        folds = GroupKFold(5)
+        alphas = {"ridge__alpha": np.logspace(-4, 6, 11)}
+        predicted = np.zeros_like(y)
+        for train, test in folds.split(x, y, groups):
+            search = GridSearchCV(ridge, alphas, cv=GroupKFold(4))
+            search.fit(x[train], y[train], groups=groups[train])
+            predicted[test] = search.predict(x[test])
+        errors = ((y - predicted) ** 2).sum(0)
+        r2 = 1 - (errors / ((y - y.mean(0)) ** 2).sum(0)).mean()
+        return [np.round(r2, 1)]
+
+    work = f"ridge probe {n_episodes} x {n_rounds}"
+    return [Row(work, "scikit-learn, no controls", ours, by_sklearn, 0.11)]
+
+
+ROWS: dict[str, Callable[[], list[Row]]] = {
+    "rollout": rollout_rows,
+    "gru": gru_rows,
+    "sweep": sweep_rows,
+    "probe": probe_rows,
+}
+
+
+def main(*names: str) -> None:
+    """Print the table of these rows, or of all, a row as soon as it is measured."""
+    unknown = set(names) - ROWS.keys()
+    if unknown:
+        sys.exit(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    torch.set_num_threads(1)
+    packages = ("torch", "numpy", "scikit-learn", "transformer-lens")
+    print(", ".join(f"{name} {version(name)}" for name in packages))
+    for name in names or ROWS:
+        for row in ROWS[name]():
+            print(pd.Series(measure(row)).to_json(double_precision=4), flush=True)
