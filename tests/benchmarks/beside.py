@@ -200,7 +200,7 @@ def run_modules(model: Any, episodes: Any, names: list[str]) -> Numbers:
         cache[hook.name][:, t] = activation
 
     with model.hooks(fwd_hooks=[(name, store) for name in names]):
-        for t in range(n_rounds):  # noqa: B007 - read by the hook
+        for t in range(n_rounds):
             prediction, latents = model.step(latents, encoded.at(t))
             predictions.append(prediction)
             carried.append(latents)
