@@ -151,14 +151,6 @@ class Machine(Protocol):
     def stepper(self) -> Callable[[Tensor, Any], Stepped]:
         """Return :meth:`step`, for callers that run many rounds without hooks."""
 
-    def unroll(self, carried: Tensor, fed: Any) -> Stepped | None:
-        """Return what all rounds of a batch give, where the machine runs them in one call; else None.
-
-        Args:
-            carried: what the first round reads, ``[episode, row, width]``.
-            fed: the rounds' inputs, ``[episode, round, ...]``.
-        """
-
     def read_state(self, latents: Tensor) -> Tensor:
         """Return the algorithm's state, exactly; only where ``is_handwired``."""
 

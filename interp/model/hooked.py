@@ -77,10 +77,6 @@ class HookedMachine(HookedRootModule):
         """Return :meth:`step`, for callers that run many rounds without hooks."""
         return self.step
 
-    def unroll(self, carried: Tensor, fed: EncodedRounds) -> Stepped | None:
-        """Return what all rounds of a batch give, where the machine runs them in one call; else None."""
-        return None
-
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
         """Return the rounds on the machine's device, their numbers in its dtype, which must be a real one."""
         device, dtype = self.device, self.dtype

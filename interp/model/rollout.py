@@ -419,6 +419,9 @@ def _unroll(
     Args:
         model, encoded, layout, commit: as of :func:`sequential`.
     """
+    unroll = getattr(model, "unroll", None)
+    if unroll is None:
+        return None
     n_episodes, n_rounds, _ = encoded.tokens.shape
     size = max(1, _AT_ONCE // max(n_episodes, 1))
     latents = model.initial(n_episodes, layout)
@@ -427,7 +430,7 @@ def _unroll(
     with torch.no_grad(), threads_for(model):
         for start in range(0, n_rounds, size):
             part = encoded.between(start, start + size)
-            stepped = model.unroll(carried[-1][:, -1], part)
+            stepped = unroll(carried[-1][:, -1], part)
             if stepped is None:
                 return None
             predictions.append(stepped.prediction)
