@@ -75,7 +75,9 @@ def page(comparison: Comparison) -> Report:
     )
 
 
-_JOINED = "The two machines, joined by what was found of each part and its number."
+_JOINED = (
+    "Each line says whether a part of the two machines is the same, with the number that decided."
+)
 
 
 def _find(comparison: Comparison) -> Section:

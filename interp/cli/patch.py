@@ -66,8 +66,7 @@ def _patch(
         corruption: <interp.interventions.causal_tables:corruption_names>; the task's default when empty.
         propagate: Let effects run on, or hold later latents.
         components: Components to patch, such as resid_pre attn_out head mlp_out, or points of a machine.
-        metric: <interp.interventions.causal_tables:metric_names>; by default logit_diff and state,
-        both outputs.
+        metric: <interp.interventions.causal_tables:metric_names>; by default logit_diff and state.
         direction: Either denoising or noising.
         tables: Write every causal table instead: all corruptions, alignment, steering, edges.
     """
