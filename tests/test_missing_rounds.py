@@ -16,7 +16,6 @@ from interp.choices.explain import explain_choices
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import round_attention
 from interp.evaluation.qlearning.agreement import agreement
-from interp.evaluation.qlearning.rates import effective_rates
 from interp.interventions import interchange, mediation, patching, steering
 from interp.interventions.alignment import align
 from interp.interventions.experiment import Edit, Experiment, run
@@ -109,7 +108,6 @@ ANALYSES = {
 OF_Q = {
     "rollout": lambda e: interp.rollout(Q_MODEL, e).latents,
     "agreement": lambda e: agreement(predictions(Q_MODEL, e), e).to_frame(),
-    "rates": lambda e: effective_rates(e.q_tables, e).to_frame(),
 }
 EVERY = [(name, advised, of) for name, of in ANALYSES.items()] + [
     (name, played, of) for name, of in OF_Q.items()

@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.question import Budget, Compared, Participant, Question
+from circuits.compare.question import (
+    ARRIVES,
+    SAME,
+    Budget,
+    Compared,
+    Participant,
+    Question,
+)
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
 from interp.choices.fitting import (
@@ -61,12 +68,10 @@ from interp.support.provenance import provenance
 from interp.support.session import remembered
 from interp.support.workers import bar
 
-_EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
-"""Explained at least; left at most of the runner-up's divergence, and of a simpler family's by its extension."""
+RATIO, EXTENDED = 0.25, 0.5
+"""Left at most of the runner-up's divergence, and of a simpler family's by its extension."""
 NEARLY_ALL = 0.999
 """A family that explains so much needs no extension: what it leaves is rounding, or the steps of a search."""
-_RESPONDS = 0.75
-"""Responses of the closest family, lower end of the worst cell (why: docs/method/naming-an-algorithm.md)."""
 _PLAIN = 0.1
 """Nats by which predictions are plainly different: .9 against .55; seeds of
 ``wma-learned-additive`` are never .01 apart."""
@@ -303,7 +308,7 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
     if not compared:
         return part
     worst = compared[0]
-    family = part.family if worst.alike.low >= _RESPONDS else None
+    family = part.family if worst.alike.low >= ARRIVES else None
     return replace(part, response=worst, family=family)
 
 
@@ -563,7 +568,7 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
         return _pooled_ratio(score.divergences, rival.divergences, seed)
 
     def is_explaining(score: FamilyScore) -> bool:
-        if score.memoryless or measure_explained(score).low < _EXPLAINED:
+        if score.memoryless or measure_explained(score).low < SAME:
             return False
         return measure_ratio(score).high <= RATIO
 
@@ -638,7 +643,6 @@ def _pooled_ratio(
     return ratio_interval(numerator, denominator, weights=np.concatenate(weights, axis=1))
 
 
-_SAME = 0.95  # average; handwired against itself 1, Weighted Majority against the Bayes predictor .3 to .7
 _RESPONSE = 0.9  # response, worst cell
 _N_FAILURES = 20  # how many rounds of largest difference are kept
 
@@ -680,7 +684,7 @@ class _Agreement:
             "behaviour",
             "",
             self.alike,
-            _SAME,
+            SAME,
             unit="share of memory",
             about="predictions alike",
             controls={} if control is None else {UNTRAINED: control},

@@ -41,6 +41,13 @@ _CERTAIN = Interval(1.0, 1.0, 1.0)
 _ALLOWANCE = sqrt(
     2
 )  # widens intervals as though the luck of the fit were as large as that of the episodes scored
+SAME = 0.95
+"""Two are the same from this share on: predictions on average (Weighted Majority against the Bayes predictor .3 to .7),
+stitched states (the same algorithm .998, untrained models to .94), what a named family explains, steps below which
+it is a no (a Q-table that hands a fifth of a change on has .961)."""
+ARRIVES = 0.75
+"""Responses of the closest family, lower end of the worst cell, and the share of a move that arrives one round later:
+``wma-learned-additive`` 1.05, an update that waits after mistakes .52 (docs/method/naming-an-algorithm.md)."""
 GAIN = 0.01
 """Of a score, from which on maps go without a penalty, or with the round: less is within most intervals."""
 N_BANDS = 3

@@ -21,6 +21,7 @@ from torch import Tensor
 from circuits.compare.question import (
     GAIN,
     N_BANDS,
+    SAME,
     Budget,
     Compared,
     Participant,
@@ -39,8 +40,6 @@ from interp.stats.intervals import Interval
 from interp.support.session import remembered
 
 _HELP = ("round",)
-_STITCHED = 0.95
-"""Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
 _WORTH = 0.01
 """Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
 _ROUNDING = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
@@ -143,7 +142,7 @@ class StatePart(Result):
             "state",
             "",
             worst.score,
-            _STITCHED,
+            SAME,
             unit="share of the memory's worth",
             controls={UNTRAINED: best_of(self.untrained)},
             about=f"{where}, in {rounds}",

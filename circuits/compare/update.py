@@ -22,6 +22,8 @@ from torch import Tensor
 
 from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.question import (
+    ARRIVES,
+    SAME,
     Budget,
     Compared,
     CrossFitted,
@@ -55,11 +57,8 @@ from interp.stats.intervals import Interval, ratio_interval
 from interp.support.session import remembered
 
 ON, OFF = "on", "off"
-_STEPPED, _STRAYED = 0.975, 0.95
-"""Step R2 of a yes, and below which it is a no: a Q-table that hands a fifth of a change on has .961."""
-_ARRIVES = 0.75
-"""Share of a move that arrives one round later: ``wma-learned-additive`` 1.05,
-an update that waits after mistakes .52."""
+_STEPPED = 0.975
+"""Step R2 of a yes: a Q-table that hands a fifth of a change on has .961."""
 _FEATURES, _WIDTH = 600, 1 / 18
 """Random features of the non-linear decoder, and the width of its kernel for standardised latents: it reads .97 of the
 steps of ``wma-gru``, where affine maps read .85, and below 0 of noise."""
@@ -540,7 +539,7 @@ class Evidence:
     @property
     def is_unread(self) -> bool:
         """Whether affine maps do not read the state."""
-        return self.one_step.decoded < _STRAYED
+        return self.one_step.decoded < SAME
 
 
 def _require_steps(evidence: Evidence) -> list[Measure]:
@@ -554,7 +553,7 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
         "",
         worst.r2,
         _STEPPED,
-        no_threshold=_STRAYED,
+        no_threshold=SAME,
         unit="step R2",
         controls={UNTRAINED: best_of(worst_of_copies)},
         about=f"{' + '.join(worst.state)}, {rounds}, from {start}",
@@ -582,12 +581,12 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
     """Measure the response one round later as a share of the move; empty where it is not too
     small.
     """
-    if not evidence.response.arrives.high < _ARRIVES:
+    if not evidence.response.arrives.high < ARRIVES:
         return []
     quantity = "response one round later, as a share of the move of the state"
     arrives = evidence.response.arrives
     return [
-        Measure("update", "", arrives, _ARRIVES, unit="share", needs_control=False, about=quantity)
+        Measure("update", "", arrives, ARRIVES, unit="share", needs_control=False, about=quantity)
     ]
 
 

@@ -13,7 +13,6 @@ from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
 from circuits.compare.algorithm import (
-    _RESPONDS,
     _changed,
     _compare_untrained,
     _judge_responses,
@@ -21,6 +20,7 @@ from circuits.compare.algorithm import (
     _measure_left,
     _measure_memoryless,
 )
+from circuits.compare.question import ARRIVES
 from circuits.compare.response import Edits, cells, responses
 from interp import tasks
 from interp.choices.fitting import Distributions, asked_rounds, divergence, predictor
@@ -148,7 +148,7 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     part = explain(experts.weighted_majority(0.5), TASK, sets, seed=0, families=family)
     edits = Edits.of(TASK, sample(24, 12, 3, seed=0), 24 * 44)
     found = _judge_responses(part, experts.weighted_majority(gain), edits)
-    assert (found.family == "weighted_majority") == named == (found.response.alike.low >= _RESPONDS)
+    assert (found.family == "weighted_majority") == named == (found.response.alike.low >= ARRIVES)
     every = cells(
         edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5))
     )

@@ -64,7 +64,7 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
     assert "grid" in ran and str(tmp_path / "out" / "tiny") in ran
     written = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.csv")}
     assert written == {
-        "summary", "agreement", "followed_discount", "effective_rates", "returns", "reward_rates", "attention_chain"
+        "summary", "agreement", "followed_discount", "returns", "reward_rates", "attention_chain"
     }  # fmt: skip
     drawn = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.svg")}
     assert {"followed-discount", "reward-grid", "attention-chain-layer-0"} == drawn

@@ -1,5 +1,4 @@
-r"""How well models of Q-learning perform: agreement with the table, effective rates, returns when
-they act.
+r"""How well models of Q-learning perform: agreement with the table, and returns when they act.
 
 Agreement with ``argmax_a Q(s_{t+1}, a)`` (:mod:`interp.evaluation.qlearning.agreement`) is measured
 over all sizes that the model serves, with lengths spread evenly over 10 to 50 rounds. Controls are
@@ -31,11 +30,10 @@ from interp.evaluation.plan import (
     row,
     unless,
 )
-from interp.evaluation.qlearning import rates, returns
+from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.model.rollout import rollout
 from interp.results.measure import Scores
-from interp.stats.decoder import N_FOLDS
 from interp.stats.intervals import Interval
 from interp.support.checks import checked
 from interp.support.errors import require
@@ -186,10 +184,9 @@ def _predictions(
 
 # Every table of a model: what ``interp evaluate`` writes.
 
-_PLAYED, _DISCOUNT, _RATES, _CHAIN = (
+_PLAYED, _DISCOUNT, _CHAIN = (
     "played: ",
     "followed discount",
-    "effective rates",
     "attention in a chain",
 )
 """Parts beside the regimes; the first begins the names of those that are played."""
@@ -225,8 +222,6 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         return {name: result.to_frame() for name, result in scores.items()}
     if part == _DISCOUNT:
         return _followed(model, n_episodes, seed).to_frame().assign(commit="own")
-    if part == _RATES:
-        return rates.evaluate(model, n_episodes=n_episodes, seed=seed + 1).to_frame()
     if part == _CHAIN:
         chain = sampling.sample(16, 50, 4, 2, regime="chain", seed=seed)
         return unless(
@@ -260,7 +255,6 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
         "summary": _summary(agreed, earned),
         "agreement": agreed,
         "followed_discount": measured[_DISCOUNT],
-        "effective_rates": measured[_RATES],
         "returns": earned,
         "reward_rates": reward_rates,
     }
@@ -290,7 +284,7 @@ _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a card: agreement, the discount that is followed, rates, returns.
+    """Return the rows of a card: agreement, the discount that is followed, returns.
 
     Args:
         model: the model.
@@ -299,7 +293,6 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     """
     return [
         *_agreement_rows(model, n_episodes, seed),
-        *_rate_rows(model, n_episodes, seed),
         *_return_rows(model, n_episodes, seed),
     ]
 
@@ -341,27 +334,6 @@ def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     return [*rows, row("grid: discount that its choices follow best", followed, "the data's is .9")]
 
 
-def _rate_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows on the rates of a decoded table, with an untrained copy's for comparison.
-
-    Args:
-        model, n_episodes, seed: as in :func:`_headline`.
-    """
-    scores = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
-    keys = {
-        "effective alpha of the table in its latents": ("alpha", "instruments"),
-        "effective gamma of the table in its latents": ("gamma", "instruments"),
-        "R2 of the Q-table decoded from its latents": rates.R2,
-    }
-    without_copy = "exact read-out" if model.is_handwired else "an untrained model overflows"
-    rows = []
-    for what, key in keys.items():
-        fresh = scores.numbers.get(("untrained model", *key))
-        beside = without_copy if fresh is None else f"untrained model {fresh.estimate:.3f}"
-        rows.append(row(what, scores.get(MODEL, *key), beside))
-    return rows
-
-
 def _return_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     """Return the rows on what it earns, by its choices alone and exploring.
 
@@ -385,16 +357,16 @@ def _return_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def plan() -> EvaluationPlan:
-    """Return what ``interp evaluate`` measures; tables are decoded by five folds of three sizes."""
+    """Return what ``interp evaluate`` measures."""
     return EvaluationPlan(
         _parts, _measure, _tables, _headline, min_episodes=30, explained=_EXPLAINED
     )
 
 
 def _parts(model: Machine) -> list[str]:
-    """Return the names of what is measured: regimes read, rates, regimes played, and the chain where it fits."""
+    """Return the names of what is measured: regimes read, regimes played, and the chain where it fits."""
     played = [f"{_PLAYED}{regime}" for regime in returns.PLAYED]
-    parts = [*_EVALUATED, _DISCOUNT, _RATES, *played]
+    parts = [*_EVALUATED, _DISCOUNT, *played]
     if serves(model, 4, 2):
         parts.append(_CHAIN)
     return parts

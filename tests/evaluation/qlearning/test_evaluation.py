@@ -7,10 +7,8 @@ from einops import rearrange
 
 import interp
 from interp.evaluation.qlearning import plan as qlearning
-from interp.evaluation.qlearning import rates as tables
 from interp.evaluation.qlearning import returns as play
 from interp.evaluation.qlearning.agreement import followed_discount
-from interp.evaluation.qlearning.rates import effective_rates
 from interp.stats.decoder import cross_fitted
 from interp.tasks import mdp
 from interp.tasks.experts.layout import ExpertRound
@@ -59,40 +57,15 @@ def test_random_choices_follow_no_discount(batches):
 
 
 def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
-    """Latents that are a random linear map of the Q columns give back the exact tables, and the rates (.1, .9)."""
+    """Latents that are a random linear map of the Q columns give back the exact tables."""
     rng = np.random.default_rng(0)
-    decoded = []
     for batch in batches:
         columns = rearrange(batch.q_tables, "b t s a -> b t a s")
         code = rng.normal(size=(batch.n_actions, batch.n_states, 12))
         latents = np.einsum("btas,asd->btad", columns, code) + rng.normal(size=12)
         read = cross_fitted(torch.from_numpy(latents), columns, per_latent=True)
-        decoded.append(rearrange(read.numpy(), "b t a s -> b t s a"))
-        np.testing.assert_allclose(decoded[-1], batch.q_tables, atol=1e-8)
-    rates = effective_rates(decoded, batches)
-    alpha, gamma = (rates.get(rate, "instruments").estimate for rate in ("alpha", "gamma"))
-    assert alpha == pytest.approx(0.1, abs=1e-6) and gamma == pytest.approx(0.9, abs=1e-6)
-
-
-def test_the_estimator_answers_the_controls_exactly_and_the_untrained_model_otherwise(untrained):
-    found = tables.evaluate(untrained, n_episodes=30, n_rounds=30)
-    expected = {"true table": 0.9, "gamma = 0 table": 0.0}
-    for source, gamma in expected.items():
-        assert found.get(source, "alpha", "instruments").estimate == pytest.approx(0.1, abs=1e-9)
-        assert found.get(source, "gamma", "instruments").estimate == pytest.approx(gamma, abs=1e-9)
-    assert found.get("model", *tables.R2).estimate < 0.9
-    assert set(found.to_frame()["source"]) == {"model", "untrained model", *expected}
-
-
-def test_too_few_episodes_to_hold_any_out_are_refused(untrained):
-    refuses("at least 5 episodes", tables.decode, untrained, mdp.sample(4, 5, 4, 3))
-
-
-def test_the_handwired_model_has_the_rates_that_it_was_built_with(handwired):
-    found = tables.evaluate(handwired, n_episodes=20, n_rounds=30)
-    assert found.get("model", "alpha", "instruments").estimate == pytest.approx(0.1, abs=1e-6)
-    assert found.get("model", "gamma", "instruments").estimate == pytest.approx(0.9, abs=1e-6)
-    assert found.get("model", *tables.R2).estimate == pytest.approx(1, abs=1e-9)
+        decoded = rearrange(read.numpy(), "b t a s -> b t s a")
+        np.testing.assert_allclose(decoded, batch.q_tables, atol=1e-8)
 
 
 def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(handwired):
