@@ -7,12 +7,10 @@ from functools import partial
 from importlib import import_module as example
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import interp
 import probes
-from interp.audit import Budget
 from tests.census import count_module
 from tests.reports.test_build import titles
 
@@ -121,24 +119,3 @@ def test_published_graphs_are_answered_by_path(tmp_path, monkeypatch):
     assert table.loc["model"].tolist() == ["1.00 [1.00, 1.00]"] * 2
     assert table.loc["cut"].tolist() == ["0.50 [0.50, 0.50]"] * 2
     assert (tmp_path / "prosqa-reachability-handwired.csv").exists()
-
-
-def test_a_training_is_audited_at_its_checkpoints_and_goes_on_where_it_was_stopped(tmp_path):
-    made = example("over_training")
-    small = Budget(episodes=8, rounds=3, writes=1, copies=1)
-    first = made.main(tmp_path, steps=(1, 4), budget=small)
-    assert set(first["step"]) == {1, 4} and {"behaviour", "used", "decoded", "side"} <= set(
-        first["key"]
-    )
-    assert first["number"][first["about"] == "accuracy"].between(0, 1).all()
-    again = made.main(tmp_path, steps=(1, 4), budget=small)
-    same = ["step", "key", "about", "number", "control_number"]
-    pd.testing.assert_frame_equal(first[same].fillna({"about": ""}), again[same], check_dtype=False)
-    assert set(pd.read_csv(tmp_path / "arrivals.csv").set_index("key")["from_step"]) <= {1, 4}
-    assert (tmp_path / "over_training.svg").is_file()
-    table = pd.DataFrame(
-        {"step": [1, 2, 3, 4], "key": "used", "about": "all", "verdict": ["no", "yes", "no", "yes"]}
-    )
-    assert made.arrivals(table).to_dict("records") == [
-        {"key": "used", "verdict": "yes", "from_step": 4}
-    ]

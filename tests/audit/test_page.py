@@ -60,7 +60,7 @@ def test_bad_efforts_are_refused_before_any_work():
 
 
 def test_the_curves_over_a_training_say_what_the_page_says():
-    """``python examples/over_training.py`` makes them; here nothing is run."""
+    """``examples/over_training.py`` of commit 60ecfaea made them; here nothing is run."""
     folder = shipped.TABLE.parent
     table = pd.read_csv(folder / "over_training.csv")
     text = (folder.parent / "audit.md").read_text("utf-8").replace("\n", " ")
