@@ -53,6 +53,7 @@ from probes.values import (
     as_groups,
     as_inputs,
     check,
+    equal_episodes,
     filled,
     leans_low,
     overflows,
@@ -98,7 +99,8 @@ def fit(
             not know the round's inputs: give a rollout, ``episodes`` or ``inputs``, too, or the
             word is "undecided" at best.
         groups: units that folds, intervals and shuffled targets do not split: "episode", or one
-            group id per episode, where several are not independent. When None, the participants of
+            group id per episode, where several are not independent. When None, episodes that are equal in
+            activations and targets, as those of a recording that is drawn twice; or the participants of
             the episodes, or each episode without any.
         untrained: the same of an untrained model (see :func:`probes.untrained`). When None,
             ``n_untrained`` copies of the model of a rollout; the best one counts. Without this
@@ -512,6 +514,8 @@ def fit_targets(
     x, hidden = without_rounding(x)
     if hidden:
         warnings.warn(hidden, UserWarning, stacklevel=3)
+    if groups is None and participants is None:
+        groups = equal_episodes([x, *(target.values for target in targets)])
     group_of_episode = as_groups(groups, len(x), participants)
     n_groups = int(group_of_episode.max()) + 1
     few = warn_of_few(n_groups)

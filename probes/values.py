@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -297,6 +297,24 @@ def leans_low(
     varies = (x != x[:1, :1]).any((0, 1))
     n_features = int(varies.sum())
     return n_features if refit.leans_low(values, n_features, mask) else 0
+
+
+def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
+    """Return the number of each episode, the same for episodes that are equal in all arrays; None where few differ.
+
+    Args:
+        arrays: their first axis is that of the episodes.
+
+    >>> equal_episodes([np.array([0, 1, 2, 3, 0])]).tolist()
+    [0, 1, 2, 3, 0]
+    """
+    rows = []
+    for episode in zip(*arrays, strict=True):
+        rows.append(b"".join(np.asarray(part).tobytes() for part in episode))
+    number_of = {row: number for number, row in enumerate(dict.fromkeys(rows))}
+    if len(number_of) < N_FOLDS:
+        return None
+    return np.array([number_of[row] for row in rows])
 
 
 def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:

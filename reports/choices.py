@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from interp.choices.explain import FEWEST_CHOICES, ChoiceExplanation, explain_choices
+from interp.choices.explain import ChoiceExplanation, explain_choices
 from interp.choices.fitting import predictor
-from interp.choices.players import EachParticipant, explain_each, participants_of
+from interp.choices.players import EachParticipant, explain_each, participants_of, split_people
 from interp.choices.portrait import phase_portrait
 from interp.choices.recovery import Recovery, recovery_of_design
 from interp.core.algorithm import in_words
@@ -42,6 +42,7 @@ def write(
     quick: bool = False,
     seed: int = 0,
     episodes: BanditEpisodes | None = None,
+    each: EachParticipant | None = None,
     **columns: Any,
 ) -> tuple[Path, ChoiceExplanation]:
     """Write the page on the choices in a table, ``out/NAME.html``.
@@ -53,6 +54,7 @@ def write(
         quick: whether the cell, each participant by itself and the recovery are left out.
         seed: of the bootstraps, of the cell and of simulated players.
         episodes: what was read of the table, where that was done already.
+        each: what was found of each participant, where that was done already.
         columns: of the table, as :func:`interp.tasks.bandit.read` takes them.
 
     Returns:
@@ -74,26 +76,21 @@ def write(
         rivals[name] = (cell.held_out, untrained)
         machines[name] = cell.machine
     explanation = explain_choices(episodes, episodes.choices, beside=rivals, seed=seed)
-    by_person = None
+    by_person = each
     recovered = None
     if not quick:
-        by_person = _explain_people(episodes, seed)
+        by_person = each or _explain_people(episodes, seed)
         recovered = recovery_of_design(explanation, episodes, seed=seed)
     report = _Page(episodes, explanation, by_person, recovered, machines)
     return write_listed(report.build(Path(path), columns), page), explanation
 
 
 def _explain_people(episodes: BanditEpisodes, seed: int) -> EachParticipant | None:
-    """Find the algorithm of each participant who made enough choices; None where fewer than two
-    did.
-    """
-    _, numbers = participants_of(episodes)
-    n_choices = np.bincount(numbers, episodes.scored.sum(1))
-    is_enough = n_choices >= FEWEST_CHOICES
-    if is_enough.sum() < 2:
-        return None
-    chosen = episodes.select(np.flatnonzero(is_enough[numbers]))
-    return explain_each(chosen, chosen.choices, seed=seed)
+    """Find the algorithm of each participant who made enough choices; None where fewer than two did."""
+    parts = []
+    for part in split_people(episodes).values():
+        parts.append(explain_each(part, part.choices, seed=seed).part)
+    return EachParticipant.joined(parts) if parts else None
 
 
 class _Page:

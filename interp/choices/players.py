@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ from interp.support.errors import require
 
 _CHOICES_AT_ONCE = 20_000
 """Choices of participants that are fitted at once: their arrays fit into 1 GB."""
+CHOICES_A_PART = 10_000
+"""Choices of participants that are a part of a command's work, which a job of an array can do."""
 
 
 def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -91,72 +93,72 @@ class EachParticipant(Result):
     """Which families explain the choices of each participant.
 
     Attributes:
-        found: by the participant's name, what was found of it.
-        seed: of the bootstraps.
+        table: a row for each participant: its set, the closest family, its parameters with their intervals.
+        names: the name of each family, by its key.
+        found: by the participant's name, what was found of it; empty where parts were put together.
     """
 
-    found: Mapping[str, ChoiceExplanation]
-    seed: int = 0
+    table: pd.DataFrame
+    names: Mapping[str, str]
+    found: Mapping[str, ChoiceExplanation] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Mapping[str, ChoiceExplanation]) -> EachParticipant:
+        """Return what was found of participants, by their names."""
+        names: dict[str, str] = {}
+        for explanation in found.values():
+            names |= {key: score.name for key, score in explanation.scores.items()}
+        rows = [_row_of(name, explanation) for name, explanation in found.items()]
+        return cls(pd.DataFrame(rows), names, found)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Mapping[str, Any]]) -> EachParticipant:
+        """Return the participants of all parts, which :attr:`part` of each describes."""
+        names: dict[str, str] = {}
+        for part in parts:
+            names |= part["names"]
+        return cls(pd.concat([part["table"] for part in parts], ignore_index=True), names)
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """The table and the names of the families, which a file can hold."""
+        return {"table": self.table, "names": dict(self.names)}
 
     @property
     def sentence(self) -> str:
         """How many participants have each family in their set, and how many have a set of one."""
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
-        verdicts = Counter(explanation.verdict for explanation in self.found.values())
+        verdicts = Counter(self.table["verdict"])
         ends = f"{verdicts['named']} have one family alone, {verdicts['no memory']} show no memory"
         if verdicts["none"]:
             ends += f", {verdicts['none']} are explained by none"
-        return f"Of {len(self.found)} participants the set holds {listed(counts)}; {ends}."
+        return f"Of {len(self.table)} participants the set holds {listed(counts)}; {ends}."
 
     def group(self) -> pd.DataFrame:
         """Return a row for each family: how many participants have it in their set, and for how many it is closest.
 
         A participant without a family that passes its posterior-predictive check counts for none.
         """
-        names: dict[str, str] = {}
-        in_set: Counter[str] = Counter()
-        alone: Counter[str] = Counter()
-        closest: Counter[str] = Counter()
-        for explanation in self.found.values():
-            names |= {key: score.name for key, score in explanation.scores.items()}
-            closest[explanation.closest] += 1
-            if explanation.verdict != "none":
-                in_set.update(explanation.confidence_set)
-            if explanation.family:
-                alone[explanation.family] += 1
-        rows = []
-        for key, name in names.items():
-            row = {"family": key, "name": name, "in_set": in_set[key]}
-            rows.append(row | {"alone": alone[key], "closest": closest[key]})
-        frame = pd.DataFrame(rows)
-        return frame.sort_values(["in_set", "closest"], ascending=False, ignore_index=True)
+        explained = self.table[self.table["verdict"] != "none"]
+        are_named = self.table[self.table["verdict"] == "named"]
+        counts = {
+            "in_set": explained["set"].str.split(", ").explode().value_counts(),
+            "alone": are_named["closest"].value_counts(),
+            "closest": self.table["closest"].value_counts(),
+        }
+        frame = pd.DataFrame({"family": list(self.names), "name": list(self.names.values())})
+        for column, by_family in counts.items():
+            frame[column] = by_family.reindex(frame["family"], fill_value=0).to_numpy()
+        by = ["in_set", "closest", "family"]
+        return frame.sort_values(by, ascending=[False, False, True], ignore_index=True)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each participant: its set, the closest family, and its parameters with their intervals."""
-        rows = []
-        for name, explanation in self.found.items():
-            row: dict[str, Any] = {
-                "participant": name,
-                "closest": explanation.closest,
-                "verdict": explanation.verdict,
-                "set": ", ".join(explanation.confidence_set),
-            }
-            row |= {
-                "nats": explanation.nats.estimate,
-                "floor_nats": explanation.floor_nats.estimate,
-            }
-            row |= explanation.over_floor.columns("saved")
-            for key, value in explanation.parameters.items():
-                if key in explanation.intervals:
-                    row |= explanation.intervals[key].columns(key)
-                else:
-                    row[key] = value
-            rows.append(row)
-        return pd.DataFrame(rows)
+        return self.table
 
     def _draw(self, figures: Any) -> Any:
-        table = self.to_frame()
+        table = self.table
         names = table["participant"].astype(str) + ", " + table["closest"]
         drawn = pd.DataFrame(
             {
@@ -169,6 +171,45 @@ class EachParticipant(Result):
         return figures.intervals(
             drawn, xlabel="nats a choice saved over the best family without a memory"
         )
+
+
+def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
+    """Return the row of a participant."""
+    row: dict[str, Any] = {
+        "participant": name,
+        "closest": explanation.closest,
+        "verdict": explanation.verdict,
+        "set": ", ".join(explanation.confidence_set),
+    }
+    row |= {"nats": explanation.nats.estimate, "floor_nats": explanation.floor_nats.estimate}
+    row |= explanation.over_floor.columns("saved")
+    for key, value in explanation.parameters.items():
+        if key in explanation.intervals:
+            row |= explanation.intervals[key].columns(key)
+        else:
+            row[key] = value
+    return row
+
+
+def split_people(episodes: Any) -> dict[str, Any]:
+    """Split the participants who made enough choices for a fit into parts that are fitted at once.
+
+    Args:
+        episodes: recorded choices, with ``choices`` and the mask ``scored``.
+
+    Returns:
+        By the name of the part, its episodes; empty where fewer than two participants made enough.
+    """
+    _, numbers = participants_of(episodes)
+    counts = np.bincount(numbers, episodes.scored.sum(1))
+    enough = np.flatnonzero(counts >= FEWEST_CHOICES)
+    if len(enough) < 2:
+        return {}
+    parts = {}
+    for number, places in enumerate(_parts(counts[enough], CHOICES_A_PART), 1):
+        rows = np.isin(numbers, enough[places])
+        parts[f"participants {number}"] = episodes.select(np.flatnonzero(rows))
+    return parts
 
 
 @checked
@@ -215,7 +256,7 @@ def explain_each(
         for player, scores in enumerate(scores_of_players(data, chosen_families)):
             name = str(people[players[player]])
             explained[name] = explanation_of(data, player, scores, chosen_families, seed=seed)
-    return EachParticipant(explained, seed)
+    return EachParticipant.of(explained)
 
 
 def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support.checks import seed_of
+from interp.support.errors import require
 from interp.support.files import folder_to_write
 
 
@@ -43,15 +45,30 @@ def _choices(
     ] = False,
     seed: int = 0,
     out: Path = Path("output/choices"),
+    shard: options.Shard = "",
 ) -> None:
     """Which algorithms explain what people, animals or models chose among arms, at which rates? Writes one page."""
+    import joblib
+
+    from interp.choices.players import EachParticipant, split_people
     from reports.choices import write
 
+    require(
+        not (quick and shard),
+        "--quick fits all participants as one, so that nothing is left to divide; leave out --quick, or --shard",
+    )
     episodes = interp.tasks.bandit.read(file, **columns)
     options.say_what_was_read(say, episodes)
-    page, result = write(
-        file, out, units=units, quick=quick, seed=seed, episodes=episodes, **columns
-    )
+    parts = {} if quick else split_people(episodes)
+    makers = {name: partial(_explain_part, part, seed) for name, part in parts.items()}
+    settings = {"seed": seed, "table": joblib.hash(episodes)}
+    with options.in_shares(say, folder_to_write(out), makers, settings, shard) as explained:
+        if shard:
+            return
+        each = EachParticipant.joined(list(explained.values())) if explained else None
+        page, result = write(
+            file, out, units=units, quick=quick, seed=seed, episodes=episodes, each=each, **columns
+        )
     say.line(result.sentence)
     if result.bound_sentence:
         say.line(result.bound_sentence)
@@ -70,6 +87,13 @@ def _choices(
         measures=[result.measure.to_dict()],
     )
     say.wrote([page])
+
+
+def _explain_part(episodes: Any, seed: int) -> dict[str, Any]:
+    """Find the algorithm of each of some participants."""
+    from interp.choices.players import explain_each
+
+    return explain_each(episodes, episodes.choices, seed=seed).part
 
 
 @command(example="interp explore wma-learned", torch=True, **options.OF_A_MACHINE)

@@ -580,3 +580,15 @@ def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
         x[..., :1],
         method="yours",
     )
+
+
+def test_recordings_that_are_drawn_again_give_noise_no_score():
+    """Twelve recordings, drawn 128 times, and a target of noise: a recording is in one fold alone."""
+    rng = np.random.default_rng(0)
+    states, noise = rng.normal(size=(12, 10, 4)), rng.normal(size=(12, 10, 1))
+    drawn = rng.integers(12, size=128)
+    found = probes.fit(states[drawn], noise[drawn])
+    assert found.settings["n_groups"] == 12
+    assert found.r2 < 0.02
+    leaking = probes.fit(states[drawn], noise[drawn], groups="episode")
+    assert leaking.r2 > 0.04

@@ -5,6 +5,8 @@ import json
 import pandas as pd
 import pytest
 
+from interp.choices import players
+from interp.cli import report
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
 from tests.shell import invoked
@@ -61,3 +63,32 @@ def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
     assert (
         ran.exit_code == 2 and "participant=NAME, one of who, trial, choice, outcome" in ran.output
     )
+
+
+def test_four_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypatch):
+    """A share of another table or seed is refused by the name of what differs; --quick has nothing to divide."""
+    monkeypatch.setattr(players, "CHOICES_A_PART", 100)
+    people = pd.read_csv(table)
+    twice = [people.assign(trial=people["trial"] + 30 * i) for i in range(2)]
+    pd.concat(twice).to_csv(table, index=False)
+    command = ["choices", table, "--participant", "who"]
+    together = [*command, "--out", tmp_path / "together"]
+    planned = invoked(*together, "--plan").stdout
+    assert "1 of 7 parts are in" in planned
+    assert "sbatch --array=1-6 " in planned
+    for shard in ("1/4", "2/4", "3/4", "4/4"):
+        assert invoked(*together, "--shard", shard).exit_code == 0
+    status = json.loads(invoked("status", tmp_path / "together/parts", "--json").stdout)
+    assert {part["state"] for part in status["parts"]} == {"done"}
+    assert "this command has seed=1" in invoked(*together, "--seed", "1").stderr
+    assert "made with table=" in invoked(*together, "--scale", "50", "--shard", "1/4").stderr
+    assert "nothing is left to divide" in invoked(*together, "--quick", "--shard", "1/4").stderr
+    invoked(*command, "--out", tmp_path / "alone")
+    monkeypatch.setattr(report, "_explain_part", _refuse_to_fit)
+    assert invoked(*together).exit_code == 0
+    pages = [(tmp_path / name / "people.html").read_bytes() for name in ("alone", "together")]
+    assert pages[0] == pages[1]
+
+
+def _refuse_to_fit(*arguments):
+    raise AssertionError("a participant was fitted again")

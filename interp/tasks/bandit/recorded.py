@@ -313,9 +313,9 @@ def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
         return True
     if len(labels) < 3:
         return False
-    for other in table.columns.unused:
-        differs = bool((cells[name] != cells[other]).all())
-        if differs and labels == set(cells[other].dropna()):
+    for candidate in table.columns.unused:
+        differs = bool((cells[name] != cells[candidate]).all())
+        if differs and labels == set(cells[candidate].dropna()):
             return True
     return False
 
