@@ -359,7 +359,7 @@ def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) ->
     n_trials = counts[label]
     if not 3 <= n_trials < 0.2 * counts.sum():
         return
-    others = [str(other) for other in counts.index if other != label]
+    others = counts.index.drop(label).tolist()
     in_trials = f"(in {n_trials:,} trials, all with one reward)"
     counts_from_1 = all(re.fullmatch("[1-9]", other) for other in others)
     if label == "0" and counts_from_1:
