@@ -371,11 +371,12 @@ def sequential(
     n_episodes, n_rounds, _ = encoded.tokens.shape
     recorder = recorder or _CacheRecorder([], [], n_episodes)
     chooses = commit == "own" and layout.choice_position is not None
-    if not (hooks or clean or recorder.hooks or chooses):
-        whole = _unroll(model, encoded, layout, commit)
-        if whole is not None:
-            return whole
     first_hooked = min(hooks, default=0)
+    n_unhooked = min(hooks, default=n_rounds)
+    if clean is None and n_unhooked and not (recorder.hooks or chooses):
+        clean = _unroll(model, encoded.between(0, n_unhooked), layout, commit)
+        if clean is not None and not hooks:
+            return clean
     latents = model.initial(n_episodes, layout)
     record = _Record(latents, n_rounds)
     with torch.no_grad(), threads_for(model):
