@@ -160,7 +160,8 @@ def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
     base, source = (sample(n_episodes, 12, seed=seed) for seed in (0, 1))
     print(interp.rollout(model, base).predictions.shape)  # [episode, round, outcome]
     print(*probes.probe(model, base, ["wins", "chances"]), sep="\n")
-    print(sweep(model, *exchange_history(base, 5), 5).to_frame().head())
+    swept = sweep(model, *exchange_history(base, 5), 5)
+    print(swept.to_frame().head())
     print(interchange(model, base, source, laplace(), "chances", "latent@<z>").to_frame())
     return write(
         str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12, quick=True

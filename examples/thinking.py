@@ -79,7 +79,8 @@ class Pondering(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.enter, self.block = nn.Linear(SAID.n_told, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.gate, self.read = nn.Linear(WIDTH, 1), nn.Linear(WIDTH + SAID.n_asked, 2)
+        self.gate = nn.Linear(WIDTH, 1)
+        self.read = nn.Linear(WIDTH + SAID.n_asked, 2)
         self.gate.weight.data *= 6
         self.gate.bias.data -= 2
 
@@ -120,7 +121,8 @@ class Learner(nn.Module):
     def __init__(self, core: nn.Module, width: int) -> None:
         super().__init__()
         self.core, self.read = core, nn.Linear(width, 2)
-        self.ask, self.hear = nn.Linear(SAID.n_asked, width), nn.Linear(SAID.n_told, width)
+        self.ask = nn.Linear(SAID.n_asked, width)
+        self.hear = nn.Linear(SAID.n_told, width)
 
 
 def embed(module: Any, fed: Any) -> Tensor:

@@ -126,7 +126,9 @@ def handwired() -> Any:
 
 def learned(steps: int = 120, width: int = 8) -> Any:
     def step(m: Any, carried: Any, fed: EncodedRounds) -> Any:
-        h, sensor, y = carried["h"], 2 * fed.tokens[:, 2:3] - 9, fed.values[:, 4:5] / 2
+        h = carried["h"]
+        sensor = 2 * fed.tokens[:, 2:3] - 9
+        y = fed.values[:, 4:5] / 2
         return m["read"](torch.cat([h, sensor], 1)), {
             "h": m["cell"](torch.cat([sensor, y], 1).to(h), h)
         }

@@ -270,6 +270,9 @@ def _write_value(value: Any) -> Any:
     return value
 
 
+_YES_OR_NO = {True: "yes", False: "no"}
+
+
 def cell(value: object, spec: str | None = None) -> str | Measure:
     """Return a value as a reader wants it: numbers by ``spec`` or :func:`number`, yes or no, a dash for none.
 
@@ -285,7 +288,7 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
     if pd.isna(value):  # type: ignore[call-overload]
         return "–"
     if isinstance(value, bool | np.bool_):
-        return "yes" if value else "no"
+        return _YES_OR_NO[bool(value)]
     if spec is not None and not isinstance(value, str):
         return _unsigned_zero(theirs(f"the format {spec!r}")(format)(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):

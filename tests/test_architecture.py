@@ -371,6 +371,7 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
 
 
 BY_ITS_OWN_NAME = {
+    "interp.interventions.mediation": "a method that users call: docs/method/mediation.md",
     "interp.machines.presets": "registers the presets of machines for training when a user imports it",
 }
 """Modules that a user imports by their own names, and why."""

@@ -32,11 +32,11 @@ class Cap:
 
 CAPS = {
     "interp": Cap(full_share=4.0, overfull=1, branching_share=2.8, function_words=58),
-    "probes": Cap(full_share=4.0, overfull=0, branching_share=4.8, function_words=0),
-    "circuits": Cap(full_share=5.8, overfull=2, branching_share=4.1, function_words=31),
+    "probes": Cap(full_share=3.8, overfull=0, branching_share=4.7, function_words=0),
+    "circuits": Cap(full_share=5.8, overfull=2, branching_share=4.0, function_words=31),
     "reports": Cap(full_share=3.7, overfull=0, branching_share=2.8, function_words=6),
-    "lab": Cap(full_share=13.3, overfull=6, branching_share=0.0, function_words=47),
-    "examples": Cap(full_share=16.8, overfull=11, branching_share=1.9, function_words=65),
+    "lab": Cap(full_share=13.3, overfull=6, branching_share=0.0, function_words=45),
+    "examples": Cap(full_share=16.7, overfull=11, branching_share=1.5, function_words=65),
     "tests": Cap(full_share=16.1, overfull=55, branching_share=5.3, function_words=1183),
 }
 
