@@ -123,16 +123,8 @@ def make(
         InputError: an unknown claim, or no model that any claim is about.
     """
     sizes = Sizes() if sizes is None else sizes
-    for key in claims:
-        require_known("claim", key, MEASUREMENTS, limit=20)
-    chosen = [claim for claim in CLAIMS if not claims or claim.key in claims]
     digests = {model.name: model.digest() for model in models}
-    parts = {}
-    for claim, model in product(chosen, models):
-        if _is_about(claim, model):
-            parts[f"{claim.key}.{model.name} {digests[model.name][:8]}"] = claim, model
-    tested = ", ".join(digests)
-    require(len(parts) > 0, f"none of these claims is about {tested or 'no model'}")
+    parts = _list_parts(claims, models, digests)
     finished = Finished(folder_to_write(folder) / "parts", {"sizes": asdict(sizes)})
     names = finished.divide(parts, list[dict[str, Any]], shard)
     entries: dict[str, list[Measure]] = {}
@@ -157,6 +149,31 @@ def write(ledger: Ledger, folder: str | Path) -> list[Path]:
         write_csv(folder / "ledger.csv", ledger.to_frame()),
         write_json(folder / "ledger.json", {"settings": dict(ledger.settings)}),
     ]
+
+
+def _list_parts(
+    claims: Sequence[str], models: Sequence[Machine], digests: Mapping[str, str]
+) -> dict[str, tuple[PaperClaim, Machine]]:
+    """Return each claim with each model that it is about, by the name of the part.
+
+    Args:
+        claims: keys; all when empty.
+        models: the models.
+        digests: of the models, by name.
+
+    Raises:
+        InputError: an unknown claim, or no model that any claim is about.
+    """
+    for key in claims:
+        require_known("claim", key, MEASUREMENTS, limit=20)
+    chosen = [claim for claim in CLAIMS if not claims or claim.key in claims]
+    parts = {}
+    for claim, model in product(chosen, models):
+        if _is_about(claim, model):
+            parts[f"{claim.key}.{model.name} {digests[model.name][:8]}"] = claim, model
+    tested = ", ".join(digests)
+    require(len(parts) > 0, f"none of these claims is about {tested or 'no model'}")
+    return parts
 
 
 def _is_about(claim: PaperClaim, model: Machine) -> bool:
