@@ -305,8 +305,8 @@ def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
     Args:
         arrays: their first axis is that of the episodes.
 
-    >>> equal_episodes([np.array([0, 1, 2, 3, 0])]).tolist()
-    [0, 1, 2, 3, 0]
+    >>> equal_episodes([np.array([0, 1, 2, 3, 4, 0])]).tolist()
+    [0, 1, 2, 3, 4, 0]
     """
     rows = []
     for episode in zip(*arrays, strict=True):
