@@ -1,9 +1,11 @@
 """Where a probe reads: sites of a rollout as arrays ``[episode, round, ...]``.
 
 * ``latents``: all that is carried, after each round (before it, for a target meant before);
-``latents@h``: one channel; * ``written``: the latent in the slot that the round writes, after the
-round; ``change``: how the round changed it; * ``update``: the vector that a transformer wrote
-(``hook_update``); * any site of ``interp.interventions.sites``; the machine's points come first.
+  ``latents@h``: one channel;
+* ``written``: the latent in the slot that the round writes, after the round; ``change``: how the
+  round changed it;
+* ``update``: the vector that a transformer wrote (``hook_update``);
+* any site of ``interp.interventions.sites``; the machine's points come first.
 """
 
 from __future__ import annotations

@@ -97,9 +97,8 @@ class Recovery(Result):
         """Return how well parameters return, of the players that are closest to their true family.
 
         Returns:
-            A row for each family and parameter: ``n`` players, Pearson's ``r`` of true and fitted
-                values, and ``off``,
-            their mean distance. ``r`` is NaN where fewer than 3 players vary.
+            A row for each family and parameter: ``n`` players, Pearson's ``r`` of true and fitted values, and
+            ``off``, their mean distance. ``r`` is NaN where fewer than 3 players vary.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]

@@ -1,13 +1,12 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and
 read what follows.
 
-* ``experiment``, of which every method is a function; ``round_patcher`` says what need not be run
-again; * ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and
-metrics); * ``patching``: sweeps over sites, and round x round; ``mediation``: by which way; *
-against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded
-variable alone),
-  ``steering``, ``hand_over`` (one machine's memory in another); circuits: ``edge_graph``,
-  ``ablation``; what ``interp patch`` writes: ``causal_tables``.
+* ``experiment``: every method is a function of it; ``round_patcher`` says what need not run again;
+* ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and metrics);
+* ``patching``: sweeps over sites, and round x round; ``mediation``: by which way;
+* against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded
+  variable alone), ``steering``, ``hand_over`` (one machine's memory in another);
+* circuits: ``edge_graph``, ``ablation``; what ``interp patch`` writes: ``causal_tables``.
 
     >>> import interp
     >>> from interp.interventions import interchange, pairs, patching

@@ -363,9 +363,8 @@ def circuit_tables(
         minimality: False leaves it NaN, which is most of the work.
 
     Returns:
-        Tables by name: "edges", "faithfulness" against size, "circuit", and "ablation" in every
-            way, as both exits of
-        the round show it.
+        Tables by name: "edges", "faithfulness" against size, "circuit", and "ablation" in every way, as
+        both exits of the round show it.
     """
     config = with_heads(model, "circuits of edges").config
     require(

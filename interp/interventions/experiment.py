@@ -2,8 +2,8 @@
 labelled array.
 
 Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round,
-outcome]``. Each edit is made in every one of ``rounds`` *separately from the other edits and
-rounds*; the round axis is labelled by (round edited, round read). An edit that has ``rounds``
+outcome]``. Each edit is made in every one of ``rounds``, separately from the other edits and
+rounds; the round axis is labelled by (round edited, round read). An edit that has ``rounds``
 itself is made in all of them together, as the model runs on. What an :class:`Edit` may be, how
 methods are made of it, and what results share: docs/method/experiments.md. An effect is NOT
 evidence about normal use where an edit puts in what never occurs there.

@@ -221,9 +221,8 @@ def state_difference(
         n_known: episodes that the maps are fitted on, as in :func:`hand_over`.
 
     Returns:
-        One row an episode and element of a variable that both states show: ``first``, ``second``
-            and ``difference``,
-        which is second minus first; the largest difference stands first.
+        One row an episode and element of a variable that both states show: ``first``, ``second`` and
+        ``difference``, which is second minus first; the largest difference stands first.
 
     Example:
         >>> import interp

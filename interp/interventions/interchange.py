@@ -502,11 +502,9 @@ def carriers(
         seed: seed of the random subspaces and of the bootstrap.
 
     Returns:
-        A row per claim: accuracy over informative pairs and graded score with intervals, and those
-            of its controls. A
-        single number can move in no other direction: ``random`` is NaN there, and ``no_random``, a
-            column of tables
-        with such a claim, says so.
+        A row per claim: accuracy over informative pairs and graded score with intervals, and those of its
+        controls. A single number can move in no other direction: ``random`` is NaN there, and
+        ``no_random``, a column of tables with such a claim, says so.
     """
     claims = non_empty("claims", claims, "at least one claim")
     runs = paired_runs(model, base, source, "interchange")

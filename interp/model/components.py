@@ -6,8 +6,9 @@ Weight and hook names are those of TransformerLens' HookedTransformer. Attention
 
 * ``softmax``: ``A_i = softmax(s_i)``;
 * ``hard``: uniform over the exact argmax set of ``s_i`` (softmax in the limit of infinite inverse
-temperature); * ``linear``: ``A_ij = s_ij`` for j <= i and 0 otherwise (raw scores: the head sums
-instead of averaging).
+  temperature);
+* ``linear``: ``A_ij = s_ij`` for j <= i and 0 otherwise (raw scores: the head sums instead of
+  averaging).
 """
 
 from __future__ import annotations

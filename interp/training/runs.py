@@ -337,9 +337,8 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
 
     Returns:
         tidy: ``setting`` (in which groups differ, such as "latent_update=add"; where runs differ in
-            several
-        settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and the
-        evaluation's columns: ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
+        several settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and
+        the evaluation's columns: ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
     """
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"

@@ -4,25 +4,23 @@ arguments, same bytes.
 A regime is random graphs with a rule that chooses root and candidates.
 
 * ``uniform``: every edge is drawn from all pairs of nodes (self-loops, cycles and parallel edges
-occur), the root and
-  the candidates from all nodes. For verification: both candidates may be reachable, or none.
+  occur), the root and the candidates from all nodes. For verification: both candidates may be
+  reachable, or none.
 * ``path``: a path with edges back to earlier nodes; depth up to the number of nodes. For
-verification. * ``prosqa``: acyclic graphs with the statistics of ProsQA (Hao et al., arXiv
-2412.06769, as used by Zhu et al., arXiv
-  2505.12514): two roots, 1 to 3 parents a node; the candidates are sinks, the negative one cannot
-  be reached.
+  verification.
+* ``prosqa``: acyclic graphs with the statistics of ProsQA (Hao et al., arXiv 2412.06769, as used by
+  Zhu et al., arXiv 2505.12514): two roots, 1 to 3 parents a node; the candidates are sinks, the
+  negative one cannot be reached.
 * ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the
-number of ancestors,
-  which leave no shortcut of these kinds; the depth of the target is 1 to 4. Another shortcut is
-  left: the target is nearly always nearer the root than the other candidate where edges run both
-  ways (``interp audit`` tests it).
+  number of ancestors, which leave no shortcut of these kinds; the depth of the target is 1 to 4.
+  Another shortcut is left: the target is nearly always nearer the root than the other candidate
+  where edges run both ways (``interp audit`` tests it).
 * ``repeated``: acyclic graphs of few different edges, some listed far more often than the rest; a
-third of the roots have
-  no edge. A model that is trained on them, too, cannot rely on how often an edge is listed.
+  third of the roots have no edge. A model that is trained on them, too, cannot rely on how often an
+  edge is listed.
 * ``stranded``: the root has no edge, so that no node is reached; one candidate ends a chain, the
-other has no edge, and
-  a sixth of the list are different edges, which fill it up. A search answers one half, and stays
-  there.
+  other has no edge, and a sixth of the list are different edges, which fill it up. A search answers
+  one half, and stays there.
 
 In every regime names are permuted and edges shuffled, so that names and places in the list carry no
 information.
