@@ -4,7 +4,7 @@
     >>> from interp.evaluation import suite
     >>> model = interp.load("qlearning-handwired")
     >>> len(suite.plan_of(model).parts(model))                         # what suite.evaluate(model) measures
-    25
+    24
 
 ``suite`` holds all tables and the headline of one model, ``plan`` what a task gives and what its
 evaluation is made of. ``experts``, ``qlearning`` and ``reachability`` hold what is measured of
