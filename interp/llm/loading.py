@@ -123,12 +123,11 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
     """
     if _is_result(file):
         try:
-            run, set_aside = import_result(file, regime)
+            run = import_result(file, regime)
         except InputError as error:
             rows.append(_row(file, RECORD, why=str(error)))
             return []
         rows.append(_row(file, RECORD, run.rounds))
-        rows.extend(_row(file, part, why=why) for part, why in set_aside)
         return [run]
     problem = _other_than_a_trace(file)
     if problem:

@@ -23,8 +23,7 @@ class LLMRun:
         model, served: the requested name; the names that the server reported.
         regime, index: which instance.
         advice, labels: Int[round, expert], Int[round]: the whole instance.
-        accuracies, eta: Float[expert] and the instance's learning rate of weighted majority; None
-            where not known.
+        accuracies: Float[expert]; None where not known.
         predictions: Float[round played]: 0, 1, or NaN where missing; fewer than the instance's
             rounds when the episode ended early.
         notes: the note after each round played; None where there are none.
@@ -58,7 +57,6 @@ class LLMRun:
     path: Path
     served: tuple[str, ...] = ()
     seconds: float = math.nan
-    eta: float | None = None
     prompt: str = ""
     embedded: int = 0
     again: tuple[NDArray[np.float64], ...] = ()

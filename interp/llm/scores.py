@@ -29,7 +29,7 @@ from interp.support.errors import require, require_known
 from interp.support.files import write_csv, write_json
 from interp.support.provenance import provenance
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
+from interp.tasks.experts.predictors import PREDICTORS
 
 _BASELINES = (
     *(
@@ -41,7 +41,6 @@ _BASELINES = (
     ),
     *("bayes_uniform", "bayes", "oracle"),
 )
-_OWN_ETA = "weighted majority, eta given with each instance"
 Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
 
@@ -102,15 +101,10 @@ def score(
             finals.append({**row, **_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
         members = [run for run in runs if run.regime == regime]
-        etas = {run.index: run.eta for run in members}
-        known_etas = None
-        if None not in etas.values():
-            known_etas = np.array([etas[index] for index in sorted(etas)])
         for kind, name, regret, accuracy in references(
             episodes_of(members, regime),
             others,
             know_accuracies=all(run.accuracies is not None for run in members),
-            etas=known_etas,
         ):
             row = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
             curves.append(_curve(list(regret), row, seed))
@@ -130,7 +124,6 @@ def references(
     episodes: ExpertEpisodes,
     others: Mapping[str, Predictor] | None = None,
     know_accuracies: bool = True,
-    etas: NDArray[np.float64] | None = None,
 ) -> list[tuple[str, str, NDArray[np.float64], float]]:
     """Score the baselines and other predictors on episodes.
 
@@ -139,8 +132,6 @@ def references(
         others: predictors by name.
         know_accuracies: whether the accuracies of experts are known; if not, the oracle is left
             out.
-        etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when
-            None.
 
     Returns:
         Kind ("baseline" or "model"), name, regret Float[episode, round] and accuracy of each.
@@ -151,10 +142,6 @@ def references(
     if not episodes.params:
         left_out.add("bayes")
     predictions = []
-    if etas is not None:
-        left_out.add("weighted_majority_paper")
-        run = weighted_majority(episodes, eta=etas)
-        predictions.append(("baseline", _OWN_ETA, run.predictions, run.decision))
     for key in _BASELINES:
         if key not in left_out:
             run = PREDICTORS[key].run(episodes)

@@ -101,7 +101,7 @@ def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
     assert (
         code == 0
         and "set aside 1 times: result.json" in " ".join(said.split())
-        and "has no advice" in said
+        and "lacks the field 'meta'" in said
     )
     assert pd.read_csv(tmp_path / "scores" / "read.csv")["status"].value_counts().to_dict() == {
         "read": 4,

@@ -6,14 +6,13 @@ The three archives that the rules were found on are not part of the repository; 
 import gzip
 import json
 import os
-from dataclasses import replace
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import load, read
 from interp.llm.notes import write_counts
@@ -21,9 +20,8 @@ from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.scores import _OWN_ETA, note_table, score
+from interp.llm.scores import note_table, score
 from interp.tasks import experts
-from interp.tasks.experts import predictors as algorithms
 from tests.refusals import refuses
 
 ROUNDS = 100
@@ -34,7 +32,6 @@ def foreign(folder: Path, **result: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     base: dict[str, Any] = {
         "meta": {"idx": 7, "model": "some-chat", "prompt": "interactive_weather_notehist"},
-        "token_usage": {"prompt_tokens": 1000, "completion_tokens": 50, "n_calls": 4},
         "input": {"expert_predictions": [[1, 0, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]},
         "response": {"predictions": [1, 0]},
     }
@@ -42,7 +39,7 @@ def foreign(folder: Path, **result: Any) -> Path:
     return folder
 
 
-def archive(folder: Path, i: int = 0, **fields: Any) -> Path:
+def archive(folder: Path, i: int = 0) -> Path:
     """An episode of 100 rounds as the archives hold it: rounds + 1 notes, the first empty, all counts exact."""
     advice, labels = EPISODES.advice[i], EPISODES.labels[i]
     notes = [""] + [
@@ -53,7 +50,7 @@ def archive(folder: Path, i: int = 0, **fields: Any) -> Path:
     return foreign(
         folder,
         meta={"idx": i, "model": "some-chat", "prompt": "interactive_weather_notehist"},
-        input=given | fields,
+        input=given,
         response={"predictions": advice[:, 0].tolist(), "notes": notes},
     )
 
@@ -62,22 +59,20 @@ def archive(folder: Path, i: int = 0, **fields: Any) -> Path:
 
 
 def test_results_are_read(tmp_path: Path) -> None:
-    """Condition from the prompt's name, regime from the folder, predictions from the file."""
-    foreign(tmp_path / "flat" / "antisignal" / "cases_007")
-    (one,) = load(tmp_path)
+    """Condition from the prompt's name, regime from the file or the argument, predictions from the file."""
+    foreign(tmp_path / "cases_007")
+    (one,) = load(tmp_path, "anti-signal")
     assert (one.model, one.condition.name, one.regime, one.index) == (
         "some-chat",
         "weather-note",
         "anti-signal",
         7,
     )
-    assert (
-        one.predictions.tolist() == [1, 0]
-        and one.ended == "complete"
-        and one.total_prompt_tokens == 1000
-    )
-    foreign(tmp_path / "other" / "cases_007")
-    assert load(tmp_path / "other" / "cases_007" / "result.json", "flat")[0].regime == "flat"
+    assert one.predictions.tolist() == [1, 0] and one.ended == "complete"
+    named = {"idx": 7, "model": "m", "prompt": "online-nonote", "regime": "flat"}
+    foreign(tmp_path / "other", meta=named)
+    (other,) = load(tmp_path / "other" / "result.json", "anti-signal")
+    assert (other.condition.name, other.regime) == ("online-no-note", "flat")
     assert len(score([one]).to_frame()) > 5
 
 
@@ -86,41 +81,15 @@ def test_results_are_read(tmp_path: Path) -> None:
 
 def test_notes_stand_at_their_rounds(tmp_path: Path) -> None:
     """rounds + 1 notes, the first empty: the exact counts of the archive are all exact here, not one round late."""
-    archive(tmp_path / "antisignal")
+    archive(tmp_path)
     table = note_table(load(tmp_path))
     assert (table.notes["exact"] == 1).all() and len(table.notes) == ROUNDS
     assert table.final()["exact"].item() == 1
 
 
-def test_notes_that_cannot_be_aligned_are_set_aside(tmp_path: Path) -> None:
-    foreign(tmp_path / "flat", response={"predictions": [1, 0], "notes": ["a", "b", "c"]})
-    found = read(tmp_path)
-    assert found.runs[0].notes == (None, None)
-    assert (
-        found.table["why"].tolist()[1]
-        == "they have 3 entries for 2 rounds and cannot be aligned with them"
-    )
-
-
-def test_eta_and_accuracies_are_taken_where_they_are_given(tmp_path: Path) -> None:
-    """Weighted majority then runs with each instance's own rate, and the oracle knows the accuracies."""
-    etas = [0.07, 0.3, 0.45]
-    for i, eta in enumerate(etas):
-        archive(
-            tmp_path / "antisignal" / str(i), i, eta=eta, accuracies=EPISODES.accuracies[i].tolist()
-        )
-    runs = load(tmp_path)
-    assert [run.eta for run in runs] == etas
-    assert np.array_equal(runs[2].accuracies, EPISODES.accuracies[2])  # type: ignore[arg-type]
-    final = score(runs).to_frame().set_index("model")
-    episodes = EPISODES.select([0, 1, 2])
-    own = algorithms.weighted_majority(episodes, eta=etas).predictions
-    assert final.loc[_OWN_ETA, "mean"] == regret(own, episodes)[:, -1].mean()
-    assert "oracle that knows the accuracies" in final.index
-    without = score([replace(runs[0], eta=None), *runs[1:]]).to_frame()["model"]
-    assert _OWN_ETA not in without.tolist(), (
-        "one instance without a rate, and all get the paper's distribution"
-    )
+def test_notes_that_cannot_be_aligned_are_refused(tmp_path: Path) -> None:
+    foreign(tmp_path, response={"predictions": [1, 0], "notes": ["a", "b", "c"]})
+    refuses("has 3 notes for 2 rounds; give one after each round", load, tmp_path)
 
 
 def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(
@@ -129,7 +98,8 @@ def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(
     """The share of last notes that call the adversary worst is not left empty."""
     for i in range(4):
         archive(tmp_path / "antisignal" / str(i), i)
-    runs = load(tmp_path)
+    runs = load(tmp_path, "anti-signal")
+    assert EPISODES.accuracies is not None
     assert [run.reliability.argmin() for run in runs] == EPISODES.accuracies.argmin(axis=1).tolist()
     assert note_table(runs).final()["least_accurate"].item() == 1
 
@@ -168,24 +138,30 @@ def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> Non
         tmp_path / "flat" / "b",
         input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]},
     )
-    refuses("are both instance 7 of 'flat' but differ", score, load(tmp_path))
+    refuses("are both instance 7 of 'flat' but differ", score, load(tmp_path, "flat"))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"input": {}}, "has no advice; give it as input.expert_predictions or"),
+    ({"input": {}}, "has no expert_predictions; interp llm import writes it"),
     (
         {"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}},
-        "advice must be 0/1 or rainy/sunny",
+        r"expert_predictions must be \[round\]\[expert\], 0 or 1 each",
     ),
-    ({"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}}, "advice must be"),
+    (
+        {"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}},
+        "expert_predictions must be",
+    ),
     (
         {"input": {"expert_predictions": [[1, 0]], "true_labels": [1, 0]}},
         "advice for 1 rounds and 2 labels",
     ),
-    ({"response": {}}, "has no predictions; give it as response.predictions or predictions"),
-    ({"response": {"predictions": []}}, "predictions must be one a round, and at least one"),
-    ({"eta": "fast"}, "must be a finite number >= 0, got 'fast'"),
-    ({"accuracies": [0.5, 0.5]}, "accuracies must be 4 numbers in"),
+    (
+        {"input": {"expert_predictions": [[1], [0]], "true_labels": [1, None]}},
+        r"true_labels must be \[round\], 0 or 1 each",
+    ),
+    ({"response": {}}, "has no predictions; interp llm import writes it"),
+    ({"response": {"predictions": []}}, "predictions must be at least one"),
+    ({"response": {"predictions": ["rainy", 1]}}, "predictions must be"),
 ]
 
 
@@ -199,7 +175,7 @@ def test_a_field_that_is_missing_or_wrong_is_named(
     foreign(tmp_path / "flat" / "good", meta={"idx": 1, "model": "m", "prompt": "weather_notehist"})
     found = read(tmp_path)
     assert len(found.runs) == 1 and found.table["status"].tolist() == ["set aside", "read"]
-    assert message in found.sentences[1]
+    assert re.search(message, found.sentences[1])
 
 
 def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> None:
@@ -234,7 +210,7 @@ def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> No
 
 def test_a_run_is_an_instance_for_our_models(tmp_path: Path) -> None:
     archive(tmp_path / "antisignal")
-    (one,) = load(tmp_path)
+    (one,) = load(tmp_path, "anti-signal")
     assert isinstance(one, LLMRun) and np.array_equal(
         episodes_of([one], "anti-signal").advice[0], EPISODES.advice[0]
     )
