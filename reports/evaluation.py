@@ -95,21 +95,11 @@ def _draw_rewards(table: pd.DataFrame) -> _Pictures:
         yield f"reward-{regime}", _draw_curves(curves, xlabel="from round", ylabel=label)
 
 
-def _draw_chain(attention: pd.DataFrame) -> _Pictures:
-    labels = list(attention["query"].unique())
-    for layer, of_layer in attention.groupby("layer"):
-        mean = of_layer.groupby(["query", "key"])["attention"].mean()
-        grid = mean.unstack().reindex(index=labels, columns=labels)
-        picture = figures.heatmaps({"": grid}, label="share of attention, mean over heads")
-        yield f"attention-chain-layer-{layer}", picture
-
-
 _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
     "regret_curves": _draw_regret,
     "lengths": _draw_lengths,
     "attention": _draw_attention,
     "followed_discount": _draw_discount,
     "reward_rates": _draw_rewards,
-    "attention_chain": _draw_chain,
 }
 """Name of a table of an evaluation -> what draws its pictures."""

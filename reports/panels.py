@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from interp.results.figures import REFERENCE, WHOLE, band, colour_bar, name_ends, painted
+from interp.results.figures import WHOLE, band, colour_bar, name_ends, painted
 from interp.results.palette import LIGHT, looks
 from interp.results.style import WIDTH, styled
 from interp.support.checks import integer, require_columns
@@ -152,34 +152,4 @@ def curves(
             handles += grid[0].plot([], [], color=colour, linestyle=dash, linewidth=line_width)
         columns = min(in_row, len(keys))
         figure.legend(handles, names, loc="outside lower left", ncols=columns)
-    return figure
-
-
-@styled
-def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: str) -> Figure:
-    """Draw curves of a model and of its reference, with a second panel for their difference.
-
-    Args:
-        curves: with columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``,
-            ``mean``, ``low`` and ``high``.
-        differences: the same columns, of the differences from the algorithm.
-        x: what the axis of doses says.
-        ylabel: what the curves are of.
-    """
-    for name, frame in (("curves", curves), ("differences", differences)):
-        require_columns(name, frame, "dose", "algorithm", "name", "mean", "low", "high")
-    figure = Figure(figsize=(WIDTH, 3.7))
-    by_dose, by_difference = figure.subplots(1, 2)
-    look = looks(curves["algorithm"])
-    for axes, frame in ((by_dose, curves), (by_difference, differences)):
-        for order, (key, curve) in enumerate(frame.groupby("algorithm", sort=False)):
-            label = str(curve["name"].iloc[0]) if axes is by_dose else "_"
-            band(axes, curve.sort_values("dose"), "dose", look[str(key)], order, label)
-        axes.set_xlabel(x)
-        axes.margins(x=0.02)
-    by_dose.set(ylabel=ylabel, title="By dose")
-    by_difference.axhline(0, **REFERENCE)
-    difference = f"{ylabel}, less the algorithm's"
-    by_difference.set(ylabel=difference, title="Difference from the algorithm")
-    figure.legend(loc="outside lower left", ncols=3)
     return figure

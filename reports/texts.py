@@ -148,8 +148,8 @@ _INTERCHANGE: dict[str, Any] = {
     "steered": (
         "Steering moves it within {distance:.3f} of the algorithm; random directions miss by "
         "{random:.3f} (means over doses other than 0). It is farthest at dose {dose}: {apart}. "
-        "Left: the mean {shows} by dose. Right: model minus algorithm, paired by episode. "
-        "Bands: 95 % over episodes."
+        "Drawn is the mean {shows} by dose; the table has model minus algorithm, paired by episode. "
+        "Bands: 95 % over episodes, of the first two."
     ),
     "columns": {
         "variable": "variable",

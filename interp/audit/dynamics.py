@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,6 +38,7 @@ _SLOW = 0.05  # speed up to which a point is slow
 _ALIKE = 0.01  # points that lie no farther apart are one
 _MARGINAL = 0.01  # a modulus that differs from 1 by no more is 1
 _TOLERANCES = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 200}
+_AXES = {"label": "modulus", "xlabel": "eigenvalue", "ylabel": "point"}
 _WIDEST = 512  # numbers of a state, at most: a step takes twice as many rounds for each start
 
 
@@ -107,10 +107,11 @@ def fixed_points(
     eigenvalues = _eigenvalues(step, points.points)
     table = _tabulate(points, eigenvalues, visited)
     sentence = _describe(table, f"{model.name}, with the inputs of round {held_round} held")
+    moduli = {sentence: pd.DataFrame(np.abs(eigenvalues))}
     return FixedPoints(
         sentence=sentence,
         table=table,
-        picture=lambda figures: _draw(figures, table, points.points, visited),
+        picture=lambda figures: figures.heatmaps(moduli, **_AXES),
         points=points.points * step.unit,
         eigenvalues=eigenvalues,
         unit=step.unit,
@@ -313,23 +314,3 @@ def _describe(table: pd.DataFrame, subject: str) -> str:
     n_stable = int(((table["marginal"] == 0) & (table["leaving"] == 0)).sum())
     counts = f"fixed points: {n_fixed}, slow: {len(table) - n_fixed}; stable: {n_stable}"
     return f"{subject}: {counts}; with directions along which states stay: {n_staying}."
-
-
-def _draw(
-    figures: Any,
-    table: pd.DataFrame,
-    points: Float[np.ndarray, "point number"],
-    visited: Float[np.ndarray, "state number"],
-) -> Any:
-    """Draw points and visited states in the plane of the two leading components of the latter.
-
-    Args:
-        figures: the module that draws.
-        table: a row per point.
-        points, visited: states ``[..., number]``.
-    """
-    middle = visited.mean(0)
-    plane = np.linalg.svd(visited - middle, full_matrices=False)[2][:2].T
-    others = np.where(table["marginal"] > 0, "states stay", "stable")
-    kinds = np.where(table["leaving"] > 0, "states leave", others).tolist()
-    return figures.plane((visited - middle) @ plane, (points - middle) @ plane, kinds)

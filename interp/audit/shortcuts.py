@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from interp.audit.trial import THRESHOLDS, Array, Trial
 from interp.core.algorithm import Algorithm, participants_of
@@ -33,7 +33,6 @@ _MARGIN = 0.6
 """A heuristic is wrong where its loss is above the algorithm's by this share of the most that was seen in any regime:
 more than a half, so that ties are no mistakes of one that can be wrong."""
 _TIE = 1e-6
-_SURE = 0.05  # by so much probability the likeliest outcome must lead the next one, else an answer is a tie
 
 
 @dataclass(frozen=True)
@@ -248,12 +247,3 @@ def side(trial: Trial) -> Measure:
         rests_on=("shortcuts",),
         note=note,
     )
-
-
-def _answers(
-    distributions: Float[np.ndarray, "*batch outcome"],
-) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
-    """Return the likeliest outcome, and whether it leads clearly."""
-    ordered = np.sort(distributions, -1)
-    lead = ordered[..., -1] - ordered[..., -2]
-    return distributions.argmax(-1), lead > _SURE

@@ -544,49 +544,6 @@ def measured(measures: Sequence[Any]) -> Figure:
     return figure
 
 
-@styled
-def plane(
-    visited: Float[np.ndarray, "state axis"],
-    points: Float[np.ndarray, "point axis"],
-    kinds: Sequence[str],
-) -> Figure:
-    """Draw points of some kinds among visited states, in a plane of two components; a missing
-    second one is 0.
-
-    Args:
-        visited: states, one or two components each.
-        points: in the same components.
-        kinds: a word for each point.
-    """
-    for name, states in (("visited", visited), ("points", points)):
-        require(
-            states.shape[1] in (1, 2),
-            f"{name} have {states.shape[1]} components; a plane shows 1 or 2, choose two of them",
-        )
-    require(
-        len(kinds) == len(points),
-        f"kinds names a kind for each of {len(points)} points, got {len(kinds)}",
-    )
-    figure = Figure(figsize=(WIDTH / 2, 3.2))
-    axes = figure.subplots()
-    visited, points = (np.pad(part, ((0, 0), (0, 2 - part.shape[1]))) for part in (visited, points))
-    axes.scatter(
-        visited[:, 0],
-        visited[:, 1],
-        s=4,
-        color=LIGHT["grey"],
-        alpha=0.4,
-        label="visited states",
-        rasterized=True,
-    )
-    for colour, kind in zip(CYCLE, sorted(set(kinds)), strict=False):
-        x, y = points[np.equal(kinds, kind)].T
-        axes.scatter(x, y, s=40, color=colour, edgecolors=INK, label=f"fixed or slow: {kind}")
-    axes.set(xlabel="first component", ylabel="second component")
-    figure.legend(loc="outside upper left", ncols=2)
-    return figure
-
-
 _PORTS = {
     "query": LIGHT["blue"],
     "key": LIGHT["amber"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -16,7 +16,6 @@ from interp.results import figures
 from interp.results.measure import NOTHING, VERDICTS, Control, Measure, listed
 from interp.stats.intervals import Interval
 from interp.support.errors import InputError
-from reports import panels
 from reports.blocks import Figure, Measures, Prose, Table, cell, claim, joined, number, plain
 from reports.part import Context, Part
 from reports.texts import TEXTS
@@ -253,13 +252,13 @@ def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
     return [claim("steering", _score(worst), controls=controls, about=dose)]
 
 
-def _name_curves(frame: pd.DataFrame, keys: Mapping[str, str]) -> pd.DataFrame:
-    """Return columns of a frame, with their bounds, as curves of the algorithms that they are of."""
+def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of the model, the algorithm and random directions as curves with bounds."""
     frames = []
-    for column, key in keys.items():
-        columns = {column: "mean", f"{column}_low": "low", f"{column}_high": "high"}
+    for key, name in _NAMES.items():
+        columns = {key: "mean", f"{key}_low": "low", f"{key}_high": "high"}
         curve = frame[["dose", *columns]].rename(columns=columns)
-        frames.append(curve.assign(algorithm=key, name=_NAMES[key]))
+        frames.append(curve.assign(algorithm=key, name=name))
     return pd.concat(frames)
 
 
@@ -267,10 +266,9 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     """Draw how doses of a state change move the model, the algorithm, and the model in random directions."""
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
-    by_dose = _name_curves(frame, {key: key for key in _NAMES})
-    differences = _name_curves(frame, {"difference": "model", "random_difference": "random"})
-    axis = f"dose: {record.what}"
-    drawn = panels.beside(by_dose, differences, x=axis, ylabel=record.shows)
+    drawn = figures.curves(
+        _name_curves(frame), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows
+    )
     doses = frame[frame["dose"] != 0]
     widest = frame.iloc[int(frame["difference"].abs().argmax())]
     caption = _SAYS["steered"].format(

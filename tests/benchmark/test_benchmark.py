@@ -134,11 +134,11 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
         "heads-first",
     }
     assert found.table("edges").loc["heads-first", "auroc"] != 0.5
-    more = Method("composition", "composition", "edges", METHODS["edges", "composition"].answer)
+    more = Method("attention", "attention", "edges", METHODS["edges", "attention"].answer)
     again = run([Method("heads-first", "edges that leave heads", "edges", never), more])
     frame = again.to_frame()
     assert len(frame) > len(found.rows)
-    assert frame[frame["method"] != "composition"].reset_index(drop=True).equals(found.to_frame())
+    assert frame[frame["method"] != "attention"].reset_index(drop=True).equals(found.to_frame())
     again.save(tmp_path)
     saved = json.loads((tmp_path / "benchmark.json").read_text())
     assert (
@@ -191,7 +191,7 @@ def test_the_command_writes_tables(tmp_path):
         "--subject",
         subject,
         "--method",
-        "composition",
+        "attention",
         "--out",
         tmp_path,
     ]

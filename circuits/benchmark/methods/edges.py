@@ -14,12 +14,11 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
-from circuits.benchmark.methods import FAINT, METHODS, READINGS, Method, register, strongest
+from circuits.benchmark.methods import METHODS, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
 from interp.interventions.edge_graph import attribute, split_head
 from interp.interventions.patching import of_pair
 from interp.interventions.sites import Site
-from interp.model.transformer import HookedLatentTransformer
 
 _ABLATIONS = {
     "zero": "zero cutting",
@@ -106,44 +105,6 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
     return Answer(scores)
 
 
-def _composition(subject: KnownMachine, material: Material) -> Answer:
-    """Score edges by the composition of the weights of their ends."""
-    model = subject.transformer
-    writes = {source: _written(model, source) for source, _ in material.edge_names}
-    reads = {destination: _read(model, destination) for _, destination in material.edge_names}
-    scores = {}
-    with torch.no_grad():
-        for source, destination in material.edge_names:
-            write, read = writes[source], reads[destination]
-            largest = float(write.norm() * read.norm())
-            share = float((write @ read).norm()) / largest if largest else 0.0
-            scores[source, destination] = share if share >= FAINT else 0.0
-    return Answer(scores)
-
-
-def _written(model: HookedLatentTransformer, source: str) -> Tensor:
-    """Return what a source can write, ``[anything, d_model]``."""
-    if source == "embed":
-        return torch.cat([model.W_E, model.value_embed.table, model.W_pos, model.state_map])
-    if source.startswith("mlp "):
-        return model.get_parameter(f"blocks.{source[4:]}.mlp.W_out")
-    layer, head, _ = split_head(source)
-    attn = model.blocks[layer].attn
-    return attn.W_V[head] @ attn.W_O[head]
-
-
-def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
-    """Return what a destination reads with, ``[d_model, anything]``; the update is read as a whole."""
-    if destination == "update":
-        return torch.eye(model.config.d_model).to(model.W_E)
-    if destination == "prediction":
-        return model.W_U
-    if destination.startswith("mlp "):
-        return model.get_parameter(f"blocks.{destination[4:]}.mlp.W_in")
-    layer, head, port = split_head(destination)
-    return model.get_parameter(f"blocks.{layer}.attn.W_{port.upper()}")[head]
-
-
 for _key, (_name, _steps) in _ESTIMATES.items():
     # Not of the raw latents: their distance from the clean ones has no gradient at the clean ones.
     for _reading in ("single", "prediction", "state", "joined", "rounds", "another"):
@@ -154,10 +115,7 @@ for _reading in ("single", "prediction", "state", "joined", "another", "everythi
 register(_cutting(("zero",), "rounds"))
 for _joined in ("joined", "another", "everything"):
     register(_cutting(("zero", "resample"), _joined), _cutting(("zero", "mean"), _joined))
-register(
-    Method("attention", "attention inspection", "edges", _attention),
-    Method("composition", "composition of weights", "edges", _composition),
-)
+register(Method("attention", "attention inspection", "edges", _attention))
 
 _BY_EDGES = (
     *(
@@ -167,7 +125,7 @@ _BY_EDGES = (
         "zero+resample:joined",
         "zero+resample:everything",
     ),
-    *("eap-ig:joined", "attention", "composition"),
+    *("eap-ig:joined", "attention"),
 )
 """Keys of the methods of edges that score nodes, too."""
 

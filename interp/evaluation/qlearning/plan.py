@@ -24,11 +24,8 @@ from interp.evaluation.plan import (
     EvaluationPlan,
     Row,
     cut,
-    lacks_attention,
     predictions_of,
-    round_attention,
     row,
-    unless,
 )
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
@@ -40,7 +37,7 @@ from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.qlearning.layout import served, serves
+from interp.tasks.qlearning.layout import served
 from interp.tasks.qlearning.mdps import EVALUATION, SHIFTS
 
 _EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
@@ -184,11 +181,7 @@ def _predictions(
 
 # Every table of a model: what ``interp evaluate`` writes.
 
-_PLAYED, _DISCOUNT, _CHAIN = (
-    "played: ",
-    "followed discount",
-    "attention in a chain",
-)
+_PLAYED, _DISCOUNT = "played: ", "followed discount"
 """Parts beside the regimes; the first begins the names of those that are played."""
 _EXPLAINED = (
     "Each row is a regime. 'untied' is how often the model chooses as Q-learning's table where the table has no tie. "
@@ -222,11 +215,6 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         return {name: result.to_frame() for name, result in scores.items()}
     if part == _DISCOUNT:
         return _followed(model, n_episodes, seed).to_frame().assign(commit="own")
-    if part == _CHAIN:
-        chain = sampling.sample(16, 50, 4, 2, regime="chain", seed=seed)
-        return unless(
-            lacks_attention(model), lambda: round_attention(model, chain).assign(commit="own")
-        )
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed).to_frame()
 
 
@@ -251,16 +239,13 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
         pd.concat([part[name] for part in played], ignore_index=True)
         for name in ("returns", "reward_rates")
     )
-    tables = {
+    return {
         "summary": _summary(agreed, earned),
         "agreement": agreed,
         "followed_discount": measured[_DISCOUNT],
         "returns": earned,
         "reward_rates": reward_rates,
     }
-    if _CHAIN in measured:
-        tables["attention_chain"] = measured[_CHAIN]
-    return tables
 
 
 def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
@@ -364,9 +349,6 @@ def plan() -> EvaluationPlan:
 
 
 def _parts(model: Machine) -> list[str]:
-    """Return the names of what is measured: regimes read, regimes played, and the chain where it fits."""
+    """Return the names of what is measured: regimes read, regimes played, and the discount."""
     played = [f"{_PLAYED}{regime}" for regime in returns.PLAYED]
-    parts = [*_EVALUATED, _DISCOUNT, *played]
-    if serves(model, 4, 2):
-        parts.append(_CHAIN)
-    return parts
+    return [*_EVALUATED, _DISCOUNT, *played]
