@@ -12,7 +12,6 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
@@ -23,19 +22,18 @@ from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.state import StatePart
 from interp import tasks
 from interp.core.algorithm import in_words
-from interp.interventions.experiment import over
 from interp.results.measure import Measure, Verdict, numbered
 from interp.results.palette import INK, LIGHT, PAPER
 from interp.results.style import styled
 from interp.stats.intervals import Interval
 from interp.support.checks import file_path
-from reports.blocks import Figure, Measures, Prose, Table, counts, curves, joined, plain
+from reports.blocks import Figure, Measures, Prose, Table, counts, joined, plain
 from reports.page import Report, Section, write_listed
 from reports.texts import OF_COMPARISONS, TEXTS
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> budget -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
-_LEAD, _MEASURES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["predictions"]
+_LEAD, _DISTANCES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["distances"]
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a part's table that are controls of its number."""
 _MOST = 12  # numbers of one quantity that are drawn; its table has all
@@ -122,12 +120,12 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
     frame = comparison.tables.get(key, pd.DataFrame())
     if not len(frame):
         return None
-    distance, predicted = _MEASURES[_task_of(comparison).kind]
     blocks: list[Any] = []
     if key in OF_COMPARISONS:
+        distance = _DISTANCES[_task_of(comparison).kind]
         blocks.append(Prose(OF_COMPARISONS[key]["text"].format(apart=distance)))
     if key in _PICTURES:
-        blocks += _PICTURES[key](comparison.parts[key], predicted)
+        blocks += _PICTURES[key](comparison.parts[key])
     if key == "update" and measure is not None and measure.note:
         blocks.append(Prose(measure.note))
     blocks += _show_tables(key, frame)
@@ -179,7 +177,7 @@ def _measure_row(row: Mapping[Any, Any]) -> Measure:
     return plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
 
 
-def _draw_algorithm(part: AlgorithmPart, predicted: str) -> list[Any]:
+def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
     closest = part.scores[part.closest].name
     caption = TEXTS["comparison"]["closest"].format(name=closest)
     rows = []
@@ -191,8 +189,8 @@ def _draw_algorithm(part: AlgorithmPart, predicted: str) -> list[Any]:
     ]
 
 
-def _draw_state(part: StatePart, predicted: str) -> list[Any]:
-    """Draw how well each machine runs on the latents of the other, and the first episode of either way."""
+def _draw_state(part: StatePart) -> list[Any]:
+    """Draw how well each machine runs on the latents of the other."""
     measures = []
     for stitching in part.stitchings:
         if stitching.control:
@@ -201,29 +199,10 @@ def _draw_state(part: StatePart, predicted: str) -> list[Any]:
         if stitching.supplied:
             name += ", the round number also given"
         measures.append(plain(name, stitching.score))
-    blocks: list[Any] = [Measures(measures, "Scores of stitching, both ways.")]
-    for way in part.trajectories:
-        first = way.first + 1
-        lines = {
-            f"{way.target}, by itself": way.own[:, 0],
-            f"on the latents of {way.source}": way.stitched[:, 0],
-            "cut": way.cut[:, 0],
-        }
-        frame = over({"round": range(first, first + len(way.own))}, lines)
-        frame = frame.assign(name=frame["algorithm"])
-        words: dict[str, Any] = {
-            "source": way.source,
-            "target": way.target,
-            "first": first,
-            "distance": float(np.abs(way.stitched - way.own).mean()),
-            "cut": float(np.abs(way.cut - way.own).mean()),
-            "shown": predicted,
-        }
-        blocks.append(curves(TEXTS["comparison"]["stitched"], frame, **words))
-    return blocks
+    return [Measures(measures, "Scores of stitching, both ways.")]
 
 
-_PICTURES: dict[str, Callable[[Any, str], list[Any]]] = {
+_PICTURES: dict[str, Callable[[Any], list[Any]]] = {
     "algorithm": _draw_algorithm,
     "state": _draw_state,
 }

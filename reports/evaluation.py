@@ -70,18 +70,6 @@ def _draw_lengths(table: pd.DataFrame) -> _Pictures:
     yield "length-regret", _draw_curves(regret, ylabel="regret", log_x=True)
 
 
-def _draw_attention(attention: pd.DataFrame) -> _Pictures:
-    means = attention[attention["head"] == "mean"]
-    for reader, mean in means.groupby("reader", sort=False):
-        grid = mean.pivot(index="layer", columns="target", values="estimate")
-        grid = grid[list(mean["target"].unique())].rename(index="layer {}".format)
-        place = str(reader)
-        name = {"p?": "predict", "w?": "update"}.get(place, place)
-        label = f"read from {place}"
-        picture = figures.heatmaps({"": grid}, label="share of attention", xlabel=label)
-        yield f"attention-{name}", picture
-
-
 def _draw_discount(table: pd.DataFrame) -> _Pictures:
     curve = table.assign(algorithm=MODEL, name="choices")
     label = "agreement with the table of that discount"
@@ -98,7 +86,6 @@ def _draw_rewards(table: pd.DataFrame) -> _Pictures:
 _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
     "regret_curves": _draw_regret,
     "lengths": _draw_lengths,
-    "attention": _draw_attention,
     "followed_discount": _draw_discount,
     "reward_rates": _draw_rewards,
 }

@@ -338,38 +338,26 @@ def _draw_regret(scores: LLMScores) -> list[Figure]:
     drawn = _add_bands(mean.assign(std=np.nan), mean["model"])
     figures = [curves(_SAYS["first"], drawn, data=mean)]
     for model, of_model in llm.groupby("model", sort=False):
-        frame = _panel_framings(of_model, beside, list(over["regime"].unique()), llm)
-        n_framings = llm["condition"].str.split("-").str[0].nunique()
-        record = {**_SAYS["curves"], "columns": n_framings}
+        frame = _panel_framings(of_model, beside)
+        record = {**_SAYS["curves"], "columns": frame["framing"].nunique()}
         n = int(of_model["n"].max())
         figures.append(curves(record, frame, data=frame, model=model, n=n))
     return figures
 
 
-def _panel_framings(
-    of_model: pd.DataFrame, beside: pd.DataFrame, regimes: Sequence[str], llm: pd.DataFrame
-) -> pd.DataFrame:
+def _panel_framings(of_model: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
     """Return the curves of a model and of its baselines, with a panel for each regime and framing.
 
     Args:
         of_model: the model's curves.
         beside: the baselines' and transformers'.
-        regimes: in their order.
-        llm: the curves of all language models; their framings are shown.
     """
-    parts = []
-    for regime in regimes:
-        baselines = beside[beside["regime"] == regime]
-        for framing in llm["condition"].str.split("-").str[0].unique():
-            is_framed = of_model["condition"].str.startswith(f"{framing}-")
-            framed = of_model[is_framed & (of_model["regime"] == regime)]
-            if len(framed):
-                conditions = framed["condition"].str.removeprefix(f"{framing}-")
-                curves_of_framing = [_add_bands(framed, conditions)]
-                curves_of_framing.append(_add_bands(baselines, baselines["model"]))
-                panel = f"{regime}, {framing} framing"
-                parts.append(pd.concat(curves_of_framing).assign(panel=panel))
-    return pd.concat(parts, ignore_index=True)
+    words = of_model["condition"].str.split("-", n=1, expand=True)
+    framed = _add_bands(of_model, words[1]).assign(framing=words[0])
+    panels = framed[["regime", "framing"]].drop_duplicates()
+    baselines = panels.merge(_add_bands(beside, beside["model"]), on="regime")
+    drawn = pd.concat([framed, baselines], ignore_index=True)
+    return drawn.assign(panel=drawn["regime"] + ", " + drawn["framing"] + " framing")
 
 
 def _add_bands(frame: pd.DataFrame, names: pd.Series[Any]) -> pd.DataFrame:

@@ -197,11 +197,6 @@ _PATCHING: dict[str, Any] = {
         "This machine has no layers of attention heads. Patched are what it carries (`latent`) "
         "and its own points: each row, cycle and position separately."
     ),
-    "nodes": (
-        "How much the logit difference and the state lose when one node alone is ablated, in "
-        "three ways, with 95 % intervals. If only zero ablation has an effect, the node writes "
-        "the same in every episode"
-    ),
     "curve": {
         "title": "Faithfulness against circuit size",
         "caption": (
@@ -323,20 +318,10 @@ _COMPARISON: dict[str, Any] = {
         "the divergence from the best prediction without a memory that a family explains, with "
         "its 95 % interval over episodes."
     ),
-    "predictions": {
-        "classes": ["Jensen-Shannon divergence", "P(first outcome)"],
-        "mean": ["squared difference", "predicted mean"],
-        "normal": ["mean of both Kullback-Leibler divergences", "predicted mean"],
-    },
-    "stitched": {
-        "title": "{source} in {target}: predictions after stitching",
-        "caption": (
-            "On the latents of {source}, {target} predicts within {distance:.3f} of its own "
-            "predictions; without a memory, within {cut:.3f} (means over rounds). In this "
-            "first test episode, {target} got at round {first} the mapped memory of {source}, "
-            "or its initial latents (cut)."
-        ),
-        "ylabel": "{shown}",
+    "distances": {
+        "classes": "Jensen-Shannon divergence",
+        "mean": "squared difference",
+        "normal": "mean of both Kullback-Leibler divergences",
     },
 }
 _ATTENTION: dict[str, Any] = {

@@ -17,7 +17,7 @@ from circuits.benchmark.material import ANOTHER, EXITS, Material
 from circuits.benchmark.question import QUESTIONS as QUESTIONS
 from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
 from interp.core.display import lacks
-from interp.interventions.ablation import SHARES
+from interp.interventions.ablation import SHARES, find_areas
 from interp.interventions.sites import Place, Site
 
 _KINDS = ("content", "constant", "clean-up")  # the kinds of edges, the one that matters most first
@@ -78,10 +78,8 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
         empty, *measured = [float(by_episode.mean()) for by_episode in values]
         curves.append((np.array(measured) - empty) / (measured[-1] - empty))
     if curves:
-        areas = [np.trapezoid(curve, SHARES) for curve in curves]
-        missed = [np.trapezoid(np.abs(1 - curve), SHARES) for curve in curves]
-        scores["cpr"] = float(np.mean(areas))
-        scores["1-cmd"] = float(np.mean([1 - area for area in missed]))
+        cpr, cmd = find_areas(SHARES, np.stack(curves, 1))
+        scores |= {"cpr": cpr, "1-cmd": 1 - cmd}
     return scores
 
 

@@ -9,7 +9,7 @@ score, its bands and its controls: ``docs/method/comparing.md``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,35 +69,14 @@ class Stitching:
     seen: str = "predictions"
 
 
-@dataclass(frozen=True)
-class _Trajectory:
-    """One episode in which a model ran on from the mapped latents of another, put in at round
-    ``first``.
-
-    Attributes:
-        own, stitched, cut: distributions ``[round, outcome]`` from there on: from the target's
-            latents, from the mapped ones, and from its initial ones.
-    """
-
-    source: str
-    target: str
-    first: int
-    own: Array = field(repr=False)
-    stitched: Array = field(repr=False)
-    cut: Array = field(repr=False)
-
-
 @dataclass(frozen=True, repr=False)
 class StatePart(Result):
-    """Stitchings in both directions, the gain from each model's memory in nats a round, and the
-    first test episode each way.
-    """
+    """Stitchings in both directions, and the gain from each model's memory in nats a round."""
 
     model: str
     reference: str
     stitchings: tuple[Stitching, ...]
     worth: dict[str, Interval]
-    trajectories: tuple[_Trajectory, ...] = ()
 
     def best(self, source: str, target: str) -> Stitching:
         """Return the best stitching of a direction; one that also supplies the round only where
@@ -189,7 +168,6 @@ def stitch(
     """
     stitchings: list[Stitching] = []
     worth: dict[str, Interval] = {}
-    ways: list[_Trajectory] = []
     generator = torch.Generator().manual_seed(0)
     for source, target in ((model, reference), (reference, model)):
         receiver = _Receiver.of(target, budget, generator)
@@ -205,7 +183,6 @@ def stitch(
             receiver.judge(names, helped, everything, _HELP),
             receiver.judge(names, shuffled, test, _HELP, "shuffled"),
         ]
-        ways.append(_draw_trajectory(source, receiver, helped))
         for i, copy in enumerate(untrained):
             if source is model:
                 mapped = _map_latents(copy, target, budget, _HELP, ridge)
@@ -218,7 +195,7 @@ def stitch(
                 cut = _measure_cut(copy, expected, budget)
                 in_copy = replace(receiver, target=copy, expected=expected, cut=cut)
                 stitchings.append(in_copy.judge(copy_names, mapped, test, _HELP, UNTRAINED))
-    return StatePart(model.name, reference.name, tuple(stitchings), worth, tuple(ways))
+    return StatePart(model.name, reference.name, tuple(stitchings), worth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,34 +469,6 @@ def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, T
         helped: True if the map is also given the round.
     """
     return {}
-
-
-def _draw_trajectory(source: Participant, receiver: _Receiver, mapped: Tensor) -> _Trajectory:
-    """Return the first test episode of a stitched run, from its first start to its last round, for
-    the figure.
-
-    Args:
-        source: the model that the latents come from.
-        receiver: the model that they are put into.
-        mapped: the mapped latents ``[episode, start, row, width]``.
-    """
-    target, budget = receiver.target, receiver.budget
-    run, first = pooled(target), budget.at[0]
-    episode = slice(receiver.test.start, receiver.test.start + 1)
-    base = run.select(episode)
-
-    def run_from(latents: Tensor) -> Array:
-        outputs = run_on(target.model, base, [first], budget.rounds - first, latents)
-        return _distribute(target, outputs.predictions[0])[0, 0]
-
-    return _Trajectory(
-        source=source.name,
-        target=target.name,
-        first=first,
-        own=_distribute(target, run.predictions[episode, first:])[0],
-        stitched=run_from(mapped[episode, :1]),
-        cut=run_from(run.latents[episode, :1]),
-    )
 
 
 def _distribute(target: Participant, predictions: Tensor) -> Array:

@@ -351,7 +351,7 @@ def _require_named(task: Task, field: str, value: Any) -> Any:
 
 
 def circuit_tables(
-    model: Machine, episodes: Episodes, round: int, seed: int, minimality: bool = True
+    model: Machine, episodes: Episodes, round: int, seed: int, in_full: bool = True
 ) -> dict[str, pd.DataFrame]:
     """Measure edges by EAP-IG, the smallest faithful circuit and random ones, and the ablation of
     every node.
@@ -360,7 +360,7 @@ def circuit_tables(
         model: a model with heads, all of them softmax.
         episodes: clean ones.
         round: where edges are cut.
-        minimality: False leaves it NaN, which is most of the work.
+        in_full: False leaves minimality NaN and "ablation" out, which are most of the work.
 
     Returns:
         Tables by name: "edges", "faithfulness" against size, "circuit", and "ablation" in every way, as
@@ -376,25 +376,24 @@ def circuit_tables(
     pair = prepare(model, clean, corrupted, round)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     keep = smallest(scorer, attributed.edges, TOLERANCE)
-    scorers = [
-        scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how)
-        for how in get_args(Ablation)
-    ]
-    nodes: list[pd.DataFrame] = []
-    for key in exits(model.layout):
-        nodes += [ablate(of_ablation.through(key)) for of_ablation in scorers]
     graph, edges = scorer.graph, attributed.to_frame()
     in_circuit = [graph.name(edge) for edge in graph.edges if keep[edge]]
     names = edges["source"] + " -> " + edges["destination"]
-    circuit = evaluate(scorer, keep, n_random=10, n_sets=3, minimality=minimality, seed=seed)
+    circuit = evaluate(scorer, keep, n_random=10, n_sets=3, minimality=in_full, seed=seed)
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
     is_kept = names.isin(in_circuit)
-    return {
+    by_name = {
         "edges": edges.assign(kept=is_kept),
         "faithfulness": curve.to_frame(),
         "circuit": circuit.to_frame(),
-        "ablation": pd.concat(nodes, ignore_index=True),
     }
+    if in_full:
+        nodes: list[pd.DataFrame] = []
+        scorers = [CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
+        for key in exits(model.layout):
+            nodes += [ablate(of_ablation.through(key)) for of_ablation in scorers]
+        by_name["ablation"] = pd.concat(nodes, ignore_index=True)
+    return by_name
 
 
 @checked

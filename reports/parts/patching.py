@@ -15,10 +15,20 @@ from interp.results import figures
 from interp.results.measure import Control, Measure, decisive
 from interp.stats.intervals import Interval
 from reports.attention import Heads, heads_of
-from reports.blocks import Figure, Prose, Table, cell, claim, curves, joined, pivoted
+from reports.blocks import Figure, Prose, Table, cell, claim, curves
 from reports.part import QUICK_EPISODES, Context, Part, needing
 from reports.texts import TEXTS
 
+_NUMBERS = [
+    "effect",
+    "effect_low",
+    "effect_high",
+    "fraction",
+    "fraction_low",
+    "fraction_high",
+    "p_value",
+]
+"""Columns of a sweep that a page lists for each site."""
 _LISTED = 0.01  # cells that restore less of the difference are left to the pictures
 _SAYS = TEXTS["patching"]
 _SAYING = {"resid_pre": "by the residual stream before each layer", "z": "by each head's output"}
@@ -94,7 +104,7 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
         else:
             heads = heads_of(context.model)
             blocks.append(_draw_maps(what, _describe(result), result, heads))
-            blocks.append(_list_cells(what, result, heads))
+            blocks.append(_list_cells(what, result))
     return blocks
 
 
@@ -106,23 +116,15 @@ def _describe(result: PatchingResult) -> str:
     return f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
 
 
-def _list_cells(what: str, result: PatchingResult, heads: Heads) -> Table:
-    """List the cells that restore most, with heads called as in the pictures.
+def _list_cells(what: str, result: PatchingResult) -> Table:
+    """List the cells that restore most, by their addresses.
 
     Args:
         what: was corrupted, in words.
         result: the sweep.
-        heads: what the heads are called.
     """
-    dropped = ["site", "metric", "direction", "round", "read", "propagate"]
-    frame = result.to_frame().drop(columns=dropped)
-    names: list[str | None] = []
-    for layer, head in zip(frame["layer"], frame["head"], strict=True):
-        addresses = [] if pd.isna(head) else list(heads[int(layer)])
-        is_head = bool(addresses) and head < len(addresses)
-        names.append(addresses[int(head)] if is_head else None)
-    frame = frame.assign(head=pd.Series(names, index=frame.index, dtype=object))
-    shown = frame[frame["fraction"].abs() >= _LISTED]
+    frame = result.to_frame()
+    shown = frame.loc[frame["fraction"].abs() >= _LISTED, ["site", *_NUMBERS]]
     title = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
     return Table(shown, title, collapsed=True)
 
@@ -182,9 +184,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     strongest = shown[rank == 1].iloc[0]
     share = f"{strongest['estimate']:.0%}"
     text = f"**{what}.** {strongest['site']} restores most ({share}). {caption}."
-    numbers = ["site", "effect", "effect_low", "effect_high"]
-    numbers += ["fraction", "fraction_low", "fraction_high", "p_value"]
-    return [Figure(drawn, title, text), Table(frame[numbers], title, collapsed=True)]
+    return [Figure(drawn, title, text), Table(frame[["site", *_NUMBERS]], title, collapsed=True)]
 
 
 _SOFT = (
@@ -249,22 +249,12 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     )
     soft = _SOFT if context.model.is_handwired else ""
     edges = _list_edges(tables["edges"], heads)
-    nodes = _list_nodes(tables["ablation"], heads)
     return [
         Prose(_SAYS["edges_text"] + soft),
         Table(numbers, "The fewest best-scored edges whose faithfulness is within 0.1 of 1"),
         picture,
         Table(edges, "The best-scored edges (std is over episodes)", collapsed=True),
-        Table(nodes, _SAYS["nodes"], collapsed=True),
     ]
-
-
-def _list_nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """List the drop without each node, by the way in which it is ablated."""
-    how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
-    long = joined(ablation[["name", "drop", "low", "high"]]).assign(how=how)
-    nodes = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
-    return nodes.assign(node=[_name_node(name, heads) for name in nodes["node"]])
 
 
 def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
@@ -299,7 +289,7 @@ def _find_circuit(context: Context) -> dict[str, pd.DataFrame]:
     """Find the circuit of edges under the task's default corruption."""
     model, episodes = context.smooth, context.pairs[0]
     t, seed = context.looked_at, context.seed
-    return causal_tables.circuit_tables(model, episodes, t, seed, minimality=False)
+    return causal_tables.circuit_tables(model, episodes, t, seed, in_full=False)
 
 
 EDGES = Part(

@@ -47,9 +47,7 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     result.write(tmp_path)
     assert pd.read_csv(tmp_path / "summary.csv")["regime"].tolist() == ["uniform", "switch-10"]
     assert json.loads((tmp_path / "settings.json").read_text())["digest"] == model.digest()
-    assert {"regret-uniform", "length-regret", "attention-predict", "attention-update"} <= set(
-        draw(result.tables)
-    )
+    assert {"regret-uniform", "length-regret"} <= set(draw(result.tables))
 
 
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
