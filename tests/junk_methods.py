@@ -16,6 +16,7 @@ STEPS = (
     "read_prediction",
     "run_from",
     "step",
+    "unroll",
     "update",
     "write",
 )

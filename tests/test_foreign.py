@@ -157,6 +157,8 @@ def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_pat
     check_written(tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+@pytest.mark.filterwarnings("ignore:constrained_layout not applied")
 @pytest.mark.parametrize("command", [["score"], ["report"]], ids=" ".join)
 def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
     """`[/red]x` killed `llm score`, and `llama[q4]` was shown as `llama`."""
@@ -191,7 +193,8 @@ def test_what_is_no_file_is_not_written_over(kind, tmp_path):
     elif kind == "folder":
         path.mkdir()
     elif kind == "socket":
-        socket.socket(socket.AF_UNIX).bind(str(path))
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
     else:
         path.symlink_to(tmp_path / "nowhere")
     before = path.lstat().st_mode

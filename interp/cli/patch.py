@@ -11,7 +11,7 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.core.machine import Machine, runs_from
-from interp.support.errors import require
+from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write
 
 _Round = Annotated[
@@ -70,10 +70,8 @@ def _patch(
         direction: Either denoising or noising.
         tables: Write every causal table instead: all corruptions, alignment, steering, edges.
     """
-    require(
-        at is None or read is None or at <= read,
-        f"--read {read} comes before --round {at}, which it cannot show",
-    )
+    require_known("direction", direction, ("denoising", "noising"))
+    _check_rounds(at, read, rounds)
     chosen = options.study(say, model, sizes, True, **how)
     loaded = chosen.model
     from interp.interventions import causal_tables
@@ -144,3 +142,17 @@ def _write_tables(
     with options.in_shares(say, folder, makers, settings, shard) as parts:
         for by_name in parts.values():
             say.tables(folder, by_name)
+
+
+def _check_rounds(at: int | None, read: int | None, rounds: int | None) -> None:
+    """Refuse a round that episodes do not have, or that is read before it is patched."""
+    for number in (at, read):
+        if number is not None and rounds is not None:
+            require(
+                number < rounds,
+                f"round {number} is out of range: the episodes have rounds 0 to {rounds - 1}",
+            )
+    require(
+        at is None or read is None or at <= read,
+        f"--read {read} comes before --round {at}, which it cannot show",
+    )

@@ -165,7 +165,7 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     """
     round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
-    base = run_of(run.model, run, "a hand-over")
+    base = run_of(run.model, run, "reading a memory")
     known = _sample_known(run, round, n_known)
     values = via.run(known)
     reader, not_read = _fit_reader(run.model, known, via, values, round)

@@ -595,6 +595,7 @@ def thoughts(
     return adapt(_Thinker(model), layout, step=step, channels=channels, **options)
 
 
+@checked
 def mixture(temperature: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
     """Return the thought of soft thinking, ``project=`` of :func:`thoughts`: a mixture of the words' embeddings.
 

@@ -484,14 +484,17 @@ def _run_unhooked(
         whole = runs[0] if len(runs) == 1 else Rollout.joined(runs)
         return replace(whole, episodes=episodes, settings=_settings(model, commit))
 
+    def run_own() -> Rollout:
+        return replace(run_chunks(), model=model)
+
     with torch.no_grad():
         is_quiet = model.is_quiet()
-    if recorder.hooks or not is_quiet:
+    if not is_quiet:
         return run_chunks()
+    if recorder.hooks:
+        return run_own()
     key = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
-    return once(
-        key, model, episodes, make=lambda: replace(run_chunks(), model=model, episodes=episodes)
-    )
+    return once(key, model, episodes, make=run_own)
 
 
 def _require_numbers(model: Machine, run: Rollout) -> None:

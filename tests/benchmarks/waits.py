@@ -197,10 +197,11 @@ def measure(name: str) -> dict[str, Any]:
                 [sys.executable, *command], stdout=said, stderr=said, env=environment
             )
             _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
             said.seek(0)
             text = said.read()
-    if status:
-        sys.exit(f"{name!r} ended with {os.waitstatus_to_exitcode(status)}:\n{text}")
+    if child.returncode:
+        sys.exit(f"{name!r} ended with {child.returncode}:\n{text}")
     cpu = round(used.ru_utime + used.ru_stime, 2)
     value, more = (cpu, {}) if isinstance(row.what, tuple) else json.loads(text.splitlines()[-1])
     numbers = {"value": round(value, 3), "cpu_s": cpu, "peak_mib": round(used.ru_maxrss / 1024)}

@@ -158,8 +158,8 @@ def test_episodes_with_missing_rounds_are_refused(handwired):
     missing = np.zeros((8, 12), dtype=bool)
     missing[0, 3] = True
     run = interp.rollout(handwired, replace(episodes, missing=missing))
-    refuses("a hand-over counts every round", hand_over, run, ROUND, to=handwired)
-    refuses("a difference of states counts every round", state_difference, run, run, ROUND)
+    refuses("reading a memory counts every round", hand_over, run, ROUND, to=handwired)
+    refuses("reading a memory counts every round", state_difference, run, run, ROUND)
 
 
 def test_a_state_without_the_variable_is_said_to_have_none():

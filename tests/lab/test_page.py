@@ -25,11 +25,10 @@ def test_the_table_has_every_known_machine_with_its_right_words(machines):
     kept = {(task, key): one for task in known.TASKS for key, one in known.gallery(task).items()}
     drawn = sum(len(known.gallery(task, tables.DRAWS)) for task in known.TASKS) - len(kept)
     assert (
-        f"All {len(kept)} and {len(rows) - len(kept)} of those that were drawn were compared"
-        in PAGE
+        f"The {len(kept)} machines and the {len(rows) - len(kept)} drawn ones were compared" in PAGE
     )
     assert f"{drawn} more machines" in PAGE
-    assert f"{right} words and names were right, {undecided} undecided and none wrong" in PAGE
+    assert f"{right} answers and names were right, {undecided} undecided and none wrong" in PAGE
     for at, one in kept.items():
         assert rows[at].held_out == one.held_out, at
         for question in known.QUESTIONS:
@@ -54,7 +53,7 @@ def test_the_rules_err_as_the_page_says(machines):
     told = pd.read_csv(DOCS / "verdicts" / "rules-quick.csv")
     pd.testing.assert_frame_equal(scores.rules(machines).round(3), told, check_dtype=False)
     assert told["wrong"].sum() == 0 and not (machines["algorithm_mark"] == "wrong").any()
-    assert "No word was wrong, and no name." in PAGE
+    assert "No answer and no name was wrong." in PAGE
 
 
 @pytest.mark.parametrize("size", ["-quick", ""])
@@ -86,7 +85,11 @@ def test_seeds_agree_as_the_page_says():
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [("-quick", "At quick size they hold it"), ("", "At full size,")]
+    ("size", "said"),
+    [
+        ("-quick", "At quick size, the intervals contain this value"),
+        ("", "At full size, the intervals contain the value"),
+    ],
 )
 def test_intervals_cover_as_the_page_says(size, said):
     told = pd.read_csv(DOCS / "verdicts" / f"deciding{size}.csv")
@@ -102,4 +105,4 @@ def test_intervals_cover_as_the_page_says(size, said):
 def test_maps_of_more_episodes_may_score_more_as_the_page_says():
     told = pd.read_csv(DOCS / "verdicts" / "deciding-quick.csv")
     few = told[told.of_large < 0.6]
-    assert f"in {len(few)} of the {len(told)} numbers" in PAGE
+    assert f"for {len(few)} of the {len(told)} numbers" in PAGE

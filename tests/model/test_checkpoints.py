@@ -238,8 +238,11 @@ def test_every_shipped_checkpoint_loads(name):
     assert tasks.of(model).key == model.layout.task and "seed" in model.origin["training"]
 
 
-# wma-learned took three legs, of which its configuration has the last; wma-learned-1 is the preset in one run.
-@pytest.mark.parametrize("name", [n for n in SHIPPED if n[-1].isdigit() and n != "wma-learned-1"])
+# wma-learned took three legs, of which its configuration has the last; its further seeds are the preset in one run.
+RUN_ONCE = ["wma-learned-1", "wma-learned-2"]
+
+
+@pytest.mark.parametrize("name", [n for n in SHIPPED if n[-1].isdigit() and n not in RUN_ONCE])
 def test_another_seed_of_a_model_was_trained_as_it_was(name):
     """With every setting of its preset; the precision is the machine's choice ("auto")."""
     first, seed = name.rsplit("-", 1)
@@ -254,10 +257,11 @@ def test_another_seed_of_a_model_was_trained_as_it_was(name):
     assert {key for key in shared if one[key] != other[key]} == set()
 
 
-def test_another_seed_of_the_paper_s_recurrence_is_the_preset_in_one_run():
+@pytest.mark.parametrize("name", RUN_ONCE)
+def test_another_seed_of_the_paper_s_recurrence_is_the_preset_in_one_run(name):
     config = preset("experts", "laptop-replaced")
-    trained = lab.load("wma-learned-1").origin["training"]
-    assert trained["seed"] == 1 and trained["start"] == ""
+    trained = lab.load(name).origin["training"]
+    assert trained["seed"] == int(name[-1]) and trained["start"] == ""
     for key in ("anneal_latents", "latent_update", "lr", "muon_lr", "batch_size"):
         assert trained[key] == json_values(config.to_dict()[key])
     stages = [(stage["n_rounds"], stage["steps"]) for stage in trained["stages"]]

@@ -96,6 +96,7 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(
     assert cut == [*expected, ("A claim", "drawn", "neutral", "undecided", reason)]
 
 
+@pytest.mark.filterwarnings("always:parts of .* were not computed")
 def test_the_command_exits_with_1_and_prints_the_page(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
