@@ -190,7 +190,7 @@ def _run(
     episodes: Annotated[
         int, options.number("Episodes (instances) of each regime; more add to a run")
     ] = 30,
-    rounds: Annotated[int, options.number("Rounds per episode; more extend a run")] = 100,
+    rounds: Annotated[int, options.number("Rounds per episode")] = 100,
     experts: Annotated[int, options.number("Number of experts")] = 4,
     seed: int = 0,
     prompts: Path | None = None,

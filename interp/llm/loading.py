@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from interp.llm.importer import RECORD, import_result
-from interp.llm.protocol import FORMAT, instance_of, read_lines, replay, session_from
+from interp.llm.protocol import FORMAT, read_lines, replay, session_from
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 from interp.support.checks import checked
@@ -240,7 +240,7 @@ def from_trace(path: Path) -> LLMRun:
         )
         session = session_from(header)
         end = replay(session, records, path)
-        instance = instance_of(header, records)
+        instance = header["instance"]
         accuracies = instance.get("accuracies")
         if accuracies is not None:
             accuracies = np.asarray(accuracies, dtype=np.float64)

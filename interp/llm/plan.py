@@ -57,7 +57,7 @@ def instances(
     """Sample instances of each regime (the paper: 30 of 100 rounds with 4 experts).
 
     Each is the beginning of an episode of :data:`_MOST_ROUNDS` rounds that its regime, index, number of experts and
-    seed alone determine: a run can be made longer or larger later.
+    seed alone determine: a run can be made larger later.
 
     Args:
         regimes: see :mod:`interp.tasks.experts`.

@@ -83,24 +83,6 @@ class Session:
         )
         require(self.max_retries >= 0, f"max_retries must be 0 or more, got {self.max_retries}")
 
-    @checked
-    def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
-        """Update the session to a longer instance that begins with the present one.
-
-        Args:
-            advice: Int[round, expert].
-            labels: Int[round].
-        """
-        n_rounds = len(self.labels)
-        is_same = np.array_equal(advice[:n_rounds], self.advice)
-        is_same = is_same and np.array_equal(labels[:n_rounds], self.labels)
-        require(
-            is_same and len(labels) > n_rounds,
-            f"an instance of {n_rounds} rounds can only be extended by one that begins with the same rounds",
-        )
-        self.advice = advice
-        self.labels = labels
-
     @property
     def _is_over(self) -> bool:
         return self._round >= len(self.labels)
@@ -206,9 +188,8 @@ class TraceFile:
             if not lines:
                 self.append(header)
                 lines = [dict(header)]
-            elif is_longer(path, lines, header):
-                lines.append({"extended": header["instance"]})
-                self.append(lines[-1])
+            else:
+                _require_same(path, lines[0], header)
             self.header, *self.records = lines
             undo.pop_all()
 
@@ -266,51 +247,34 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
 
 
-def is_longer(
-    path: Path, lines: Sequence[Mapping[str, Any]], wanted_header: Mapping[str, Any]
-) -> bool:
-    """Return whether a header differs from a trace only by more rounds of its instance.
+def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[str, Any]) -> None:
+    """Refuse to go on with a trace that was begun with other settings; the first that differs is named.
 
     Args:
-        path: of the trace, for the refusal.
-        lines: what the trace holds.
+        path: of the trace.
+        header: of the trace.
         wanted_header: of the run that would go on with it.
-
-    Raises:
-        InputError: the trace was begun with other settings; the first that differs is named.
     """
-    if lines[0].get("format") != FORMAT:
+    if header.get("format") != FORMAT:
         raise InputError(
             f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder"
         )
-    recorded = _flat({**lines[0], "instance": instance_of(lines[0], lines[1:])})
+    recorded = _flat(header)
     wanted = _flat(json.loads(json.dumps(wanted_header)))
-    n_recorded, n_wanted = len(recorded["instance.labels"]), len(wanted["instance.labels"])
-    n_shared = min(n_recorded, n_wanted)
+    n_rounds, n_wanted = len(recorded["instance.labels"]), len(wanted["instance.labels"])
+    require(
+        n_rounds == n_wanted,
+        f"{str(path)!r} has {n_rounds} rounds, and {n_wanted} were asked for; ask for as many to resume it, or choose "
+        "another output folder",
+    )
     for key in sorted(recorded.keys() | wanted.keys()):
-        before: Any = recorded.get(key)
-        now: Any = wanted.get(key)
-        if key in _BY_ROUND and n_recorded != n_wanted:
-            is_same = key == "instance.accuracies" and before == now
-            is_same = is_same or before[:n_shared] == now[:n_shared]
-        else:
-            is_same = before == now
-        texts = [textwrap.shorten(json.dumps(value), 60) for value in (before, now)]
+        values = recorded.get(key), wanted.get(key)
+        before, now = (textwrap.shorten(json.dumps(value), 60) for value in values)
         require(
-            is_same or key.startswith("made_with."),
-            f"{str(path)!r} was begun with another {key} ({texts[0]}, now {texts[1]}); "
+            values[0] == values[1] or key.startswith("made_with."),
+            f"{str(path)!r} was begun with another {key} ({before}, now {now}); "
             "use the same settings to resume it, or choose another output folder",
         )
-    require(
-        n_wanted >= n_recorded,
-        f"{str(path)!r} has {n_recorded} rounds, more than the {n_wanted} asked for; ask for as many or more to resume "
-        "it, or choose another output folder",
-    )
-    return n_wanted > n_recorded
-
-
-_BY_ROUND = ("instance.advice", "instance.labels", "instance.accuracies")
-"""What has a row a round; accuracies have one where they move."""
 
 
 def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,34 +288,17 @@ def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def instance_of(
-    header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """Return the instance of a trace: its header's, or the last one that it was extended to."""
-    instance: Mapping[str, Any] = header["instance"]
-    for record in records:
-        instance = record.get("extended", instance)
-    return instance
-
-
 def session_from(header: Mapping[str, Any]) -> Session:
     """Return the state machine at the start of the episode that a header describes."""
-    advice, labels = _rounds_of(header["instance"])
+    instance = header["instance"]
     condition = Condition(header["condition"]["framing"], header["condition"]["protocol"])
     return Session(
         condition,
         header["prompt"]["text"],
-        advice=advice,
-        labels=labels,
+        advice=np.asarray(instance["advice"], np.int64),
+        labels=np.asarray(instance["labels"], np.int64),
         max_retries=header["settings"]["max_reasks"],
     )
-
-
-def _rounds_of(instance: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return advice Int[round, expert] and labels Int[round]."""
-    advice = np.asarray(instance["advice"], np.int64)
-    labels = np.asarray(instance["labels"], np.int64)
-    return advice, labels
 
 
 def replay(
@@ -377,9 +324,6 @@ def replay(
             end = str(record["end"])
         elif "refused" in record:
             end = "refused"
-        elif "extended" in record:
-            session.extend(*_rounds_of(record["extended"]))
-            end = None if end == "complete" else end
         else:
             request = session.next()
             follows = request is not None and record.get("messages_sha256") == request.sha256

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from interp.llm.loading import load
@@ -16,7 +15,7 @@ from interp.llm.plan import Job, Prices
 from interp.llm.protocol import read_lines
 from interp.support.errors import InputError
 from tests.llm import server as raw
-from tests.llm.conftest import NO_NOTE, NOTE_ONLY, Serve, go, good, jobs
+from tests.llm.conftest import NOTE_ONLY, Serve, go, good, jobs
 from tests.refusals import refuses
 
 
@@ -333,35 +332,6 @@ def test_a_trace_that_another_process_writes_is_left_to_it(serve: Serve, tmp_pat
     assert summary.finished == 2 and not summary.complete
     assert "being written by another process" in summary.unfinished[0][1]
     assert go(server.url, tmp_path, work).complete
-
-
-# ------------------------------------------------------------------------------------------------ more rounds
-
-
-@pytest.mark.parametrize("conditions", [NO_NOTE, NOTE_ONLY])
-def test_more_rounds_extend_a_run(conditions: Any, serve: Serve, tmp_path: Path) -> None:
-    """The rounds that were played are not played again, the longer run is the one that would have been played at once,
-    and its traces load as one episode."""
-    server = serve(good)
-    first, second = jobs(2, 3, conditions), jobs(2, 7, conditions)
-    go(server.url, tmp_path / "a", first)
-    other = serve(good)
-    summary = go(other.url, tmp_path / "a", second)
-    calls = 1 + conditions[0].has_note
-    assert (summary.resumed_calls, summary.calls) == (2 * 3 * calls, 2 * 4 * calls)
-    go(server.url, tmp_path / "b", second)
-    for long, whole in zip(load(tmp_path / "a"), load(tmp_path / "b"), strict=True):
-        assert long.ended == "complete" and long.rounds == 7 and long.notes == whole.notes
-        assert np.array_equal(long.predictions, whole.predictions) and np.array_equal(
-            long.advice, whole.advice
-        )
-    addresses = [
-        line["address"]
-        for line in read_lines(tmp_path / "a" / second[0].place)[0]
-        if "reply" in line
-    ]
-    assert addresses == [server.url] * 3 * calls + [other.url] * 4 * calls
-    assert go(server.url, tmp_path / "a", second).calls == 0
 
 
 def test_a_dead_server_leaves_nothing_that_is_scored(tmp_path: Path) -> None:

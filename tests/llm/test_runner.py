@@ -409,7 +409,7 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
             jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)),
         )
     refuses(
-        "has 2 rounds, more than the 1 asked for",
+        "has 2 rounds, and 1 were asked for",
         go,
         server.url,
         tmp_path,
@@ -460,7 +460,7 @@ def test_the_plan_is_balanced_and_complete() -> None:
 
 
 def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> None:
-    """More rounds extend an instance, more instances add to it, and it is an episode like any other of its regime."""
+    """More rounds continue an instance, more instances add to it, and it is an episode like any other of its regime."""
     few, more = instances(("flat",), 2, 5, 4, seed=5), instances(("flat", "drift"), 3, 9, 4, seed=5)
     for short, long in zip(few, more[:2], strict=True):
         assert short.name == long.name and np.array_equal(short.advice, long.advice[:5])
