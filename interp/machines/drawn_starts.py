@@ -27,7 +27,6 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.results.measure import Result
 from interp.support.checks import checked, integer
-from interp.support.errors import require_known
 from interp.support.provenance import provenance
 
 _SAME = 0.01
@@ -72,26 +71,20 @@ class Starts(Result):
 
 
 @checked
-def starts(
-    machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8, channel: str = ""
-) -> Starts:
-    """Run episodes from several starts of a machine that draws its start.
+def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) -> Starts:
+    """Run episodes from several starts of a machine that draws its start; its first channel is the state.
 
     Args:
         machine: the machine.
         episodes: of its task.
         n_starts: how many starts are drawn, of the seeds from 0 on.
-        channel: the variance of this state counts; the first channel if empty.
     """
-    names = [known.name for known in machine.channels]
-    channel = channel or names[0]
-    require_known("channel", channel, names)
     runs = [
         rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
     ]
     layout = runs[0].layout
     predictions = np.stack([layout.distribution(run.predictions).numpy(force=True) for run in runs])
-    states = np.stack([_read_channel(machine, run, channel) for run in runs])
+    states = np.stack([_read_state(machine, run) for run in runs])
     choices = np.stack([run.choices.numpy(force=True) for run in runs])
     same_choice = [choices == np.roll(choices, shift, axis=0) for shift in range(1, n_starts)]
     table = pd.DataFrame(
@@ -110,15 +103,9 @@ def starts(
     )
 
 
-def _read_channel(machine: AdaptedMachine, run: Rollout, channel: str) -> NDArray[Any]:
-    """Return what a channel holds after each round, ``[episode, round, number]``.
-
-    Args:
-        machine: the machine.
-        run: its rollout.
-        channel: the channel's name.
-    """
-    state = unpack(machine.channels, run.latents[:, 1:])[channel]
+def _read_state(machine: AdaptedMachine, run: Rollout) -> NDArray[Any]:
+    """Return what the first channel of a machine holds after each round, ``[episode, round, number]``."""
+    state = unpack(machine.channels, run.latents[:, 1:])[machine.channels[0].name]
     return np.asarray(state.flatten(2).numpy(force=True))
 
 

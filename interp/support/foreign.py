@@ -61,18 +61,10 @@ def loaded(text: str | bytes, **how: Any) -> Any:
     """
     value = json.loads(text, **how)
     has_escapes = b"\\u" in text if isinstance(text, bytes) else "\\u" in text
-    return _replace_halves(value) if has_escapes else value
-
-
-def _replace_halves(value: Any) -> Any:
-    """Replace halves of characters in all texts of a JSON value."""
-    if isinstance(value, dict):
-        return {_replace_halves(key): _replace_halves(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_replace_halves(item) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return value
+    if not has_escapes:
+        return value
+    written = json.dumps(value, ensure_ascii=False)
+    return json.loads(written.encode("utf-8", "replace"), **how)
 
 
 def rich_text(text: object) -> Text:
