@@ -228,27 +228,6 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
     return intervals
 
 
-def pivoted(frame: pd.DataFrame, index: str | list[str], columns: str, values: str) -> pd.DataFrame:
-    """Make a row for each value of ``index`` and a column for each of ``columns``, in the order in
-    which they come.
-
-    Args:
-        frame: a row for each cell; no cell comes twice.
-        index: values of this column, or of these columns, make the rows.
-        columns: values of this column make the columns.
-        values: the column of the cells.
-
-    >>> frame = pd.DataFrame({"of": ["b", "a"], "in": ["y", "x"], "value": [1.0, 2.0]})
-    >>> pivoted(frame, "of", "in", "value").columns.tolist()
-    ['of', 'y', 'x']
-    """
-    keys = [index] if isinstance(index, str) else index
-    table = frame.pivot(index=keys, columns=columns, values=values)
-    rows = frame[keys].drop_duplicates()
-    ordered = table[list(frame[columns].unique())].reset_index().rename_axis(columns=None)
-    return rows.merge(ordered, on=keys)
-
-
 def _csv_of(frame: pd.DataFrame) -> str:
     """Write a frame as CSV with six significant digits; an interval is three columns, a measure its word."""
     columns: dict[str, list[Any]] = {}

@@ -291,11 +291,6 @@ _OVERVIEW: dict[str, Any] = {
     ),
 }
 _LEARNING: dict[str, Any] = {
-    "text": (
-        "All runs have the same task, curriculum and optimiser; only the named setting differs. "
-        "If rounds add to a latent, it keeps its content by itself. If they replace it, the "
-        "content must be copied through attention in every round."
-    ),
     "curves": {
         "title": "Loss over training steps",
         "caption": (

@@ -13,7 +13,6 @@ from reports.part import Part
 from reports.parts import (
     heads,
     interchange,
-    learning,
     overview,
     patching,
     probing,
@@ -31,7 +30,6 @@ _EVERY_TASK = (
     patching.EDGES,
     heads.attention(),
     heads.CIRCUIT,
-    learning.part(),
     overview.REPRODUCE,
 )
 """What needs no more than a task's record, in page order. A part that every report should have is added here."""

@@ -9,9 +9,8 @@ import pandas as pd
 from interp.evaluation import reachability as measured
 from interp.evaluation.plan import MODEL
 from interp.results.measure import Control, Measure
-from reports.blocks import Prose, Table, claim, curves, pivoted
+from reports.blocks import Prose, Table, claim, curves
 from reports.part import Context, Part
-from reports.parts import learning
 from reports.tasks import default_parts, prose
 
 _PROSE = prose("reachability")
@@ -37,7 +36,6 @@ def parts() -> tuple[Part, ...]:
     )
     return default_parts(
         said=_PROSE["parts"],
-        replace=(learning.part("What it takes to learn", _PROSE["learned_by"]),),
         after={"state": [answers]},
     )
 
@@ -110,7 +108,8 @@ def _draw(data: _Answers, context: Context) -> list[object]:
         shown = shown.rename(columns={"key": "algorithm", "estimate": "mean"})
         blocks.append(curves(_PROSE["curves"]["answers"], shown, regime=regime, depth=depth))
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
-    table = pivoted(last, ["regime", "depth"], "key", "estimate").sort_values(["regime", "depth"])
+    by_depth = last.pivot(index=["regime", "depth"], columns="key", values="estimate")
+    table = by_depth[list(last["key"].unique())].rename_axis(columns=None).reset_index()
     table.columns = table.columns.str.replace("_", " ")
     blocks.append(Table(table, "Accuracy in the last round"))
     return blocks

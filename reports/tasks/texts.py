@@ -182,14 +182,6 @@ _REACHABILITY_CURVES: dict[str, dict[str, Any]] = {
     },
 }
 _REACHABILITY: dict[str, Any] = {
-    "learned_by": (
-        "These are small models (10 names, 14 edges), each with one setting changed. Some start "
-        "from special weights. Heads attend to equal tokens, or position codes are sums of an "
-        "edge's and a role's code. Or tokens and positions, or names and their copies, have "
-        "separate dimensions. Others differ in the target: the answer or all nodes reached, in "
-        "every round or in the last. In some, depth grows with what is already learned. Rounds "
-        "add to the latent or replace it."
-    ),
     "answers": (
         "The share of episodes in which the reachable candidate is more probable than the other "
         "(half for a tie). Nothing can be known of a target d steps away before round d; "
