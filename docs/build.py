@@ -1,14 +1,13 @@
-"""``make docs``: run the tutorials, generate the pages that the code dictates, build all, check that they open offline.
+"""``make docs``: generate the pages that the code dictates, build all, check that they open offline.
 
-The sources in this folder are copied to a scratch folder, the tutorials as notebooks that were run
-(:mod:`docs.notebooks`). The reference (a page a module), the registries and the commands' help are added; Sphinx then
-builds with warnings as errors. ``python -m docs.build --no-run`` takes the outputs that the repository holds.
+The sources in this folder are copied to a scratch folder, the tutorials as notebooks with the outputs that the
+repository holds: ``python -m docs.notebooks`` runs them anew. The reference (a page a module), the registries and the
+commands' help are added; Sphinx then builds with warnings as errors.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ LOADS = re.compile(
 LINKS = re.compile(r"""<a\b[^>]*?\bhref=["']([^"']*)["']""", re.IGNORECASE)
 
 
-def build(out: Path = OUT, run: bool = True) -> Path:
+def build(out: Path = OUT) -> Path:
     """Build every page into ``out``; gives the first one.
 
     Raises:
@@ -43,8 +42,7 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     )  # not conf.py
     shutil.copy(HERE.parent / "examples" / "own_task.py", source / "tutorials")
     for page, kept in notebooks.pairs():
-        text = json.dumps(notebooks.executed(page)) if run else kept.read_text(encoding="utf-8")
-        write_text(source / "tutorials" / kept.name, text)
+        shutil.copy(kept, source / "tutorials")
         (source / "tutorials" / page.name).unlink()
     for page in source.rglob("*.md"):
         said = re.sub(r"(tutorials/[\w-]+)\.md", r"\1.ipynb", page.read_text(encoding="utf-8"))
@@ -93,9 +91,8 @@ def main() -> None:
     """Build, and say where."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the pages")
-    parser.add_argument("--no-run", action="store_true", help="do not run the tutorials")
     given = parser.parse_args()
-    print(build(given.out.resolve(), not given.no_run))
+    print(build(given.out.resolve()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages: static, offline, with the tutorials run. ``docs.build`` calls it."""
+"""How Sphinx builds these pages: static, offline. ``docs.build`` calls it."""
 
 import re
 from typing import Any

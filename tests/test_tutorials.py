@@ -80,7 +80,7 @@ def test_every_link_on_a_page_leads_somewhere() -> None:
             )
 
 
-@pytest.mark.slow  # every tutorial and some thirty pages of reference: two minutes of one core
+@pytest.mark.slow  # some thirty pages of reference: 80 seconds of one core
 def test_the_pages_are_built_without_a_warning_and_load_nothing_from_outside(
     tmp_path: Path,
 ) -> None:
