@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from transformer_lens import ActivationCache, FactoredMatrix
 
 from interp.core.display import Cache
@@ -123,11 +123,6 @@ class LensSurface(HookedMachine):
             not flag,
             "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input",
         )
-
-    def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
-        """Return the layers that have ``submodule`` ("attn" or "mlp"), with their index."""
-        blocks = enumerate(self.blocks)
-        return [(i, block) for i, block in blocks if getattr(block, submodule, None) is not None]
 
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
