@@ -49,11 +49,15 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
         notes: list[Any] = [None] * n_rounds
         if condition.has_note:
             notes = response.get("notes") or notes
+        model = meta.get("model", "unknown")
+        regime = meta.get("regime") or regime or "unknown"
+        index = integer(f"idx of {str(path)!r}", meta.get("idx", 0), 0)
+        n_missing = np.isnan(predictions).sum()
         return LLMRun(
-            model=str(meta.get("model", "unknown")),
+            model=str(model),
             condition=condition,
-            regime=str(meta.get("regime") or regime or "unknown"),
-            index=integer(f"idx of {str(path)!r}", meta.get("idx", 0), 0),
+            regime=str(regime),
+            index=index,
             advice=advice.astype(np.int64),
             labels=labels.astype(np.int64),
             accuracies=None,
@@ -61,7 +65,7 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
             notes=_notes_by_round(path, notes, n_rounds),
             ended="complete" if n_rounds == n_labels else "unfinished",
             calls=n_rounds * (1 + condition.has_note),
-            malformed=int(np.isnan(predictions).sum()),
+            malformed=int(n_missing),
             prompt_tokens=np.full(n_rounds, np.nan),
             total_prompt_tokens=0,
             total_completion_tokens=0,
