@@ -52,6 +52,9 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
         model = meta.get("model", "unknown")
         regime = meta.get("regime") or regime or "unknown"
         index = integer(f"idx of {str(path)!r}", meta.get("idx", 0), 0)
+        n_calls = n_rounds * (1 + condition.has_note)
+        ended = "complete" if n_rounds == n_labels else "unfinished"
+        wording = f"imported: {meta.get('prompt')}"
         n_missing = np.isnan(predictions).sum()
         return LLMRun(
             model=str(model),
@@ -63,13 +66,13 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
             accuracies=None,
             predictions=predictions,
             notes=_notes_by_round(path, notes, n_rounds),
-            ended="complete" if n_rounds == n_labels else "unfinished",
-            calls=n_rounds * (1 + condition.has_note),
+            ended=ended,
+            calls=n_calls,
             malformed=int(n_missing),
             prompt_tokens=np.full(n_rounds, np.nan),
             total_prompt_tokens=0,
             total_completion_tokens=0,
-            wording=f"imported: {meta.get('prompt')}",
+            wording=wording,
             path=path,
         )
 
