@@ -190,7 +190,7 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
         _free_memory()
     step("drawing" + took)
     hero: list[Figure] = []
-    for part in sorted(context.parts, key=lambda part: part.key == "attention"):
+    for part in context.parts:
         hero += _attempt(context, part, part.hero) or ()
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = {part.key: _draw_sections(context, part) for part in reversed(context.parts)}

@@ -61,11 +61,6 @@ def _draw_regret(table: pd.DataFrame) -> _Pictures:
 
 def _draw_lengths(table: pd.DataFrame) -> _Pictures:
     lengths = table.assign(name=table["key"].str.replace("_", " "), round=table["stop"])
-    is_divergence = lengths["metric"] == "divergence"
-    divergence = lengths[is_divergence & (lengths["key"] == MODEL)]
-    if len(divergence):
-        label = "KL from the Bayes predictor (nats)"
-        yield "length-divergence", _draw_curves(divergence, ylabel=label, log_x=True)
     regret = lengths[lengths["metric"] == "regret"]
     yield "length-regret", _draw_curves(regret, ylabel="regret", log_x=True)
 

@@ -13,7 +13,6 @@ import pandas as pd
 from circuits.circuit import Circuit
 from interp.model.rollout import rollout
 from interp.results import figures
-from reports import panels
 from reports.attention import (
     N_EPISODES,
     N_ROUNDS,
@@ -39,7 +38,7 @@ def attention(paper: str = "") -> Part:
     """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
-        read = _rank_heads(view)[0]
+        read = _find_strongest(view)
         caption = _SAYS["attended"].format(
             round=context.looked_at,
             shown=context.shown,
@@ -53,20 +52,11 @@ def attention(paper: str = "") -> Part:
             caption += f" (Paper, {paper}.)"
         return [Prose(_SAYS["attention"]), replace(view, caption=caption)]
 
-    def draw_hero(view: AttentionView, context: Context) -> list[Figure]:
-        best = _rank_heads(view)[:4]
-        patterns = [view.patterns[read.layer][view.first][read.head] for read in best]
-        names = [view.heads[read.layer][read.head] for read in best]
-        picture = panels.attention([np.array(patterns)], view.labels, [names], columns=2, width=3.5)
-        title = f"Attention in round {context.looked_at}"
-        return [Figure(picture, title, f"{title}: the {len(best)} heads that read most.")]
-
     return Part(
         "attention",
         "Attention",
         _attend,
         draw,
-        hero=draw_hero,
         opened=True,
         lacking=needing("pattern"),
     )
@@ -108,9 +98,9 @@ class _Read(NamedTuple):
     key: int
 
 
-def _rank_heads(view: AttentionView) -> list[_Read]:
-    """List every head's strongest read, the strongest first; reads within one position, or of the
-    first one, are left out.
+def _find_strongest(view: AttentionView) -> _Read:
+    """Find the strongest read of any head; reads within one position, or of the first one, are left
+    out.
 
     Heads rest on the first position.
     """
@@ -122,7 +112,7 @@ def _rank_heads(view: AttentionView) -> list[_Read]:
         for head, of_head in enumerate(weights[..., 1:]):
             query, key = divmod(int(of_head.argmax()), n - 1)
             reads.append(_Read(float(of_head[query, key]), layer, head, query, key + 1))
-    return sorted(reads, key=lambda read: -read.weight)
+    return max(reads)
 
 
 def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
