@@ -83,10 +83,8 @@ class Commands(TyperGroup):
                     _refuse(ctx, words, error.format_message())
                 raise
         if _TERMINATED in ctx.meta:
-            if (
-                code == 2
-            ):  # code in C, and what reads files, can make another error of the interrupt
-                why = _STOPPED
+            # Code in C, and what reads files, can make another error of the interrupt.
+            why = _STOPPED if code == 2 else why
             code = 143
         typer.echo(f"interp: {plain(why)}", err=True)
         if "--json" in words:

@@ -377,34 +377,40 @@ def sequential(
         clean = _unroll(model, encoded.between(0, n_unhooked), layout, commit)
         if clean is not None and not hooks:
             return clean
+
+    def is_changed(t: int) -> bool:
+        return t in hooks if hold else t >= first_hooked
+
+    def is_run(t: int) -> bool:
+        return clean is None or is_changed(t) or t in recorder.places
+
+    def run_or_take(t: int, latents: Tensor, forward: Any) -> Step:
+        if is_run(t):
+            recorder.t = t
+            step = run_round(model, encoded.at(t), latents, layout, commit, step=forward)
+            recorder.mark_missing(step.fed.missing)
+        if clean is not None and not is_changed(t):
+            step = Step(clean.predictions[:, t], clean.latents[:, t + 1], clean.fed.at(t))
+        if clean is not None and hold:
+            step = replace(step, latents=clean.latents[:, t + 1])
+        return step
+
     latents = model.initial(n_episodes, layout)
     record = _Record(latents, n_rounds)
     with torch.no_grad(), threads_for(model):
-        plain_step = model.stepper()
+        plain_forward = model.stepper()
         # The same hooks are attached once for all the rounds that follow each other.
-        for pairs, rounds in groupby(range(n_rounds), lambda t: hooks.get(t, ())):
+        for pairs, group in groupby(range(n_rounds), lambda t: hooks.get(t, ())):
+            rounds = list(group)
             counter = FiringCounter([*pairs, *recorder.hooks])
-            n_run = 0
-            with model.hooks(fwd_hooks=counter.hooks) if counter.hooks else nullcontext():
-                step_of_group = model.stepper() if counter.hooks else plain_step
+            attached = model.hooks(fwd_hooks=counter.hooks) if counter.hooks else nullcontext()
+            with attached:
+                forward = model.stepper() if counter.hooks else plain_forward
                 for t in rounds:
-                    is_changed = t in hooks if hold else t >= first_hooked
-                    encoded_round = encoded.at(t)
-                    if clean is None or is_changed or t in recorder.places:
-                        recorder.t = t
-                        step = run_round(
-                            model, encoded_round, latents, layout, commit, step=step_of_group
-                        )
-                        recorder.mark_missing(step.fed.missing)
-                        n_run += 1
-                    if clean is not None and not is_changed:
-                        predictions, fed = clean.predictions[:, t], clean.fed.at(t)
-                        step = Step(predictions, clean.latents[:, t + 1], fed)
-                    if hold and clean is not None:
-                        step = replace(step, latents=clean.latents[:, t + 1])
+                    step = run_or_take(t, latents, forward)
                     latents = step.latents
                     record.add(step)
-            if n_run:
+            if any(map(is_run, rounds)):
                 counter.check()
     run = record.make_rollout(layout, commit, {})
     if not hooks:  # what an edit ends in is for its reader to see
