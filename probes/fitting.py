@@ -99,9 +99,9 @@ def fit(
             not know the round's inputs: give a rollout, ``episodes`` or ``inputs``, too, or the
             word is "undecided" at best.
         groups: units that folds, intervals and shuffled targets do not split: "episode", or one
-            group id per episode, where several are not independent. When None, episodes that are equal in
-            activations and targets, as those of a recording that is drawn twice; or the participants of
-            the episodes, or each episode without any.
+            group id per episode, where several are not independent. When None, the participants of
+            the episodes; without any, each episode, but those that are equal in activations and
+            targets are one group, such as a recording that was drawn twice.
         untrained: the same of an untrained model (see :func:`probes.untrained`). When None,
             ``n_untrained`` copies of the model of a rollout; the best one counts. Without this
             control the word is never "yes".

@@ -13,6 +13,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
+from interp.core.recorded import digest_episodes
 from interp.stats import refit
 from interp.stats.intervals import of_whom
 from interp.stats.refit import FEW_EPISODES
@@ -308,13 +309,8 @@ def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
     >>> equal_episodes([np.array([0, 1, 2, 3, 4, 0])]).tolist()
     [0, 1, 2, 3, 4, 0]
     """
-    rows = []
-    for episode in zip(*arrays, strict=True):
-        rows.append(b"".join(np.asarray(part).tobytes() for part in episode))
-    number_of = {row: number for number, row in enumerate(dict.fromkeys(rows))}
-    if len(number_of) < N_FOLDS:
-        return None
-    return np.array([number_of[row] for row in rows])
+    numbers, different = pd.factorize(np.array(digest_episodes(arrays)))
+    return numbers if len(different) >= N_FOLDS else None
 
 
 def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:

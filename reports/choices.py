@@ -89,8 +89,13 @@ def _explain_people(episodes: BanditEpisodes, seed: int) -> EachParticipant | No
     """Find the algorithm of each participant who made enough choices; None where fewer than two did."""
     parts = []
     for part in split_people(episodes).values():
-        parts.append(explain_each(part, part.choices, seed=seed).part)
+        parts.append(explain_part(part, seed))
     return EachParticipant.joined(parts) if parts else None
+
+
+def explain_part(episodes: BanditEpisodes, seed: int) -> dict[str, Any]:
+    """Find the algorithm of each of some participants, as a file can hold it."""
+    return explain_each(episodes, episodes.choices, seed=seed).part
 
 
 class _Page:

@@ -51,7 +51,7 @@ def _choices(
     import joblib
 
     from interp.choices.players import EachParticipant, split_people
-    from reports.choices import write
+    from reports.choices import explain_part, write
 
     require(
         not (quick and shard),
@@ -60,7 +60,7 @@ def _choices(
     episodes = interp.tasks.bandit.read(file, **columns)
     options.say_what_was_read(say, episodes)
     parts = {} if quick else split_people(episodes)
-    makers = {name: partial(_explain_part, part, seed) for name, part in parts.items()}
+    makers = {name: partial(explain_part, part, seed) for name, part in parts.items()}
     settings = {"seed": seed, "table": joblib.hash(episodes)}
     with options.in_shares(say, folder_to_write(out), makers, settings, shard) as explained:
         if shard:
@@ -87,13 +87,6 @@ def _choices(
         measures=[result.measure.to_dict()],
     )
     say.wrote([page])
-
-
-def _explain_part(episodes: Any, seed: int) -> dict[str, Any]:
-    """Find the algorithm of each of some participants."""
-    from interp.choices.players import explain_each
-
-    return explain_each(episodes, episodes.choices, seed=seed).part
 
 
 @command(example="interp explore wma-learned", torch=True, **options.OF_A_MACHINE)

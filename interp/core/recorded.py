@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,21 @@ from interp.support.errors import require
 
 _SHARE_OF_SHORT = 0.1
 """Share of the episodes that may be shorter than all are cut to; these are left out."""
+
+
+def digest_episodes(arrays: Sequence[Any]) -> list[str]:
+    """Return a digest of what each episode holds: those of equal ones are equal.
+
+    Args:
+        arrays: their first axis is that of the episodes.
+    """
+    digests = []
+    for parts in zip(*arrays, strict=True):
+        content = hashlib.sha256()
+        for part in parts:
+            content.update(np.ascontiguousarray(part).tobytes())
+        digests.append(content.hexdigest()[:12])
+    return digests
 
 
 class RecordedSource:

@@ -18,7 +18,6 @@ The prediction is one of several outcomes, or a number. A sampler of plain array
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.core.algorithm import Predicted
+from interp.core.recorded import digest_episodes
 from interp.core.task import (
     Analysis,
     BaseEpisodes,
@@ -197,12 +197,7 @@ def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
     Episodes of one name share a fold and count once in an interval. They are never split into some
     to fit on and some to score on.
     """
-    names = []
-    for arrays in zip(episodes.inputs, episodes.outcomes, episodes.rewards, strict=True):
-        content = hashlib.sha256()
-        for array in arrays:
-            content.update(array.tobytes())
-        names.append(content.hexdigest()[:12])
+    names = digest_episodes([episodes.inputs, episodes.outcomes, episodes.rewards])
     return names if len(set(names)) < len(names) else None
 
 

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from interp.choices import players
-from interp.cli import report
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
+from reports import choices
 from tests.shell import invoked
 
 
@@ -84,7 +84,7 @@ def test_four_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeyp
     assert "made with table=" in invoked(*together, "--scale", "50", "--shard", "1/4").stderr
     assert "nothing is left to divide" in invoked(*together, "--quick", "--shard", "1/4").stderr
     invoked(*command, "--out", tmp_path / "alone")
-    monkeypatch.setattr(report, "_explain_part", _refuse_to_fit)
+    monkeypatch.setattr(choices, "explain_part", _refuse_to_fit)
     assert invoked(*together).exit_code == 0
     pages = [(tmp_path / name / "people.html").read_bytes() for name in ("alone", "together")]
     assert pages[0] == pages[1]
