@@ -79,6 +79,7 @@ def largest_gap(ours: Numbers, theirs: Numbers) -> float:
     for left, right in zip(ours, theirs, strict=True):
         left, right = torch.as_tensor(left), torch.as_tensor(right)
         assert left.shape == right.shape, f"{left.shape} is not {right.shape}"
+        assert torch.equal(left.isnan(), right.isnan()), "numbers are missing in one of both"
         gap = (left.double() - right.double()).nan_to_num(0.0).abs().max()
         gaps.append(float(gap))
     return max(gaps)
@@ -345,4 +346,4 @@ def main(*names: str) -> None:
     print(", ".join(f"{name} {version(name)}" for name in packages))
     for name in names or ROWS:
         for row in ROWS[name]():
-            print(pd.Series(measure(row)).to_json(double_precision=4), flush=True)
+            print(pd.Series(measure(row)).to_json(double_precision=9), flush=True)
