@@ -148,7 +148,7 @@ def trained(pairs: pd.DataFrame) -> pd.DataFrame:
 
 def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     """What the tables say, a sentence each."""
-    known, pairs = controls(pairs), trained(pairs)
+    pairs = trained(pairs)
     table, done = judged(pairs), machines["nats_above_bayes"] <= LEARNED
     late = [f"{row.machine} ({row.nats_above_bayes:.4f})" for row in machines[~done].itertuples()]
     said = [
@@ -156,20 +156,16 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
         + (f"; the exception is {', '.join(late)}." if late else ".")
     ]
     named = machines.loc[machines["explains"], "algorithm"].str.startswith("Bayes predictor")
-    said.append(f"{int(named.sum())} of them are explained by a Bayes predictor of one interval.")
+    said.append(
+        f"The predictions of {int(named.sum())} of them are explained by a Bayes predictor with one interval."
+    )
     between = pairs[pairs["kind_a"] != pairs["kind_b"]]
     for measure in ("behaviour", "state"):
         words = between.loc[between["measure"] == measure, "verdict"]
         counts = ", ".join(f"{n} {word}" for word, n in words.value_counts().items())
-        several = f"{len(words)} pairs of machines of two architectures"
-        said.append(f"`interp compare` asks {several} for the same {measure}: {counts}.")
-    for measure in MEASURES:
-        rows = table[table["measure"] == measure]
-        count = rows["verdict"].value_counts()
         said.append(
-            f"In {measure}, {count.get(NO_FARTHER, 0)} of {len(rows)} pairs of architectures lie no farther apart than "
-            f"two seeds of one of them, {count.get(FARTHER, 0)} lie farther apart, and {count.get(UNDECIDED, 0)} are "
-            "undecided."
+            f"Do two machines of different architectures have the same {measure}? `interp compare` answers for "
+            f"{len(words)} pairs: {counts}."
         )
     same = []
     apart = []
@@ -179,23 +175,31 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
         if (rows["verdict"] == FARTHER).any():
             apart.append(pair)
     said.append(
-        f"Pairs that are the same machine by all {len(MEASURES)} measures: {_listed(same)}."
+        f"Pairs of architectures that are the same machine by all {len(MEASURES)} measures: {_listed(same)}."
     )
     said.append(
-        f"Pairs that lie farther apart than seeds by at least one measure: {_listed(apart)}."
+        f"Pairs of architectures that lie farther apart than two seeds by at least one measure: {_listed(apart)}."
     )
-    for measure, rows in known.groupby("measure", sort=False):
-        by_hand = rows["control"].str.startswith(BY_HAND)
-        wrong, ways = rows.loc[~by_hand, FARTHER].sum(), rows.loc[~by_hand, WORDS].to_numpy().sum()
-        held = [
-            f"{words[0]} of {sum(words)} from {control.removeprefix(BY_HAND)[2:]}"
-            for control, *words in rows.loc[by_hand, ["control", *WORDS]].itertuples(index=False)
-        ]
-        said.append(
-            f"Controls of {measure}: two seeds of one architecture are called farther apart in {wrong} of {ways} "
-            f"comparisons. Architectures that lie farther from a machine built by hand: {', '.join(held)}."
-        )
     return said
+
+
+def rows_of_counts(pairs: pd.DataFrame) -> list[str]:
+    """Return a row of a Markdown table for each measure: verdicts on pairs of architectures, and on the controls."""
+    table, known = judged(trained(pairs)), controls(pairs)
+    rows = []
+    for measure, checks in known.groupby("measure", sort=False):
+        verdicts = table.loc[table["measure"] == measure, "verdict"].value_counts()
+        is_by_hand = checks["control"].str.startswith(BY_HAND)
+        seeds = checks.loc[~is_by_hand, WORDS]
+        by_hand = checks.loc[is_by_hand, WORDS]
+        cells = [str(verdicts.get(word, 0)) for word in (NO_FARTHER, FARTHER, UNDECIDED)]
+        for farther, total in [
+            (seeds[FARTHER].sum(), seeds.to_numpy().sum()),
+            *zip(by_hand[FARTHER], by_hand.sum(axis=1), strict=True),
+        ]:
+            cells.append(f"{farther} of {total}")
+        rows.append(f"| {' | '.join([measure, *cells])} |")
+    return rows
 
 
 def _listed(pairs: list[tuple[str, str]]) -> str:

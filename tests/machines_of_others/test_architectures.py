@@ -151,8 +151,8 @@ def test_the_page_says_what_the_numbers_say():
     pd.testing.assert_frame_equal(judged, kept)
     pd.testing.assert_frame_equal(table.controls(pairs), pd.read_csv(KEPT / "controls.csv"))
     page = " ".join((ROOT / "docs" / "results" / "architectures.md").read_text("utf-8").split())
-    for sentence in table.sentences(machines, pairs):
-        assert sentence in page
+    for line in (*table.sentences(machines, pairs), *table.rows_of_counts(pairs)):
+        assert line in page
     drawn = (KEPT / "matrix.svg").read_text("utf-8")
     assert all(f"<!-- {kind} -->" in drawn for kind in {*judged["a"], *judged["b"]})
 
