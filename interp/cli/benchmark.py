@@ -36,19 +36,19 @@ def _benchmark(
     question: list[str] | None = None,
     subject: Annotated[
         list[str] | None,
-        typer.Option(help="Only these subjects, by name.", autocompletion=_subject_names),
+        typer.Option(help="Only these machines, by name.", autocompletion=_subject_names),
     ] = None,
-    seeds: Annotated[int, options.number("How many seeds of episodes", most=1000)] = 1,
-    jobs: Annotated[int, options.number("Subjects that run at the same time")] = 1,
+    seeds: Annotated[int, options.number("Number of seeds of episodes", most=1000)] = 1,
+    jobs: Annotated[int, options.number("Number of machines that run at the same time")] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept.
+    """Grade methods of interpretability on machines whose circuits are known. A run that was stopped continues.
 
     Args:
-        quick: Fewer subjects and less work, in a few minutes.
-        method: Only these methods; the oracle and the random draw are always included.
-        question: Only these questions.
+        quick: Fewer machines and episodes; takes a few minutes.
+        method: Only these methods; the oracle and random scores are always included.
+        question: Only these questions, such as edges or nodes.
     """
     from circuits import benchmark as room
     from circuits.benchmark.questions import QUESTIONS

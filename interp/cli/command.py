@@ -438,7 +438,7 @@ _SHARED = (
         "quiet",
         bool,
         False,
-        typer.Option("--quiet", help="Print nothing but the paths of files written."),
+        typer.Option("--quiet", help="Print only the paths of the files that were written."),
     ),
     _option(
         "time_limit",
@@ -447,7 +447,7 @@ _SHARED = (
         typer.Option(
             "--time-limit",
             metavar="3h",
-            help="Stop after this time and keep what is finished: 90s, 20m, 3h.",
+            help="Stop after this time and keep finished parts: 90s, 20m, 3h.",
             callback=_seconds,
         ),
     ),
@@ -458,8 +458,8 @@ _PLAN = _option(
     False,
     typer.Option(
         "--plan",
-        help="Run the first part only. Then print what all parts cost, and the line that "
-        "queues them as an array of jobs.",
+        help="Run only the first part. Then print the estimated cost of all parts, and the "
+        "command that queues them as a job array.",
     ),
 )
 

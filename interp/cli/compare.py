@@ -89,18 +89,21 @@ def _compare(
     more: list[str] | None = None,
     shard: options.Shard = "",
 ) -> None:
-    """Compare a model with another, the handwired one by default: behaviour, state, update and circuit, with intervals.
+    """Compare a model with another one, by default the handwired model.
 
-    MODEL may also be a folder of traces of `interp llm run`, in which only the choices of players
-    are seen. The comparison then says which algorithm explains the choices, and whether the players
-    choose as the reference does ('none' leaves this out).
+    Do the two predict the same, hold the same state, update it in the same way and use their heads
+    in the same way?
+
+    MODEL may also be a folder of traces of `interp llm run`, which have only choices. The comparison
+    then finds the algorithm that explains the choices, and compares them with those of REFERENCE
+    (unless this is 'none').
 
     --set is for MODEL if it is handwired, and otherwise for REFERENCE:
     qlearning-taught --set beta=10.
 
     Args:
-        quick: About a quarter of the work, with wider intervals.
-        more: Further models that are compared with REFERENCE, each separately.
+        quick: About a quarter of the episodes, with wider intervals.
+        more: More models; each is compared with REFERENCE separately.
     """
     from interp.llm.loading import holds_runs
 

@@ -23,24 +23,25 @@ def _develop(
     runs: list[Path],
     reference: str = "",
     targets: list[str] | None = None,
-    every: Annotated[int, options.number("Measure only every N-th of the kept states")] = 1,
-    episodes: Annotated[int, options.number("Episodes of probes and predictions", 16)] = 64,
-    rounds: Annotated[int, options.number("Rounds each", 3)] = 30,
+    every: Annotated[int, options.number("Measure only every N-th checkpoint")] = 1,
+    episodes: Annotated[
+        int, options.number("Number of episodes for probes and predictions", 16)
+    ] = 64,
+    rounds: Annotated[int, options.number("Rounds per episode", 3)] = 30,
     seed: int = 0,
     out: Path = Path("output/development"),
     shard: options.Shard = "",
 ) -> None:
-    """Measure every state that trainings kept, in the same way: one table and one figure over
-    steps.
+    """Measure every checkpoint of training runs in the same way; draw the results over steps.
 
-    What do probes read from the latents, beside an untrained copy? Which algorithm is nearest to
-    the predictions? With --reference, each state is also compared as by `interp compare --quick`.
-    A state that was measured before is not measured again.
+    What do probes decode from the latents, compared with an untrained copy? Which algorithm is
+    nearest to the predictions? With --reference, `interp compare --quick` is run for each checkpoint.
+    A checkpoint that was measured before is not measured again.
 
     Args:
-        runs: Folders of training runs that kept states: `interp train ... --keep-every 100`.
-        reference: Name of the model that each state is compared with; none when empty.
-        targets: Variables that probes read; the task's when none is given.
+        runs: Folders of training runs with checkpoints (--keep-every of `interp train`).
+        reference: Name of the model with which each checkpoint is compared; no comparison if empty.
+        targets: Variables that probes decode; by default those of the task.
     """
     from circuits.compare import development
     from interp.training.runs import kept

@@ -38,7 +38,7 @@ def _audit(
     out: Path = Path("output/audits"),
     shard: options.Shard = "",
 ) -> None:
-    """Run six robustness checks of the carried state of each model: is it really used, and for what?
+    """Run six robustness checks of each model: does it use its state, for how long, and for what?
 
     Args:
         quick: Half of the episodes, with wider intervals.
@@ -116,14 +116,14 @@ def _evaluate(
     device: str = "cpu",
     out: Path = Path("output/evaluation"),
     jobs: Annotated[
-        int, options.number("Regimes and other parts that are measured at the same time")
+        int, options.number("Number of parts, such as regimes, that are measured at the same time")
     ] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Measure how good a model is, beside baselines and controls: tables and figures in OUT/MODEL.
+    """Measure how well a model predicts, compared with baselines and controls; write tables and figures to OUT/MODEL.
 
-    Every regime and several lengths are measured, as the task's evaluation plans them; the tables name them.
+    The task's evaluation says which regimes and lengths are measured; the tables name them.
     """
     loaded = options.load(model, sizes, arguments, device).model
     from interp.evaluation import suite
@@ -159,7 +159,7 @@ def _evaluate(
 
 @command(example="interp models --json")
 def _models(say: Say) -> None:
-    """List what can be loaded, task by task; with --quiet, the names alone."""
+    """List the models that can be loaded, by task; with --quiet, only the names."""
     from interp import tasks
     from interp.model.library import models as records
 

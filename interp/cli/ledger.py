@@ -30,13 +30,13 @@ def _ledger(
     out: Path = Path("output/ledger"),
     shard: options.Shard = "",
 ) -> None:
-    """Measure every claim of the paper and write one page; finished parts are kept.
+    """Measure every claim of the paper and write one page. A run that was stopped continues.
 
     Args:
-        model: Models, by name or folder; those that ship when none is given.
-        claim: Only these claims, by key.
+        model: Names or folders of models; by default all models of the package.
+        claim: Only these claims, by key, such as regret.
         quick: A fifth of the episodes, with wider intervals.
-        seed: Seed of episodes and resamples.
+        seed: Seed of episodes and of bootstrap samples.
     """
     from reports import ledger as room
     from reports.ledger.book import MODELS

@@ -117,20 +117,24 @@ def _open(
     episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
     rounds: Annotated[int, options.number("Rounds per episode")] = 10,
     condition: str = "online-no-note",
-    every: Annotated[int, options.number("Probe after every N-th block")] = 1,
+    every: Annotated[int, options.number("Probe only every N-th block")] = 1,
     expert: Annotated[
-        int, options.number("Whose vote, and count, is patched in the last round, from 0", 0)
+        int,
+        options.number(
+            "Expert whose vote and count are patched in the last round, counted from 0", 0
+        ),
     ] = 2,
     device: str = "cpu",
-    batch: Annotated[int, options.number("Episodes at a time")] = 8,
+    batch: Annotated[int, options.number("Number of episodes in one batch")] = 8,
     seed: int = 0,
 ) -> None:
-    """Look inside a chat model while it learns: probe each expert's record, and patch one vote and,
-    with notes, one count.
+    """Look inside a chat model while it plays expert advice.
+
+    Probes decode how often each expert was right. Patching changes one vote and, with notes, one count.
 
     Args:
-        model: Folder, .gguf file or cached name of a chat model.
-        regime: Expert regime.
+        model: Chat model: a folder, a .gguf file, or the name of a cached model.
+        regime: Regime of the experts.
         condition: A condition, such as online-note-only. Notes are then correct counts.
     """
     import pandas as pd
@@ -188,7 +192,10 @@ def _run(
     conditions: list[str] | None = None,
     regime: list[str] | None = None,
     episodes: Annotated[
-        int, options.number("Episodes (instances) of each regime; more add to a run")
+        int,
+        options.number(
+            "Number of episodes (instances) of each regime; a larger number extends a run"
+        ),
     ] = 30,
     rounds: Annotated[int, options.number("Rounds per episode")] = 100,
     experts: Annotated[int, options.number("Number of experts")] = 4,
@@ -196,7 +203,8 @@ def _run(
     prompts: Path | None = None,
     temperature: str = "0",
     max_tokens: Annotated[
-        str, typer.Option(help="Longest answer, in tokens; none does not send a limit.")
+        str,
+        typer.Option(help="Largest number of tokens of an answer; none leaves it to the server."),
     ] = "2048",
     extra_body: str = "{}",
     malformed_limit: Annotated[
@@ -207,23 +215,23 @@ def _run(
     budget: float | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Play a language model or a scripted agent on expert advice; resumes what is in OUT.
+    """Let a language model or a scripted agent play expert advice. A run that was stopped continues from OUT.
 
-    Keys are read from the environment only, and sent only to the address that they belong to.
+    API keys are read only from environment variables, and sent only to the server that they belong to.
 
     Args:
         base_url: Address of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1.
-        agent: Instead of a model: counter, last-step, full-history or random.
-        backend: Where answers come from: server, or transformers for a model that runs here.
-        conditions: Conditions, such as weather-note-only; all six by default.
-        regime: Expert regimes; the paper's three by default.
-        prompts: Folder of your own prompts, used verbatim.
-        temperature: Sampling temperature; none does not send one.
-        extra_body: More request fields as JSON, such as {"top_k": 20}.
-        device: Where a model in this process runs: cpu, cuda, ...
-        prices: Prices of 1e6 prompt, cached and answer tokens.
-        budget: Stop before more than this is spent, in the currency of --prices or else in tokens.
-        dry_run: Print calls, tokens and cost, and stop.
+        agent: A scripted agent instead of a model: counter, last-step, full-history or random.
+        backend: Source of the answers: server, or transformers for a model that runs on this computer.
+        conditions: Conditions of framing and note, such as weather-note-only; all six by default.
+        regime: Regimes of the experts; by default the three of the paper.
+        prompts: Folder with prompts of your own, which are used without changes.
+        temperature: Sampling temperature; none leaves it to the server.
+        extra_body: Additional fields of the request as JSON, such as {"top_k": 20}.
+        device: Device of a model that runs in this process: cpu, cuda, ...
+        prices: Prices of one million prompt tokens, cached tokens and answer tokens.
+        budget: Stop before the cost exceeds this amount, in the currency of --prices, or in tokens without --prices.
+        dry_run: Only print the expected calls, tokens and cost.
     """
     from interp.llm import plan, runner, schemes
 
@@ -291,7 +299,7 @@ def _player_here(settings: Settings, agent: str | None, concurrency: int, device
     Args:
         settings: of the player.
         agent: the scripted agent.
-        concurrency: episodes at a time.
+        concurrency: number of episodes in progress at a time.
         device: where a model runs.
     """
     if agent:
@@ -312,7 +320,7 @@ def _end(say: Say, done: RunSummary) -> None:
 
 @command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
 def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
-    """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
+    """Let the scripted agents play, score them and write the report: a small experiment, offline."""
     from interp.choices.behaviour import behaviour, behaviour_tables
     from interp.llm.loading import load
     from interp.llm.runner import play_demo
@@ -367,11 +375,13 @@ def _import(
     columns: Mapping[str, Any],
     file: Annotated[
         Path,
-        typer.Argument(help="A table with a header and a row a round, or chats as JSON lines."),
+        typer.Argument(
+            help="A table with a header and one row for each round, or chats as JSON lines."
+        ),
     ],
     out: Path = Path("output/llm-imported"),
 ) -> None:
-    """Read rounds that anybody recorded, and write what `interp llm score` and `report` read."""
+    """Convert recorded rounds to the files that `interp llm score` and `interp llm report` read."""
     imported = import_rounds(file, folder_to_write(out), **columns)
     options.say_what_was_read(say, imported)
     say.line(imported.sentence)
@@ -389,12 +399,12 @@ def _score(
     seed: int = 0,
     shard: options.Shard = "",
 ) -> None:
-    """Score traces beside the baselines: regret, behaviour, notes; tables as CSV.
+    """Score traces and compare them with baselines: regret, behaviour and notes, as CSV tables.
 
-    With --shard, the choices of each model, condition and regime are one part.
+    With --shard, each combination of model, condition and regime is one part of the work.
 
     Args:
-        regime: Regime of foreign results that do not name theirs.
+        regime: Regime of results that do not name one.
     """
     import joblib
 
@@ -444,11 +454,11 @@ def _report(
     duplicates: str = "refuse",
     seed: int = 0,
 ) -> None:
-    """Write the report on traces, with handwired and learned transformers on the same instances.
+    """Write a report on traces, compared with handwired and learned models on the same instances.
 
     Args:
-        regime: Regime of foreign results that do not name theirs.
-        models: Transformers to run on the same instances.
+        regime: Regime of results that do not name one.
+        models: Models to run on the same instances.
     """
     from reports.llm import write
 

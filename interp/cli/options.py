@@ -124,7 +124,7 @@ HandwiredName = Annotated[
 Regime = Annotated[
     str,
     typer.Option(
-        help="What the episodes are drawn from, by task: <interp.cli.options:_every_regime>; the task's default when "
+        help="Distribution of the episodes, by task: <interp.cli.options:_every_regime>; the task's default when "
         "empty.",
         autocompletion=_regime_names,
     ),
@@ -133,7 +133,7 @@ Shard = Annotated[
     str,
     typer.Option(
         metavar="I/N",
-        help="Only the I-th of N shares of the parts, kept in OUT; auto or auto/N in a job array. The same command "
+        help="Compute only share I of N, and store it in OUT; auto or auto/N in a job array. The same command "
         "without --shard joins the shares.",
         callback=lambda value: share("", value) or value,  # refused before the command begins
     ),
@@ -142,7 +142,7 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6].",
+        help="NAME=VALUE: an argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6].",
     ),
 ]
 

@@ -16,18 +16,30 @@ from interp.support.files import folder_to_write
 
 _Round = Annotated[
     int | None,
-    options.number("Round that is corrupted and patched; 20 or halfway by default", 0, "--round"),
+    options.number(
+        "Round that is corrupted and patched; by default 20, or the middle of short episodes",
+        0,
+        "--round",
+    ),
 ]
 _Read = Annotated[
     int | None,
-    options.number("The round that is read; where the corruption first shows by default", 0),
+    options.number(
+        "Round whose prediction is read; by default the first one that the corruption can change", 0
+    ),
 ]
 _Rounds = Annotated[
     int | None,
     options.number("Rounds per episode; as many as the round and the map need by default"),
 ]
 _MapSize = Annotated[
-    int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)
+    int,
+    options.number(
+        "Number of rounds in the map of patched and read rounds; 0 for no map",
+        0,
+        "--map",
+        most=1000,
+    ),
 ]
 
 
@@ -60,15 +72,17 @@ def _patch(
     out: Path = Path("output/patching"),
     shard: options.Shard = "",
 ) -> None:
-    """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps.
+    """Patch every layer, head and position in one round, between clean and corrupted episodes.
+
+    The command writes tables and heat maps.
 
     Args:
         corruption: <interp.interventions.causal_tables:corruption_names>; the task's default when empty.
-        propagate: Let effects run on, or hold later latents.
+        propagate: Whether later rounds read the changed latents, or those of the unpatched run.
         components: Components to patch, such as resid_pre attn_out head mlp_out, or points of a machine.
         metric: <interp.interventions.causal_tables:metric_names>; by default logit_diff and state.
         direction: Either denoising or noising.
-        tables: Write every causal table instead: all corruptions, alignment, steering, edges.
+        tables: Write all causal tables instead: all corruptions, alignment, steering and edges.
     """
     require_known("direction", direction, ("denoising", "noising"))
     _check_rounds(at, read, rounds)

@@ -49,7 +49,7 @@ def _probe(
     sweep: bool = False,
     windows: list[str] | None = None,
     episodes: Annotated[
-        int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)
+        int | None, options.number("Number of episodes; 256 by default, 64 with --quick", 5)
     ] = None,
     quick: bool = False,
     rounds: Annotated[
@@ -62,14 +62,14 @@ def _probe(
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT.
+    """Decode variables of an algorithm from a model, with controls. A sweep that was stopped continues from OUT.
 
     Args:
         targets: <interp.cli.probe:_target_names>.
         site: Where to probe, such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>.
         sweep: Probe every component, layer and position.
-        windows: Rounds of a sweep, such as 0:10 10:100.
-        jobs: Workers of a sweep; -1 for one per core.
+        windows: Ranges of rounds for a sweep, such as 0:10 10:100.
+        jobs: Number of processes for a sweep; -1 for one per core.
     """
     require(
         sweep or not (windows or shard),

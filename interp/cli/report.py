@@ -30,24 +30,25 @@ def _choices(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A table with a header and a row a trial: CSV, tabs, semicolons or JSON lines; plain or compressed."
+            help="A table with a header and one row for each trial: CSV, tabs, semicolons or JSON lines; "
+            "plain or compressed."
         ),
     ],
     units: Annotated[
-        int, options.number("Width of the GRU that is compared with the families")
+        int, options.number("Number of units of the GRU that is compared with the algorithms")
     ] = 2,
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="Fit all participants together, and leave out the GRU, single participants and recovery.",
+            help="Fit only all participants together: no GRU, no single participants, no recovery test.",
         ),
     ] = False,
     seed: int = 0,
     out: Path = Path("output/choices"),
     shard: options.Shard = "",
 ) -> None:
-    """Which algorithms explain what people, animals or models chose among arms, at which rates? Writes one page."""
+    """Find the learning algorithms that explain choices of people, animals or models; write one page."""
     import joblib
 
     from interp.choices.players import EachParticipant, split_people
@@ -98,19 +99,20 @@ def _explore(
     reference: Annotated[
         str,
         typer.Option(
-            help="Another machine of the task, run beside it.", autocompletion=options.model_names
+            help="Another machine of the same task, to compare with.",
+            autocompletion=options.model_names,
         ),
     ] = "",
     view: str = "",
     port: Annotated[
-        int, options.number("Port of the page; any free one by default", 0, most=65535)
+        int, options.number("Port of the page; by default any free port", 0, most=65535)
     ] = 0,
     seed: int = 0,
 ) -> None:
-    """Serve a live page of a model on this computer, print its address, and go on until interrupted.
+    """Serve a live page about a model on this computer, and print its address. Ctrl-C ends the command.
 
     Args:
-        view: View to open: the words behind the question mark of a saved address.
+        view: View to open: the text behind the question mark of a saved address.
     """
     from reports.explore.server import Explorer, Served
     from reports.explore.view import View
@@ -147,7 +149,7 @@ def _report(
     episodes: Annotated[
         int | None,
         options.number(
-            "Number of episodes; 64 by default, 16 with --quick, or one of each recorded participant",
+            "Number of episodes; 64 by default, 16 with --quick; with --recorded, one of each participant",
             5,
         ),
     ] = None,
@@ -158,10 +160,12 @@ def _report(
     seed: int = 0,
     out: Path = Path("output"),
 ) -> None:
-    """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed.
+    """Write a report on a model: one HTML page that opens offline. The command prints its path.
+
+    The exit code is 1 if a part of the report could not be computed.
 
     Args:
-        quick: A smaller page: 8 to 22 CPU seconds for a model that ships.
+        quick: Use fewer episodes: 8 to 22 CPU seconds for a model of the package.
     """
     from reports.build import write
 

@@ -10,10 +10,10 @@ from interp.support import shares
 
 @command(example="interp status output/evaluation/wma-learned/parts")
 def _status(say: Say, folder: Path) -> None:
-    """Say which parts of divided work are done, partial or absent; on which host and by which commit they were made.
+    """List the parts of work that was divided by --shard: whether each is done, on which host, and by which commit.
 
     Args:
-        folder: The folder that a command with --shard named.
+        folder: The folder OUT of a command with --shard.
     """
     parts = shares.status(folder)
     counts = parts["state"].value_counts()

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 _task_keys = options.completing(lambda: [task.key for task in interp.tasks.every()])
 _Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="FIELD=VALUE: a setting that overrides the preset, with a value as in TOML; may be repeated.",
+    ),
 ]
 
 
@@ -44,7 +48,7 @@ def _train(
     preset: str = "laptop",
     name: str = "",
     machine: list[str] | None = None,
-    units: Annotated[int | None, options.number("Size of the state of the --machine")] = None,
+    units: Annotated[int | None, options.number("Number of units of the --machine")] = None,
     recorded: list[str] | None = None,
     config: Path | None = None,
     overrides: _Overrides = None,
@@ -53,31 +57,32 @@ def _train(
     device: str = "auto",
     out: Path = Path("output/training"),
     processes: Annotated[
-        int, options.number("Processes that torchrun started; refused if fewer run")
+        int, options.number("Number of processes that torchrun must have started")
     ] = 1,
     keep_every: Annotated[
-        int, options.number("Keep the state after every N steps in OUT/NAME/kept, 0 for none", 0)
+        int,
+        options.number("Store a checkpoint after every N steps in OUT/NAME/kept; 0 for none", 0),
     ] = 0,
     seeds: str = "",
     shard: options.Shard = "",
 ) -> None:
     """Train a model, or resume its training, and print the folder of the checkpoint.
 
-    With --recorded a gru or lstm is fitted to the choices in FILE, and scored on participants that it was not fitted
-    to.
+    With --recorded, a GRU or LSTM is fitted to the choices in FILE, and scored on other participants.
 
-    A size takes one number, or the smallest and the largest. It runs on the accelerator where the machine has one.
+    A size is one number, or the smallest and the largest. Training runs on an accelerator if there is one.
 
     Args:
         preset: One of the task's presets, listed below.
-        name: Name of the trained model; its run is kept in OUT/NAME.
-        machine: In place of a transformer: gru, lstm, loop, mamba, thoughts, or a name that your module registered
-            (`interp --import MODULE train ...`); and arguments, NAME=VALUE.
-        config: TOML file of fields to override.
-        regime: Regimes drawn in turn; the preset's by default.
-        seed: Seed of everything random; the preset's by default.
-        seeds: FIRST:AFTER-LAST, such as 0:16, for a run of each seed, kept in OUT/NAME/seed-SEED.
-        device: Where it trains: cpu, cuda or mps; auto takes what there is.
+        name: Name of the trained model; the run is stored in OUT/NAME.
+        machine: Train this machine instead of a transformer: gru, lstm, loop, mamba, thoughts, or a
+            name that your module registers (`interp --import MODULE train ...`); arguments follow
+            as NAME=VALUE.
+        config: TOML file with settings that override the preset.
+        regime: Regimes from which episodes are drawn in turn; the preset's by default.
+        seed: Seed of all random numbers; the preset's by default.
+        seeds: One run for each seed, FIRST:AFTER-LAST, such as 0:16; stored in OUT/NAME/seed-SEED.
+        device: Device of the training: cpu, cuda or mps; auto takes an accelerator if there is one.
     """
     from interp.training import config as settings
     from interp.training import goal

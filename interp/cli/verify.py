@@ -42,16 +42,15 @@ def _verify(
     device: str = "cpu",
     out: Path | None = None,
 ) -> None:
-    """Compare a handwired model with its algorithm; exit 1 when any variable is not exact.
+    """Compare every variable of a handwired model with its algorithm. The exit code is 1 if a variable is not exact.
 
-    Sizes take several numbers each, and every combination is checked; without any, those that the model promises. A
-    machine of your own whose state is known (interp.adapt with read=) is checked as it was built: by its predictions
-    and its state.
+    Each size may have several numbers, and every combination is checked; by default the sizes for which the model is
+    exact. For a machine of your own with a known state (interp.adapt with read=), predictions and state are checked.
 
     Args:
-        dtype: Either float64, float32 or both; both when none is given.
-        quick: A quarter of the episodes, of a tenth of the rounds.
-        out: Folder for verification.csv and .json; none by default.
+        dtype: Either float64, float32 or both; by default both.
+        quick: A quarter of the episodes, with a tenth of the rounds.
+        out: Folder for verification.csv and verification.json; by default they are not written.
     """
     from circuits import verification
     from circuits.registry import DTYPES, handwired

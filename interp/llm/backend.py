@@ -136,15 +136,16 @@ class Settings:
     Args:
         model: the model's name on the server.
         temperature: sampling temperature; None leaves it out of the request.
-        top_p: nucleus sampling; None leaves it out.
+        top_p: nucleus sampling (top-p); by default it is not sent.
         max_tokens: the longest answer; None leaves it out.
-        response_format: one of none (as the paper), json_object, json_schema or grammar
-            (llama.cpp).
-        thinking_off: how this server turns thinking off: deepseek, or chat-template (Qwen-3 on
+        response_format: format that the server must enforce: none (as in the paper), json_object,
+            json_schema or grammar (llama.cpp).
+        thinking_off: how the server turns thinking off: deepseek, or chat-template (Qwen-3 on
             vLLM, llama.cpp).
         extra_body: more request fields, such as ``{"top_k": 20}``.
-        send_seed: send a seed made of instance, round, turn and attempt.
-        max_reasks: how often a malformed answer is asked again before it counts as missing.
+        send_seed: send a seed that depends on instance, round, turn and attempt.
+        max_reasks: number of times that a request is repeated after a malformed answer, before
+            the answer counts as missing.
     """
 
     model: str
@@ -198,13 +199,14 @@ class Connection:
 
     Args:
         base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.
-        key_env: environment variable with the key for the server. None means the provider's own variable at the
+        key_env: environment variable with the API key of the server. None means the provider's own variable at the
             addresses in :data:`_PROVIDER_KEYS`, and no key at a server on this machine; any other address needs it, so
             that a key never goes to a host it was not given for.
-        concurrency: episodes in progress at a time (each has one call in flight).
-        requests_per_minute: upper bound over all episodes, retries counted; no bound by default.
-        timeout: seconds for one attempt.
-        max_retries: attempts after the first, for transient errors.
+        concurrency: number of episodes in progress at a time, each with one request.
+        requests_per_minute: largest number of requests per minute, over all episodes and with
+            retries; no limit by default.
+        timeout: time limit of one request in seconds.
+        max_retries: number of further attempts after temporary errors.
     """
 
     base_url: str

@@ -66,17 +66,17 @@ def import_rounds(
     Args:
         path: the table, or the chats.
         folder: where the episodes go, each in a folder of its own.
-        advice: columns of what each expert says; by default advice_1, expert_1, ...
-        outcome: column of the truth.
-        choice: column of the answer.
-        note: column of the note after a round, if there is one.
-        participant: column of the players; in chats each conversation is one.
-        session: columns of sessions, each of which is an episode.
-        order: column by which rounds are ordered.
-        missed: codes of missing answers, such as timeout; none says that no label is one.
-        encoding: text encoding of the file, such as latin-1; detected when None.
-        model: name of the player; the file's by default.
-        condition: what the player was told, such as weather-note-only; by default without notes, or with a note alone.
+        advice: columns with the advice of each expert; by default advice_1, expert_1, ...
+        outcome: column with the outcome.
+        choice: column with the prediction.
+        note: column with the note after each round, if there are notes.
+        participant: column with the player; in chats, each conversation is a player.
+        session: columns that define sessions; each session is an episode.
+        order: column that orders the rounds.
+        missed: codes of missing answers, such as timeout; none if there are no such codes.
+        encoding: text encoding of the file, such as latin-1; detected by default.
+        model: name of the player; by default from the file.
+        condition: condition of framing and note, such as weather-note-only; by default without notes, or note-only if notes are given.
     """
     from interp.llm.importer import RECORD
     from interp.llm.plan import folder_of

@@ -35,21 +35,23 @@ def read(
 
     Args:
         path: CSV (commas, semicolons, tabs or blanks), or JSON lines; plain or compressed.
-        participant: column of the participants; none if the table has only one.
-        choice: column of the choice: an arm, or a side where ``options`` say what was shown there.
-        reward: column of the reward; several columns are summed.
-        session: columns of sessions, in each of which learning begins anew; none for one session.
-        order: column by which trials are ordered; none for the order of the rows.
-        options: columns of what was on offer in each trial, in the order in which it was shown.
-        pairs: column that says which arms were on offer, such as 12 or A-B.
-        sides: the name of the choice of each option, in their order.
-        forced: column of the trials in which the participant could not choose; they are learned from and not scored.
-        missed: codes of missed trials, such as -999 or timeout; none if no label is such a code.
-        scale: divisor of rewards, so that inverse temperatures can be compared; a usual size when None.
-        lookalikes: whether labels such as L and l, or 1 and 01, are the "same" or "different".
-        most_arms: largest number of arms; 20 when None.
-        encoding: text encoding of the file, such as latin-1; detected when None.
-        decimal: the decimal point of the file, "." or ","; detected when None.
+        participant: column with the participant; none if the table has only one participant.
+        choice: column with the choice: an arm, or a side if ``options`` name what was shown there.
+        reward: column with the reward; several columns are summed.
+        session: columns that define sessions; learning starts anew in each session; none for one session.
+        order: column that orders the trials; none for the order of the rows.
+        options: columns with the arms that were offered in each trial, in the order of the sides.
+        pairs: column with the offered arms, such as 12 or A-B.
+        sides: values of the choice column for each option, in the order of the options.
+        forced: column that marks forced trials, in which the participant could not choose; they are
+            learned from and not scored.
+        missed: codes of missed trials, such as -999 or timeout; none if there are no such codes.
+        scale: number by which rewards are divided, so that inverse temperatures can be compared;
+            chosen from the data by default.
+        lookalikes: whether similar labels, such as L and l or 1 and 01, are the "same" or "different".
+        most_arms: largest number of arms; 20 by default.
+        encoding: text encoding of the file, such as latin-1; detected by default.
+        decimal: the decimal point of the file, "." or ","; detected by default.
     """
     from interp.tasks.bandit.recorded import read_choices
     from interp.tasks.trials import ReadingOptions
