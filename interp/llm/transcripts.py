@@ -76,7 +76,8 @@ def import_rounds(
         missed: codes of missing answers, such as timeout; none if there are no such codes.
         encoding: text encoding of the file, such as latin-1; detected by default.
         model: name of the player; by default from the file.
-        condition: condition of framing and note, such as weather-note-only; by default without notes, or note-only if notes are given.
+        condition: condition of framing and note, such as weather-note-only; by default without
+            notes, or note-only if there are notes.
     """
     from interp.llm.importer import RECORD
     from interp.llm.plan import folder_of
