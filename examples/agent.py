@@ -2,10 +2,10 @@
 
 RecurrentPPO of ``sb3-contrib`` (``pip install sb3-contrib``; only training needs it) learns to earn in MDPs of 4 states
 and 2 actions, a new one every 25 rounds, so that what it must learn is to learn. The file that it saves is read as a
-machine, played, and asked which algorithm explains its choices. The rate and the discount are those of the Q-learning
-that comes closest, fitted to five disjoint samples. Two controls pass through the same instruments: Q-learning that
-chooses as softly, whose rate and discount must be found again, and the untrained agent, of which nothing may be said.
-Run it with ``python examples/agent.py [OUT [STEPS]]``; where OUT/agent.zip is, it goes straight to the questions.
+machine and plays. Then its choices are explained: which algorithm predicts them? The rate and the discount are those
+of the Q-learning that comes closest, fitted to five disjoint samples. Two controls pass through the same instruments:
+Q-learning that chooses as softly, with a known rate and discount, and the untrained agent, which no algorithm explains.
+Run it with ``python examples/agent.py [OUT [STEPS]]``; training is left out if OUT/agent.zip exists.
 """
 
 from __future__ import annotations
@@ -32,56 +32,64 @@ from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.families import acting
 from interp.tasks.qlearning.sampling import sample, sample_mdps
 
-N_STATES, N_ACTIONS, N_ROUNDS, REGIME = 4, 2, 25, "coin"
+N_STATES = 4
+N_ACTIONS = 2
+N_ROUNDS = 25
+REGIME = "coin"
 N_SEEN = 2 * N_STATES + N_ACTIONS + 1
+"""Numbers in an observation: state, action and next state (one-hot), and the reward."""
 KNOWN = {"alpha": 0.3, "gamma": 0.7}
 """The rate and the discount of the control."""
+N_SAMPLES = 5
 LAYOUT = qlearning.TASK.layout(n_states=N_STATES, n_actions=N_ACTIONS)
 
 
-def worlds(n: int, seed: int) -> Any:
-    """``n`` MDPs at once, as sb3 wants them; after 25 rounds all are drawn anew.
+def make_worlds(n: int, seed: int) -> Any:
+    """Return ``n`` MDPs at once, as sb3 wants them; after 25 rounds all are drawn anew.
 
-    An observation is the last round (state, action, reward, state reached), and zeros before the first one.
+    An observation is the last round (state, action, state reached, reward), and zeros before the first one.
     """
     from gymnasium import spaces
     from stable_baselines3.common.vec_env import VecEnv
 
     class Worlds(VecEnv):
         def __init__(self) -> None:
-            super().__init__(
-                n, spaces.Box(0.0, 1.0, (N_SEEN,), np.float32), spaces.Discrete(N_ACTIONS)
-            )
-            self.rng, self.drawn = np.random.default_rng(seed), 0
+            observations = spaces.Box(0.0, 1.0, (N_SEEN,), np.float32)
+            super().__init__(n, observations, spaces.Discrete(N_ACTIONS))
+            self.rng = np.random.default_rng(seed)
+            self.n_draws = 0
 
         def reset(self) -> np.ndarray:
-            self.mdps = sample_mdps(
-                n, N_STATES, N_ACTIONS, seed=10_000 * (seed + 1) + self.drawn, regime=REGIME
-            )
-            self.drawn, self.t, self.state = self.drawn + 1, 0, self.rng.integers(0, N_STATES, n)
+            mdp_seed = 10_000 * (seed + 1) + self.n_draws
+            self.mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=mdp_seed, regime=REGIME)
+            self.n_draws += 1
+            self.t = 0
+            self.state = self.rng.integers(0, N_STATES, n)
             return np.zeros((n, N_SEEN), np.float32)
 
         def step_async(self, actions: np.ndarray) -> None:
-            self.chosen = actions
+            self.actions = actions
 
         def step_wait(self) -> Any:
-            at = np.arange(n), self.state, self.chosen
-            reward, ends = self.mdps.rewards[at], self.mdps.transitions[at].cumsum(-1)
-            after = (self.rng.random((n, 1)) > ends[:, :-1]).sum(-1)
-            said = [
-                np.eye(size)[of]
-                for size, of in ((N_STATES, at[1]), (N_ACTIONS, at[2]), (N_STATES, after))
+            taken = (np.arange(n), self.state, self.actions)
+            reward = self.mdps.rewards[taken]
+            cumulative = self.mdps.transitions[taken].cumsum(-1)
+            next_state = (self.rng.random((n, 1)) > cumulative[:, :-1]).sum(-1)
+            parts = [
+                np.eye(N_STATES)[self.state],
+                np.eye(N_ACTIONS)[self.actions],
+                np.eye(N_STATES)[next_state],
+                reward[:, None],
             ]
-            seen = np.concatenate([*said, reward[:, None]], 1).astype(np.float32)
-            self.state, self.t = after, self.t + 1
-            over = self.t == N_ROUNDS
-            infos = [{"terminal_observation": row} if over else {} for row in seen]
-            return (
-                self.reset() if over else seen,
-                reward.astype(np.float32),
-                np.full(n, over),
-                infos,
-            )
+            observation = np.concatenate(parts, 1).astype(np.float32)
+            self.state = next_state
+            self.t += 1
+            is_over = self.t == N_ROUNDS
+            infos: list[dict[str, Any]] = [{} for _ in range(n)]
+            if is_over:
+                infos = [{"terminal_observation": row} for row in observation]
+                observation = self.reset()
+            return observation, reward.astype(np.float32), np.full(n, is_over), infos
 
         def close(self) -> None: ...
 
@@ -102,106 +110,137 @@ def worlds(n: int, seed: int) -> Any:
 
 
 def train(path: Path, steps: int, seed: int = 0, n: int = 128) -> None:
-    """Train the agent, and save it as sb3 does."""
+    """Train the agent in ``n`` worlds at once, and save it as sb3 does."""
     from sb3_contrib import RecurrentPPO
 
     torch.set_num_threads(1)
-    how: dict[str, Any] = {
-        "n_steps": N_ROUNDS,
-        "batch_size": n * N_ROUNDS // 4,
-        "n_epochs": 4,
-        "gamma": 0.8,
-    }
-    how |= {"learning_rate": 2e-3, "ent_coef": 0.01, "device": "cpu", "seed": seed}
-    how["policy_kwargs"] = {"lstm_hidden_size": 32, "net_arch": {"pi": [32], "vf": [32]}}
-    RecurrentPPO("MlpLstmPolicy", worlds(n, seed), **how).learn(steps).save(path)
+    agent = RecurrentPPO(
+        "MlpLstmPolicy",
+        make_worlds(n, seed),
+        n_steps=N_ROUNDS,
+        batch_size=n * N_ROUNDS // 4,
+        n_epochs=4,
+        gamma=0.8,
+        learning_rate=2e-3,
+        ent_coef=0.01,
+        device="cpu",
+        seed=seed,
+        policy_kwargs={"lstm_hidden_size": 32, "net_arch": {"pi": [32], "vf": [32]}},
+    )
+    agent.learn(steps)
+    agent.save(path)
 
 
-def machine(path: Path) -> Machine:
-    """The agent in that file, in the rounds of Q-learning."""
-    at = {label: LAYOUT.position(label) for label in ("s", "a", "r", "s'")}
+def read_machine(path: Path) -> Machine:
+    """Return the agent in a file of sb3 as a machine that plays rounds of Q-learning."""
 
-    def observed(actor: nn.Module, fed: Any) -> Tensor:
-        said = [
-            nn.functional.one_hot(fed.tokens[:, at[label]] - LAYOUT.token_ids[first], size).to(
-                fed.values
-            )
-            for label, first, size in (
-                ("s", "s_1", N_STATES),
-                ("a", "a_1", N_ACTIONS),
-                ("s'", "s_1", N_STATES),
-            )
-        ]
-        return torch.cat([*said, fed.values[:, [at["r"]]]], 1)
+    def one_hot(fed: Any, label: str, first_token: str, size: int) -> Tensor:
+        tokens = fed.tokens[:, LAYOUT.position(label)]
+        classes = tokens - LAYOUT.token_ids[first_token]
+        return nn.functional.one_hot(classes, size).to(fed.values)
 
-    def blank(actor: nn.Module) -> Tensor:
+    def observe(actor: nn.Module, fed: Any) -> Tensor:
+        state = one_hot(fed, "s", "s_1", N_STATES)
+        action = one_hot(fed, "a", "a_1", N_ACTIONS)
+        next_state = one_hot(fed, "s'", "s_1", N_STATES)
+        reward = fed.values[:, [LAYOUT.position("r")]]
+        return torch.cat([state, action, next_state, reward], 1)
+
+    def observe_nothing(actor: nn.Module) -> Tensor:
         return next(actor.parameters()).new_zeros(1, N_SEEN)
 
-    return machines.agent(machines.read_agent(path), LAYOUT, hear=observed, first=blank, name="ppo")
+    actor = machines.read_agent(path)
+    return machines.agent(actor, LAYOUT, hear=observe, first=observe_nothing, name="ppo")
 
 
-def episodes(n: int, seed: int) -> Any:
-    """Recorded episodes of the MDPs that it was trained in, of policies from greedy to random."""
+def sample_episodes(n: int, seed: int) -> Any:
+    """Return episodes of the MDPs that it was trained in, of policies from greedy to random."""
     return sample(n, N_ROUNDS, N_STATES, N_ACTIONS, seed=seed, regime=REGIME)
 
 
-def asked(name: str, subject: Any, n: int) -> dict[str, Any]:
-    """Which algorithm explains a subject's choices; and which Q-learning comes closest, over five samples."""
-    task = qlearning.TASK
-    part = compare.explain(subject, task, {REGIME: (episodes(n, 1), episodes(2 * n, 2))}, seed=0)
-    family, predict = task.rivals()["q_learning"], predictor(subject)
-    found = [
-        fit(family, [batch], [predict(batch)])[1]
-        for batch in (episodes(n, 10 + i) for i in range(5))
-    ]
-    row = {"subject": name, "answer": part.family or "none of these", "closest": part.closest}
-    row |= (
-        part.explained.columns("explained")
-        | part.ratio.columns("left_of_runner_up")
-        | {"runner_up": part.runner_up}
-    )
-    row["parameters"] = ", ".join(
-        f"{key} {float(value):.3g}" for key, value in part.parameters.items()
-    )
-    for key in ("alpha", "gamma", "temperature"):
-        values = [each[key] for each in found]
-        row |= {
-            f"q_{key}": np.median(values),
-            f"q_{key}_low": min(values),
-            f"q_{key}_high": max(values),
-        }
-    nats = {
-        key: part.scores[key].divergences[REGIME].mean() for key in ("q_learning", part.baseline)
+def fit_q_learning(subject: Any, n: int) -> pd.DataFrame:
+    """Return the parameters of the closest Q-learning: a row a sample of ``n`` episodes."""
+    family = qlearning.TASK.rivals()["q_learning"]
+    predict = predictor(subject)
+    rows = []
+    for i in range(N_SAMPLES):
+        episodes = sample_episodes(n, 10 + i)
+        _, parameters = fit(family, [episodes], [predict(episodes)])
+        rows.append(parameters)
+    return pd.DataFrame(rows)
+
+
+def explain_choices(name: str, subject: Any, n: int) -> dict[str, Any]:
+    """Return a row: which algorithm explains a subject's choices, and which Q-learning comes closest.
+
+    Args:
+        name: of the subject, for the table.
+        subject: a machine or an algorithm.
+        n: episodes of a sample.
+    """
+    sets = {REGIME: (sample_episodes(n, 1), sample_episodes(2 * n, 2))}
+    explanation = compare.explain(subject, qlearning.TASK, sets, seed=0)
+    parameters = []
+    for key, value in explanation.parameters.items():
+        parameters.append(f"{key} {float(value):.3g}")
+    row = {
+        "subject": name,
+        "answer": explanation.family or "none of these",
+        "closest": explanation.closest,
+        **explanation.explained.columns("explained"),
+        **explanation.ratio.columns("left_of_runner_up"),
+        "runner_up": explanation.runner_up,
+        "parameters": ", ".join(parameters),
     }
-    row["q_explained"] = 1 - nats["q_learning"] / nats[part.baseline]
+    fitted = fit_q_learning(subject, n)
+    for key in ("alpha", "gamma", "temperature"):
+        row[f"q_{key}"] = fitted[key].median()
+        row[f"q_{key}_low"] = fitted[key].min()
+        row[f"q_{key}_high"] = fitted[key].max()
+    q_nats = explanation.scores["q_learning"].divergences[REGIME].mean()
+    baseline_nats = explanation.scores[explanation.baseline].divergences[REGIME].mean()
+    row["q_explained"] = 1 - q_nats / baseline_nats
     return row
 
 
-def earned(subject: Machine, n: int) -> str:
-    """Where what it earns lies between a random policy (0) and an optimal one that knows the MDP (1)."""
+def score_earnings(subject: Machine, n: int) -> str:
+    """Return where its earnings lie between a random policy (0) and an optimal one that knows the MDP (1)."""
     mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=77, regime=REGIME)
-    return str(
-        normalised_score(interp.play(subject, mdps, n_rounds=N_ROUNDS, seed=5)[0]).get("score")
-    )
+    episodes = interp.play(subject, mdps, n_rounds=N_ROUNDS, seed=5)[0]
+    return str(normalised_score(episodes).get("score"))
 
 
 def main(out: Path, steps: int = 256_000, n: int = 32) -> pd.DataFrame:
-    """Train where there is no agent yet; ask the agent and the controls, and write ``agent.csv``."""
+    """Train unless there is an agent, explain the agent and the controls, and write ``agent.csv``.
+
+    Args:
+        out: folder of the agent and the table.
+        steps: of the training.
+        n: episodes of a sample.
+    """
     path = out / "agent.zip"
     if not path.is_file():
         out.mkdir(parents=True, exist_ok=True)
         train(path, steps)
-    agent = machine(path)
-    rows = [{**asked("the agent", agent, n), "earned": earned(agent, 4 * n)}]
-    soft = acting(q_learning(**KNOWN), temperature=max(rows[0]["q_temperature"], 0.03))
-    rows.append(asked(f"Q-learning, alpha {KNOWN['alpha']}, gamma {KNOWN['gamma']}", soft, n))
-    blank = untrained(agent, 1)
-    rows.append({**asked("the agent, untrained", blank, n), "earned": earned(blank, 4 * n)})
-    table = pd.DataFrame(rows)
+    agent = read_machine(path)
+    agent_row = explain_choices("the agent", agent, n)
+    agent_row["earned"] = score_earnings(agent, 4 * n)
+
+    temperature = max(agent_row["q_temperature"], 0.03)
+    learner = acting(q_learning(**KNOWN), temperature=temperature)
+    name = f"Q-learning, alpha {KNOWN['alpha']}, gamma {KNOWN['gamma']}"
+    learner_row = explain_choices(name, learner, n)
+
+    untrained_agent = untrained(agent, 1)
+    untrained_row = explain_choices("the agent, untrained", untrained_agent, n)
+    untrained_row["earned"] = score_earnings(untrained_agent, 4 * n)
+
+    table = pd.DataFrame([agent_row, learner_row, untrained_row])
     write_csv(out / "agent.csv", table)
     return table
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    print(main(Path(*given[:1] or ["output/agent"]), *map(int, given[1:2])).T.to_string())
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "output/agent")
+    steps_given = [int(argument) for argument in sys.argv[2:3]]
+    print(main(folder, *steps_given).T.to_string())

@@ -23,36 +23,49 @@ from interp.interventions import sites
 from interp.support.files import write_figure
 from interp.tasks import register, series
 
-RATE, CHUNK, BEFORE = (
-    16_000,
-    512,
-    64,
-)  # samples a second, of a round, and of the round before that it also hears
-VOWEL = (
-    (600, 120, 1.0),
-    (1300, 180, 0.6),
-    (2500, 250, 0.3),
-)  # formants of "a": frequency, width, strength
+RATE = 16_000
+"""Samples a second."""
+CHUNK = 512
+"""Samples of a round."""
+BEFORE = 64
+"""Samples of the round before that a round also hears."""
+VOWEL = ((600, 120, 1.0), (1300, 180, 0.6), (2500, 250, 0.3))
+"""Formants of "a": frequency and width in Hz, strength."""
 
 
 def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sound, ``[episode, round, sample]``, and whether there is a voice: about every tenth round that changes."""
+    """Return sound ``[episode, round, sample]``, and whether there is a voice ``[episode, round]``.
+
+    In about every tenth round a voice begins or ends.
+    """
     rng = np.random.default_rng(seed)
-    voiced = (rng.random((n_episodes, n_rounds)) < 0.1).cumsum(1) % 2
-    seconds, pitch = np.arange(n_rounds * CHUNK) / RATE, rng.uniform(100, 220, (n_episodes, 1))
-    phase = 2 * np.pi * np.cumsum(pitch * (1 + 0.03 * np.sin(10 * np.pi * seconds)), 1) / RATE
-    sound, syllables = (
-        0.003 * rng.normal(size=phase.shape),
-        np.sin(8 * np.pi * seconds) ** 2 * voiced.repeat(CHUNK, 1),
-    )
+    changes = rng.random((n_episodes, n_rounds)) < 0.1
+    is_voiced = changes.cumsum(1) % 2
+    seconds = np.arange(n_rounds * CHUNK) / RATE
+    mean_pitch = rng.uniform(100, 220, (n_episodes, 1))
+    vibrato = np.sin(10 * np.pi * seconds)
+    pitch = mean_pitch * (1 + 0.03 * vibrato)
+    phase = 2 * np.pi * np.cumsum(pitch, 1) / RATE
+    noise = rng.normal(size=phase.shape)
+    syllables = np.sin(8 * np.pi * seconds) ** 2
+    loudness = syllables * is_voiced.repeat(CHUNK, 1)
+    sound = 0.003 * noise
     for k in range(1, 30):
-        strength = 0.02 + sum(
-            g * np.exp(-(((k * pitch - at) / width) ** 2)) for at, width, g in VOWEL
-        )
-        sound += 0.1 * strength * np.sin(k * phase) * syllables
-    heard = np.pad(sound, ((0, 0), (BEFORE, 0)))
-    starts = CHUNK * np.arange(n_rounds)[:, None] + np.arange(BEFORE + CHUNK)
-    return heard[:, starts].astype(np.float32), voiced
+        strength = weigh_harmonic(k * mean_pitch)
+        sound += 0.1 * strength * np.sin(k * phase) * loudness
+    padded = np.pad(sound, ((0, 0), (BEFORE, 0)))
+    starts = CHUNK * np.arange(n_rounds)
+    samples = starts[:, None] + np.arange(BEFORE + CHUNK)
+    return padded[:, samples].astype(np.float32), is_voiced
+
+
+def weigh_harmonic(frequency: np.ndarray) -> np.ndarray:
+    """Return how loud a harmonic of this frequency is in the vowel."""
+    strength = 0
+    for formant, width, height in VOWEL:
+        distance = (frequency - formant) / width
+        strength = strength + height * np.exp(-(distance**2))
+    return 0.02 + strength
 
 
 VOICE = series(
@@ -70,111 +83,163 @@ class Detector(nn.Module):
     def __init__(self, published: Any) -> None:
         super().__init__()
         self.stft_conv = nn.Conv1d(1, 258, 256, stride=128, bias=False)
-        sizes = [(129, 128, 1), (128, 64, 2), (64, 64, 2), (64, 128, 1)]
-        for i, (before, after, stride) in enumerate(sizes, start=1):
-            self.add_module(f"conv{i}", nn.Conv1d(before, after, 3, stride, padding=1))
-        self.lstm_cell, self.final_conv = nn.LSTMCell(128, 128), nn.Conv1d(128, 1, 1)
-        self.load_state_dict(
-            dict(zip(self.state_dict(), published._model.state_dict().values(), strict=True))
-        )
+        self.conv1 = nn.Conv1d(129, 128, 3, stride=1, padding=1)
+        self.conv2 = nn.Conv1d(128, 64, 3, stride=2, padding=1)
+        self.conv3 = nn.Conv1d(64, 64, 3, stride=2, padding=1)
+        self.conv4 = nn.Conv1d(64, 128, 3, stride=1, padding=1)
+        self.lstm_cell = nn.LSTMCell(128, 128)
+        self.final_conv = nn.Conv1d(128, 1, 1)
+        arrays = published._model.state_dict().values()
+        self.load_state_dict(dict(zip(self.state_dict(), arrays, strict=True)))
 
     def features(self, sound: Tensor) -> Tensor:
-        """What the cell hears of a round, ``[batch, 128]``."""
-        x = self.stft_conv(nn.functional.pad(sound, (0, BEFORE), mode="reflect")[:, None])
-        x = (x[:, :129].square() + x[:, 129:].square()).sqrt()
-        for i in range(1, 5):
-            x = getattr(self, f"conv{i}")(x).relu()
+        """Return what the cell reads of a round, ``[batch, 128]``."""
+        padded = nn.functional.pad(sound, (0, BEFORE), mode="reflect")
+        spectrum = self.stft_conv(padded[:, None])
+        power = spectrum[:, :129].square() + spectrum[:, 129:].square()
+        x = power.sqrt()
+        for convolution in (self.conv1, self.conv2, self.conv3, self.conv4):
+            x = convolution(x).relu()
         return x.squeeze(-1)
 
     def voice(self, h: Tensor) -> Tensor:
-        """The log-odds of a voice, ``[batch, 1]``."""
+        """Return the log-odds of a voice, ``[batch, 1]``."""
         return self.final_conv(h.relu()[..., None]).squeeze(-1)
 
 
-def machine(detector: Detector) -> Any:
-    at = slice(2, 2 + BEFORE + CHUNK)
+def adapt(detector: Detector) -> Any:
+    """Return the detector as a machine of the toolkit."""
+    samples = slice(2, 2 + BEFORE + CHUNK)
+
+    def read(module: Detector, h: Tensor, fed: Any) -> Tensor:
+        return nn.functional.pad(module.voice(h), (1, 0))
+
     return interp.machines.cell(
-        detector, VOICE, core="lstm_cell", hears="before", name="silero-vad",
-        hear=lambda m, fed: m.features(fed.values[:, at]), read=lambda m, h, fed: nn.functional.pad(m.voice(h), (1, 0)),
-    )  # fmt: skip
+        detector,
+        VOICE,
+        core="lstm_cell",
+        hears="before",
+        name="silero-vad",
+        hear=lambda module, fed: module.features(fed.values[:, samples]),
+        read=read,
+    )
 
 
-def vendor(published: Any, sound: np.ndarray) -> np.ndarray:
-    """P(speech) by the vendor's own program, ``[episode, round]``."""
+def run_vendor(published: Any, sound: np.ndarray) -> np.ndarray:
+    """Return P(speech) by the vendor's program, ``[episode, round]``."""
     published.reset_states()
+    chunks = torch.from_numpy(sound[..., BEFORE:]).float().unbind(1)
     with torch.no_grad():
-        said = [
-            published(chunk, RATE)
-            for chunk in torch.from_numpy(sound[..., BEFORE:]).float().unbind(1)
-        ]
-    return torch.cat(said, 1).numpy()
+        predictions = [published(chunk, RATE) for chunk in chunks]
+    return torch.cat(predictions, 1).numpy()
 
 
-def by_hand(detector: Detector, clean: np.ndarray, corrupted: np.ndarray, t: int) -> np.ndarray:
-    """P(speech) of round ``t`` of the corrupted sound with the ``h`` of the clean one, by PyTorch alone."""
+def patch_by_hand(
+    detector: Detector, clean: np.ndarray, corrupted: np.ndarray, t: int
+) -> np.ndarray:
+    """Return P(speech) in round ``t`` of the corrupted sound with the ``h`` of the clean one, by PyTorch alone.
+
+    Args:
+        detector: the model.
+        clean: sound, ``[episode, round, sample]``.
+        corrupted: another sound of the same shape.
+        t: the round.
+    """
+
+    def features(sound: np.ndarray, round_index: int) -> Tensor:
+        return detector.features(torch.from_numpy(sound[:, round_index]).float())
+
+    clean_state = None
+    corrupted_state = None
     with torch.no_grad():
-        first, second = (None, None)
         for r in range(t):
-            first = detector.lstm_cell(
-                detector.features(torch.from_numpy(clean[:, r]).float()), first
-            )
-            second = detector.lstm_cell(
-                detector.features(torch.from_numpy(corrupted[:, r]).float()), second
-            )
-        h, _ = detector.lstm_cell(
-            detector.features(torch.from_numpy(corrupted[:, t]).float()), (first[0], second[1])
-        )
+            clean_state = detector.lstm_cell(features(clean, r), clean_state)
+            corrupted_state = detector.lstm_cell(features(corrupted, r), corrupted_state)
+        patched_state = (clean_state[0], corrupted_state[1])
+        h, _ = detector.lstm_cell(features(corrupted, t), patched_state)
         return detector.voice(h).sigmoid()[:, 0].numpy()
 
 
-def patched(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
-    """The same by the toolkit: ``h`` of the clean run is put into round ``t`` of the corrupted one."""
+def patch(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
+    """Return the same by the toolkit: ``h`` of the clean run is put into round ``t`` of the corrupted one.
+
+    Args:
+        silero: the machine.
+        clean: episodes from which ``h`` is taken.
+        corrupted: episodes that are run.
+        t: the round.
+    """
     site = sites.resolve("latent@h", silero, silero.layout)
-    own = site.read(interp.rollout(silero, clean).latents[:, t], silero.layout)
-    put = (site.hook, lambda latents, hook: sites.write(latents, site, silero.layout, own))
-    return interp.rollout(silero, corrupted, fwd_hooks={t: [put]}).predictions[:, t, 1].numpy()
+    clean_latents = interp.rollout(silero, clean).latents[:, t]
+    clean_h = site.read(clean_latents, silero.layout)
+
+    def put(latents: Tensor, hook: Any) -> Tensor:
+        return sites.write(latents, site, silero.layout, clean_h)
+
+    patched = interp.rollout(silero, corrupted, fwd_hooks={t: [(site.hook, put)]})
+    return patched.predictions[:, t, 1].numpy()
+
+
+def read_wheel(path: str) -> Any:
+    """Return the vendor's program in the wheel.
+
+    The safetensors in the wheel are of another version, whose predictions differ by up to .7.
+    """
+    with zipfile.ZipFile(path) as wheel:
+        program = wheel.read("silero_vad/data/silero_vad.jit")
+    return torch.jit.load(io.BytesIO(program)).eval()
 
 
 def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, Any]:
+    """Run all checks, print what they give, and draw the audit.
+
+    Args:
+        path: of the wheel.
+        n: episodes.
+        n_rounds: rounds of an episode.
+        t: the round that is patched.
+    """
     register(VOICE)
-    with zipfile.ZipFile(
-        path
-    ) as wheel:  # its safetensors are of another version, which says otherwise by up to .7
-        published = torch.jit.load(io.BytesIO(wheel.read("silero_vad/data/silero_vad.jit"))).eval()
+    published = read_wheel(path)
     detector = Detector(published)
-    silero, episodes = machine(detector), VOICE.sample(n, n_rounds, seed=0)
+    silero = adapt(detector)
+    episodes = VOICE.sample(n, n_rounds, seed=0)
     interp.check_machine(silero)
-    run, blank = (interp.rollout(of, episodes) for of in (silero, silero.untrained(0)))
-    found: dict[str, Any] = {
-        "right": ((run.predictions[..., 1] > 0.5).numpy() == episodes.outcomes).mean()
-    }
-    found["from the vendor"] = abs(
-        run.predictions[..., 1].numpy() - vendor(published, episodes.inputs)
-    ).max()
+    run = interp.rollout(silero, episodes)
+    untrained_run = interp.rollout(silero.untrained(0), episodes)
+    speech = run.predictions[..., 1].numpy()
+    numbers: dict[str, Any] = {"right": ((speech > 0.5) == episodes.outcomes).mean()}
+    numbers["from the vendor"] = abs(speech - run_vendor(published, episodes.inputs)).max()
+
     clean, corrupted = VOICE.analysis.corruptions()[0].build(episodes, t)
-    patch = (
-        patched(silero, clean, corrupted, t),
-        by_hand(detector, clean.inputs, corrupted.inputs, t),
-    )
-    found["patch from hand-made hooks"] = abs(patch[0] - patch[1]).max()
-    found["patch moves by"] = abs(
-        patch[0] - interp.rollout(silero, corrupted).predictions[:, t, 1].numpy()
-    ).max()
+    patched = patch(silero, clean, corrupted, t)
+    by_hand = patch_by_hand(detector, clean.inputs, corrupted.inputs, t)
+    unpatched = interp.rollout(silero, corrupted).predictions[:, t, 1].numpy()
+    numbers["patch from hand-made hooks"] = abs(patched - by_hand).max()
+    numbers["patch moves by"] = abs(patched - unpatched).max()
+
+    sound = torch.from_numpy(episodes.inputs).float()
     with torch.no_grad():
-        sound = torch.from_numpy(episodes.inputs).float()
-        inputs = detector.features(sound.flatten(0, 1)).unflatten(0, sound.shape[:2]).numpy()
+        features = detector.features(sound.flatten(0, 1))
+    inputs = features.unflatten(0, sound.shape[:2]).numpy()
     for ago in (2, 6):
-        states, other = (of.latents[:, ago + 1 :].flatten(2).numpy() for of in (run, blank))
-        voiced, now = episodes.outcomes[:, :-ago, None], inputs[:, ago:]
-        found[f"speech {ago} rounds ago"] = probes.fit(
-            states, voiced, untrained=other, inputs=now, method="logistic"
+        states = run.latents[:, ago + 1 :].flatten(2).numpy()
+        untrained_states = untrained_run.latents[:, ago + 1 :].flatten(2).numpy()
+        earlier_speech = episodes.outcomes[:, :-ago, None]
+        numbers[f"speech {ago} rounds ago"] = probes.fit(
+            states,
+            earlier_speech,
+            untrained=untrained_states,
+            inputs=inputs[:, ago:],
+            method="logistic",
         )
-    print(*(f"{name}: {value}" for name, value in found.items()), sep="\n", flush=True)
-    budget = Budget(episodes=48, rounds=12, writes=4)
-    found["audit"] = audit(silero, budget=budget)
-    write_figure("output/foreign.svg", found["audit"].plot(), facecolor="#fcfcfb")
-    print(found["audit"])
-    return found
+    for name, value in numbers.items():
+        print(f"{name}: {value}", flush=True)
+
+    numbers["audit"] = audit(silero, budget=Budget(episodes=48, rounds=12, writes=4))
+    write_figure("output/foreign.svg", numbers["audit"].plot(), facecolor="#fcfcfb")
+    print(numbers["audit"])
+    return numbers
 
 
 if __name__ == "__main__":

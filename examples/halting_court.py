@@ -9,6 +9,7 @@ the decoded set?), and its fixed point (a state that moves no more). ``python ex
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,12 @@ from interp.results import figures
 from interp.support.files import write_figure
 from interp.tasks import reachability, register, series
 
-N_NODES, N_EDGES, N_ROUNDS, N_EPISODES = 10, 14, 12, 200
+N_NODES = 10
+N_EDGES = 14
+N_ROUNDS = 12
+N_EPISODES = 200
+LAGS = list(range(-4, 5))
+"""Rounds after the right one that the picture shows; the ends stand for all beyond them."""
 STILL = 0.01
 """A state is fixed where it moves by less than this share of its typical norm."""
 
@@ -62,7 +68,8 @@ class Halting(nn.Module):
     def is_done(self, before: Tensor, after: Tensor, leaves: Tensor, waited: Tensor) -> Tensor:
         if self.rule == "early":  # at most one node was new
             return (after - before).sum(1) <= 1
-        return ~leaves & (waited >= (2 if self.rule == "late" else 0))
+        patience = 2 if self.rule == "late" else 0
+        return ~leaves & (waited >= patience)
 
 
 def halting(rule: str) -> Any:
@@ -70,22 +77,28 @@ def halting(rule: str) -> Any:
     module = Halting(rule)
     layout = module.search.layout
     node = layout.token_ids["n_1"]
-    columns = [layout.positions([f"{end}_{i + 1}" for i in range(N_EDGES)]) for end in "st"]
+    sources = layout.positions([f"s_{i + 1}" for i in range(N_EDGES)])
+    targets = layout.positions([f"t_{i + 1}" for i in range(N_EDGES)])
 
     def step(module: Halting, carried: dict[str, Tensor], fed: Any) -> Any:
         latents, halted = carried["set"].unsqueeze(1), carried["gate"]
         prediction, written = module.search.step(latents, fed)
         after = torch.where(halted.unsqueeze(2) > 0.5, latents, written)
-        sets = [module.search.read_state(part).round() for part in (latents, after)]
-        ends = [sets[1].gather(1, fed.tokens[:, places] - node) for places in columns]
-        leaves = (ends[0] > ends[1]).any(1)
+        set_before = module.search.read_state(latents).round()
+        set_after = module.search.read_state(after).round()
+        is_source_in = set_after.gather(1, fed.tokens[:, sources] - node)
+        is_target_in = set_after.gather(1, fed.tokens[:, targets] - node)
+        leaves = (is_source_in > is_target_in).any(1)
         waited = torch.where(leaves, 0, carried["waited"][:, 0] + 1)
-        done = module.is_done(*sets, leaves, waited - 1).to(halted)
+        done = module.is_done(set_before, set_after, leaves, waited - 1).to(halted)
         gate = torch.maximum(halted, done.unsqueeze(1))
         return prediction, {"set": after[:, 0], "gate": gate, "waited": waited.unsqueeze(1)}
 
-    width = module.search.config.d_model
-    channels = [interp.Channel(n, (w,)) for n, w in (("set", width), ("gate", 1), ("waited", 1))]
+    channels = [
+        interp.Channel("set", (module.search.config.d_model,)),
+        interp.Channel("gate", (1,)),
+        interp.Channel("waited", (1,)),
+    ]
     return interp.adapt(
         module, layout, step=step, channels=channels, output="probability", name=rule, check=False
     )
@@ -103,15 +116,14 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     roots = nodes[:, 0]
     reached = reach(edges, roots, N_NODES)[:, -1]
     rng = np.random.default_rng(seed + 1)
-    is_asked = rng.random((n_episodes, N_NODES)) + 0.5 * (
-        reached != (rng.random((n_episodes, 1)) < 0.5)
-    )
-    asked = np.argmin(is_asked, 1)
+    order = rng.random((n_episodes, N_NODES))
+    wants_reached = rng.random((n_episodes, 1)) < 0.5
+    question_nodes = np.argmin(order + 0.5 * (reached != wants_reached), 1)
     adjacency = np.zeros((n_episodes, N_NODES, N_NODES))
     adjacency[np.arange(n_episodes)[:, None], edges[..., 1], edges[..., 0]] = 1
-    marks = np.eye(N_NODES)[np.stack([roots, asked], 1)].transpose(0, 2, 1)
+    marks = np.stack([np.eye(N_NODES)[roots], np.eye(N_NODES)[question_nodes]], 2)
     question = np.concatenate([adjacency, marks], 2).reshape(n_episodes, 1, -1)
-    truth = reached[np.arange(n_episodes), asked].astype(int)
+    truth = reached[np.arange(n_episodes), question_nodes].astype(int)
     return question.repeat(n_rounds, 1), truth[:, None].repeat(n_rounds, 1)
 
 
@@ -121,7 +133,9 @@ def draw_graphs(n_episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     names = rng.permuted(np.tile(np.arange(N_NODES), (n_episodes, 1)), axis=1)
     first = np.arange(N_NODES - 1)
     is_break = first == rng.integers(1, N_NODES, (n_episodes, 1))
-    path = np.stack([np.where(is_break, first + 1, first), np.where(is_break, first, first + 1)], 2)
+    source = np.where(is_break, first + 1, first)
+    target = np.where(is_break, first, first + 1)
+    path = np.stack([source, target], 2)
     n_back = N_EDGES - N_NODES + 1
     back = np.sort(rng.integers(0, N_NODES, (n_episodes, n_back, 2)), 2)[..., ::-1]
     places = np.concatenate([path, back], 1)
@@ -135,14 +149,17 @@ class Loop(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.core = Block()
-        self.gate = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+        hidden = nn.Linear(2 * WIDTH, WIDTH)
+        self.gate = nn.Sequential(hidden, nn.ReLU(), nn.Linear(WIDTH, 1))
         self.read = nn.Linear(WIDTH, 2)
 
     def is_done(self, z: Tensor) -> Tensor:
-        return self.gate(torch.cat([z.mean(1), z.amax(1)], 1)).sigmoid()[:, 0]
+        summary = torch.cat([z.mean(1), z.amax(1)], 1)
+        return self.gate(summary).sigmoid()[:, 0]
 
     def answer(self, z: Tensor, heard: Tensor) -> Tensor:
-        return self.read((z * heard[..., -1:]).sum(1))
+        marks = heard[..., -1:]
+        return self.read((z * marks).sum(1))
 
 
 class Block(nn.Module):
@@ -155,7 +172,8 @@ class Block(nn.Module):
         z, heard = entered.split([WIDTH, N_HEARD], 2)
         messages = heard[..., :N_NODES] @ self.send(z).relu()
         inputs = torch.cat([messages, heard[..., N_NODES:]], 2)
-        return self.update(inputs.flatten(0, 1), z.flatten(0, 1)).unflatten(0, (-1, N_NODES))
+        updated = self.update(inputs.flatten(0, 1), z.flatten(0, 1))
+        return updated.unflatten(0, (-1, N_NODES))
 
 
 TASK = series("can_be_reached", draw, inputs=N_NODES * N_HEARD, outcomes=("no", "yes"))
@@ -171,13 +189,16 @@ def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
         heard = torch.tensor(question).float().reshape(64, N_NODES, N_HEARD)
         target = torch.tensor(truth[:, 0])
         z = torch.zeros(64, N_NODES, WIDTH)
-        left, loss = torch.ones(64), torch.zeros(())
+        p_running = torch.ones(64)
+        loss = torch.zeros(())
         for t in range(N_ROUNDS):
             z = loop.core(torch.cat([z, heard], 2))
             wrong = nn.functional.cross_entropy(loop.answer(z, heard), target, reduction="none")
-            stops = left if t == N_ROUNDS - 1 else left * loop.is_done(z)
-            loss = loss + (stops * (wrong + ponder * t)).mean()
-            left = left - stops
+            p_stop = p_running
+            if t < N_ROUNDS - 1:
+                p_stop = p_running * loop.is_done(z)
+            loss = loss + (p_stop * (wrong + ponder * t)).mean()
+            p_running = p_running - p_stop
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(loop.parameters(), 1.0)
@@ -188,16 +209,27 @@ def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
 def learned(loop: Loop) -> Any:
     """The loop as a machine whose rounds are its recurrences."""
     register(TASK)
-    places = TASK.layout().positions([f"x_{i + 1}" for i in range(N_NODES * N_HEARD)])
+    labels = [f"x_{i + 1}" for i in range(N_NODES * N_HEARD)]
+    places = TASK.layout().positions(labels)
+
+    def hear(module: Loop, fed: Any) -> Tensor:
+        return fed.values[:, places].unflatten(1, (N_NODES, N_HEARD))
+
+    def inject(module: Loop, z: Tensor, heard: Tensor) -> Tensor:
+        return torch.cat([z, heard], 2)
+
+    def read(module: Loop, z: Tensor, fed: Any) -> Tensor:
+        return module.answer(z, hear(module, fed))
+
     return machines.depth(
         loop,
         TASK,
         shape=(N_NODES, WIDTH),
         heard=(N_NODES, N_HEARD),
-        hear=lambda m, fed: fed.values[:, places].unflatten(1, (N_NODES, N_HEARD)),
-        inject=lambda m, z, heard: torch.cat([z, heard], 2),
-        read=lambda m, z, fed: m.answer(z, fed.values[:, places].unflatten(1, (N_NODES, N_HEARD))),
-        gate=lambda m, z: m.is_done(z),
+        hear=hear,
+        inject=inject,
+        read=read,
+        gate=lambda module, z: module.is_done(z),
         name="learned",
         check=False,
     )
@@ -206,28 +238,43 @@ def learned(loop: Loop) -> Any:
 # Witnesses.
 
 
-def first(said: np.ndarray) -> np.ndarray:
-    """The first round in which something is said, ``[episode, round]``; the number of rounds where it is not."""
-    return np.where(said.any(1), said.argmax(1), said.shape[1])
+def find_first(events: np.ndarray) -> np.ndarray:
+    """Return the first round with an event, of ``[episode, round]``; the number of rounds if there is none."""
+    return np.where(events.any(1), events.argmax(1), events.shape[1])
 
 
 def stands_still(states: np.ndarray) -> np.ndarray:
-    """The rounds after which a state ``[episode, round + 1, number]`` has not moved."""
+    """Return after which rounds a state ``[episode, round + 1, number]`` has not moved."""
     moves = np.linalg.norm(np.diff(states, axis=1), axis=-1)
-    return moves <= STILL * np.linalg.norm(states[:, 1:], axis=-1).mean()
+    typical_norm = np.linalg.norm(states[:, 1:], axis=-1).mean()
+    return moves <= STILL * typical_norm
 
 
-def hear_witnesses(name: str, right: np.ndarray, said: dict[str, np.ndarray]) -> pd.DataFrame:
-    """One row a witness: how late it is, how often right, and how often nodes were left."""
+def hear_witnesses(name: str, right: np.ndarray, witnesses: dict[str, np.ndarray]) -> pd.DataFrame:
+    """Return a row a witness: how late it is, how often right, and how often it never says so.
+
+    Args:
+        name: of the machine.
+        right: the round in which the search is done, ``[episode]``.
+        witnesses: the round in which each says that it is done, ``[episode]``.
+    """
     rows = []
-    for witness, rounds in said.items():
+    for witness, rounds in witnesses.items():
         late = rounds - right
-        row = {"machine": name, "witness": witness, "right": (late == 0).mean()}
         is_never = rounds == N_ROUNDS
-        row |= {"early": (late < 0).mean(), "late": ((late > 0) & ~is_never).mean()}
-        row |= {"never": is_never.mean(), "mean": late.mean()}
-        for lag in range(-4, 5):
-            row[lag] = (np.clip(late, -4, 4) == lag).mean()
+        is_late = (late > 0) & ~is_never
+        row = {
+            "machine": name,
+            "witness": witness,
+            "right": (late == 0).mean(),
+            "early": (late < 0).mean(),
+            "late": is_late.mean(),
+            "never": is_never.mean(),
+            "mean": late.mean(),
+        }
+        clipped = np.clip(late, -4, 4)
+        for lag in LAGS:
+            row[lag] = (clipped == lag).mean()
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -235,56 +282,90 @@ def hear_witnesses(name: str, right: np.ndarray, said: dict[str, np.ndarray]) ->
 def try_handwired(rule: str) -> pd.DataFrame:
     """Hear the witnesses of a machine that was made to halt by a rule."""
     edges, nodes = draw_graphs(N_EPISODES, 0)
+    roots = nodes[:, 0]
     ends = nodes[:, [1, -1]]
-    episodes = reachability.ReachabilityEpisodes(edges, nodes[:, 0], ends, N_NODES, N_ROUNDS)
+    episodes = reachability.ReachabilityEpisodes(edges, roots, ends, N_NODES, N_ROUNDS)
     machine = halting(rule)
     run = interp.rollout(machine, episodes)
-    tree = unpack(machine.channels, run.latents)
-    sets = machine.module.search.read_state(tree["set"].unsqueeze(2)).numpy() > 0.5
-    said = {
-        "gate": first(tree["gate"][:, 1:, 0].numpy() > 0.5),
-        "readout": first(close(sets[:, 1:], edges)),
-        "fixed point": first(stands_still(tree["set"].numpy())),
+    carried = unpack(machine.channels, run.latents)
+    decoded = machine.module.search.read_state(carried["set"].unsqueeze(2))
+    sets = decoded.numpy()[:, 1:] > 0.5
+    gates = carried["gate"].numpy()[:, 1:, 0]
+    witnesses = {
+        "gate": find_first(gates > 0.5),
+        "readout": find_first(close(sets, edges)),
+        "fixed point": find_first(stands_still(carried["set"].numpy())),
     }
-    right = first(close(reach(edges, nodes[:, 0], N_ROUNDS), edges))
-    return hear_witnesses(rule, right, said)
+    right = find_first(close(reach(edges, roots, N_ROUNDS), edges))
+    return hear_witnesses(rule, right, witnesses)
+
+
+@dataclass(frozen=True)
+class LoopRun:
+    """A rollout of the loop, with the graphs that it searched.
+
+    Attributes:
+        choices: answers, ``[episode, round]``.
+        outcomes: right answers, ``[episode, round]``.
+        states: of the nodes, ``[episode, round + 1, node, number]``.
+        gates: after each round, ``[episode, round]``.
+        edges: of the graphs, ``[episode, edge, 2]``.
+        reached: nodes that can be reached in time, ``[episode, round, node]``.
+    """
+
+    choices: np.ndarray
+    outcomes: np.ndarray
+    states: np.ndarray
+    gates: np.ndarray
+    edges: np.ndarray
+    reached: np.ndarray
+
+
+def run_loop(machine: Any, seed: int) -> LoopRun:
+    """Run the loop on the graphs of a seed."""
+    run = interp.rollout(machine, TASK.sample(N_EPISODES, N_ROUNDS, seed=seed))
+    carried = unpack(machine.channels, run.latents)
+    edges, nodes = draw_graphs(N_EPISODES, seed)
+    return LoopRun(
+        choices=run.choices.numpy(),
+        outcomes=run.episodes.outcomes,
+        states=carried["z"].numpy(),
+        gates=carried["gate"].numpy()[:, 1:, 0],
+        edges=edges,
+        reached=reach(edges, nodes[:, 0], N_ROUNDS),
+    )
 
 
 def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
     """Hear the witnesses of the loop that was trained; the readout is fitted on other graphs."""
     machine = learned(loop)
-    tables, truths, graphs = [], [], []
-    for seed in (1, 2):
-        run = interp.rollout(machine, TASK.sample(N_EPISODES, N_ROUNDS, seed=seed))
-        tables.append(
-            (run, {k: v.numpy() for k, v in unpack(machine.channels, run.latents).items()})
-        )
-        graphs.append(draw_graphs(N_EPISODES, seed))
-        edges, nodes = graphs[-1]
-        truths.append(reach(edges, nodes[:, 0], N_ROUNDS))
-    fitted = LogisticRegression(max_iter=500)
-    fitted.fit(tables[0][1]["z"][:, 1:].reshape(-1, WIDTH), truths[0].ravel())
-    run, tree = tables[1]
-    edges, _ = graphs[1]
-    decoded = fitted.predict(tree["z"][:, 1:].reshape(-1, WIDTH)).reshape(truths[1].shape)
-    gates = tree["gate"][:, 1:, 0]
-    said = {
-        "gate": first(1 - np.cumprod(1 - gates, 1) >= 0.5),
-        "readout": first(close(decoded, edges)),
-        "fixed point": first(stands_still(tree["z"].reshape(N_EPISODES, N_ROUNDS + 1, -1))),
+    fitted_on = run_loop(machine, 1)
+    run = run_loop(machine, 2)
+    readout = LogisticRegression(max_iter=500)
+    readout.fit(fitted_on.states[:, 1:].reshape(-1, WIDTH), fitted_on.reached.ravel())
+    read = readout.predict(run.states[:, 1:].reshape(-1, WIDTH))
+    decoded = read.reshape(run.reached.shape)
+
+    p_running = np.cumprod(1 - run.gates, 1)
+    flat_states = run.states.reshape(N_EPISODES, N_ROUNDS + 1, -1)
+    witnesses = {
+        "gate": find_first(1 - p_running >= 0.5),
+        "readout": find_first(close(decoded, run.edges)),
+        "fixed point": find_first(stands_still(flat_states)),
     }
-    right = first(close(truths[1], edges))
-    choices = run.choices.numpy() == run.episodes.outcomes
-    stops = np.minimum(said["gate"], N_ROUNDS - 1)
+    right = find_first(close(run.reached, run.edges))
+
+    is_correct = run.choices == run.outcomes
+    stops = np.minimum(witnesses["gate"], N_ROUNDS - 1)
+    correct_at_stop = is_correct[np.arange(N_EPISODES), stops]
+    correlation = np.corrcoef(witnesses["gate"], right)[0, 1]
     numbers = {
-        "accuracy where the gate stops": choices[np.arange(N_EPISODES), stops].mean(),
-        "accuracy in the last round": choices[:, -1].mean(),
-        "nodes decoded rightly": (decoded == truths[1]).mean(),
-        "correlation of the gate's round with the right one": np.corrcoef(said["gate"], right)[
-            0, 1
-        ],
+        "accuracy where the gate stops": correct_at_stop.mean(),
+        "accuracy in the last round": is_correct[:, -1].mean(),
+        "nodes decoded rightly": (decoded == run.reached).mean(),
+        "correlation of the gate's round with the right one": correlation,
     }
-    return hear_witnesses("learned", right, said), numbers
+    return hear_witnesses("learned", right, witnesses), numbers
 
 
 def main(picture: str = "", steps: int = 1200) -> pd.DataFrame:
@@ -293,14 +374,13 @@ def main(picture: str = "", steps: int = 1200) -> pd.DataFrame:
     table, numbers = try_learned(train(steps))
     tables.append(table)
     rows = pd.concat(tables, ignore_index=True)
-    print(
-        rows[["machine", "witness", "right", "early", "late", "never", "mean"]].round(2).to_string()
-    )
+    printed = rows[["machine", "witness", "right", "early", "late", "never", "mean"]]
+    print(printed.round(2).to_string())
     print({name: round(float(number), 3) for name, number in numbers.items()})
     if picture:
         panels = {}
         for name, part in rows.groupby("machine", sort=False):
-            panels[name] = part.set_index("witness")[list(range(-4, 5))]
+            panels[name] = part.set_index("witness")[LAGS]
         figure = figures.heatmaps(
             panels, label="share of episodes", xlabel="rounds after the search was done"
         )

@@ -37,7 +37,7 @@ _RECORDS = "interp-llm-records"
 _ENDS = {"max_tokens": "length"}
 
 
-def _needed() -> None:
+def _require_inspect() -> None:
     if find_spec("inspect_ai") is None:
         raise InputError(
             "Inspect is not installed; install the extra: pip install 'latent-context-interp[inspect]'"
@@ -63,25 +63,25 @@ def expert_advice(
     Raises:
         InputError: Inspect is not installed, or what the plan refuses.
     """
-    _needed()
+    _require_inspect()
     from inspect_ai import Task
     from inspect_ai.dataset import Sample
 
     texts = load_prompts(prompts) if prompts else built_in_prompts(n_experts)
-    names = [conditions] if isinstance(conditions, str) else conditions
-    drawn = instances(
-        [regimes] if isinstance(regimes, str) else regimes, n_instances, n_rounds, n_experts, seed
-    )
+    condition_names = [conditions] if isinstance(conditions, str) else conditions
+    regime_names = [regimes] if isinstance(regimes, str) else regimes
+    drawn = instances(regime_names, n_instances, n_rounds, n_experts, seed)
     settings = Settings("inspect", None, None, None, max_reasks=max_reasks)
-    jobs = plan(settings, texts, drawn, [Condition.parse(name) for name in names])
-    samples = [
-        Sample(
-            input=f"{job.condition.name}, {job.instance.name}",
-            id=f"{job.condition.name}/{job.instance.name}",
-            metadata=json_values(job.header("Inspect")),
+    jobs = plan(settings, texts, drawn, [Condition.parse(name) for name in condition_names])
+    samples = []
+    for job in jobs:
+        condition = job.condition.name
+        instance = job.instance.name
+        metadata = json_values(job.header("Inspect"))
+        sample = Sample(
+            input=f"{condition}, {instance}", id=f"{condition}/{instance}", metadata=metadata
         )
-        for job in jobs
-    ]
+        samples.append(sample)
     return Task(dataset=samples, solver=_player(), scorer=_final_regret(), name="expert_advice")
 
 
@@ -110,7 +110,10 @@ def _player() -> Any:
             state.store.set(_RECORDS, records)
             while (request := session.next()) is not None:
                 seed = request.seed(name)
-                messages = [kinds[one["role"]](content=one["content"]) for one in request.messages]
+                messages = []
+                for message in request.messages:
+                    make = kinds[message["role"]]
+                    messages.append(make(content=message["content"]))
                 output = await get_model().generate(messages, config=GenerateConfig(seed=seed))
                 if output.stop_reason == "model_length":
                     at = {"round": request.round, "turn": request.turn}
@@ -133,18 +136,18 @@ def _player() -> Any:
 
 
 def _reply(output: Any) -> Reply:
-    used, usage = output.usage, None
-    if used is not None:
-        usage = {"prompt_tokens": used.input_tokens, "completion_tokens": used.output_tokens}
-        usage |= {"cached_tokens": used.input_tokens_cache_read or 0}
-    end = _ENDS.get(output.stop_reason, output.stop_reason)
-    return Reply(
-        output.completion,
-        end,
-        output.model,
-        usage=usage,
-        seconds=round(float(output.time or 0.0), 4),
-    )
+    """Return the answer of Inspect as one of ours."""
+    counts = output.usage
+    usage = None
+    if counts is not None:
+        usage = {
+            "prompt_tokens": counts.input_tokens,
+            "completion_tokens": counts.output_tokens,
+            "cached_tokens": counts.input_tokens_cache_read or 0,
+        }
+    finish_reason = _ENDS.get(output.stop_reason, output.stop_reason)
+    seconds = round(float(output.time or 0.0), 4)
+    return Reply(output.completion, finish_reason, output.model, usage=usage, seconds=seconds)
 
 
 def _final_regret() -> Any:
@@ -168,10 +171,9 @@ def _regret(session: Session) -> float:
     """Mistakes, missing predictions among them, beyond those of the best expert in the rounds that were played."""
     n = len(session.predictions)
     labels = session.labels[:n]
-    return float(
-        (np.array(session.predictions) != labels).sum()
-        - (session.advice[:n] != labels[:, None]).sum(0).min()
-    )
+    mistakes = (np.array(session.predictions) != labels).sum()
+    expert_mistakes = (session.advice[:n] != labels[:, None]).sum(0)
+    return float(mistakes - expert_mistakes.min())
 
 
 @checked
@@ -183,18 +185,19 @@ def write_traces(log: str | Path, folder: str | Path) -> list[Path]:
     Raises:
         InputError: Inspect is not installed, the log cannot be read, or it is of another task.
     """
-    _needed()
+    _require_inspect()
     from inspect_ai.log import read_eval_log
 
     try:
-        found = read_eval_log(str(log))
+        contents = read_eval_log(str(log))
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot read the log {str(log)!r}: {error}; give an .eval or .json log of Inspect"
         ) from error
-    config = found.eval.model_generate_config
+    config = contents.eval.model_generate_config
+    model = contents.eval.model
     written = []
-    for sample in found.samples or []:
+    for sample in contents.samples or []:
         records = sample.store.get(_RECORDS)
         require(
             records is not None,
@@ -204,10 +207,11 @@ def write_traces(log: str | Path, folder: str | Path) -> list[Path]:
             continue
         header = dict(sample.metadata)
         sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "max_tokens")}
-        header["settings"] = {**header["settings"], **sampling, "model": found.eval.model}
-        place = Path(folder) / folder_of(found.eval.model) / f"{sample.id}.jsonl"
-        data = b"".join(line_of(json_values(line)) for line in (header, *records))
+        header["settings"] = {**header["settings"], **sampling, "model": model}
+        place = Path(folder) / folder_of(model) / f"{sample.id}.jsonl"
+        lines = [line_of(json_values(line)) for line in (header, *records)]
         place.parent.mkdir(parents=True, exist_ok=True)
-        written.append(write_atomic(file_to_write(place), partial(Path.write_bytes, data=data)))
+        write = partial(Path.write_bytes, data=b"".join(lines))
+        written.append(write_atomic(file_to_write(place), write))
     require(bool(written), f"{str(log)!r} holds no finished sample")
     return written

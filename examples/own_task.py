@@ -62,8 +62,10 @@ def sample(
 ) -> PullEpisodes:
     """Arms pulled at random; in every episode each pays with a probability of its own, drawn from U[0, 1]."""
     rng = np.random.default_rng(seed)
-    chances, arms = rng.random((n_episodes, 2)), rng.integers(2, size=(n_episodes, n_rounds))
-    rewards = (rng.random(arms.shape) < np.take_along_axis(chances, arms, 1)).astype(np.int64)
+    chances = rng.random((n_episodes, 2))
+    arms = rng.integers(2, size=(n_episodes, n_rounds))
+    chance_of_arm = np.take_along_axis(chances, arms, 1)
+    rewards = (rng.random(arms.shape) < chance_of_arm).astype(np.int64)
     return PullEpisodes(arms, rewards, regime, seed)
 
 
@@ -83,90 +85,153 @@ class PullRound(RoundLayout):
 
     def encode(self, episodes: PullEpisodes) -> EncodedRounds:
         ids = self.token_ids
-        tokens = torch.tensor([0, 0, 0, ids["win?"], 0, ids["w?"]]).repeat(*episodes.arms.shape, 1)
+        round_tokens = torch.tensor([0, 0, 0, ids["win?"], 0, ids["w?"]])
+        tokens = round_tokens.repeat(*episodes.arms.shape, 1)
         tokens[..., 2] = torch.from_numpy(episodes.arms) + ids["arm_1"]
         tokens[..., 4] = torch.from_numpy(episodes.rewards) + ids["lose"]
-        return EncodedRounds(
-            tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long)
-        )
+        values = torch.zeros(tokens.shape)
+        slots = torch.zeros(tokens.shape[:2], dtype=torch.long)
+        return EncodedRounds(tokens, values, slots)
 
 
 def laplace() -> Algorithm:
     """Laplace's rule for each arm: P(win) = (wins + 1) / (pulls + 2)."""
+    arms = numbered("arm_#")
 
     def pulled(v: Values) -> np.ndarray:
         return np.eye(2)[v["arm"]]
 
-    def count(key: str, what: str, **made: Any) -> Variable:
-        return Variable(key, key[0], what, "rounds", outputs=numbered("arm_#"), **made)
+    def next_wins(v: Values) -> np.ndarray:
+        return v["wins"] + pulled(v) * v["reward"][..., None]
 
-    variables = (
-        Variable("arm", "a", "the arm pulled", "class", "input", kind="class", n_classes=lambda v: 2),
-        Variable("reward", "r", "whether it paid", "class", "input", kind="class", n_classes=lambda v: 2),
-        count("wins", "how often each arm paid", role="state"),
-        count("pulls", "how often each arm was pulled", role="state"),
-        Variable("chances", "P", "chance that each arm pays", "probability", parents=("wins", "pulls"),
-                 equation=lambda v: (v["wins"] + 1) / (v["pulls"] + 2), outputs=numbered("arm_#")),
-        Variable("prediction", "P(win)", "chance that this arm pays", "probability", parents=("chances", "arm"),
-                 equation=lambda v: (v["chances"] * pulled(v)).sum(-1)),
-        count("next_wins", "wins after the round", parents=("wins", "pulls", "arm", "reward"),
-              equation=lambda v: v["wins"] + pulled(v) * v["reward"][..., None]),
-        count("next_pulls", "pulls after it", parents=("pulls", "arm"), equation=lambda v: v["pulls"] + pulled(v)),
-    )  # fmt: skip
+    arm = Variable(
+        "arm", "a", "the arm pulled", "class", "input", kind="class", n_classes=lambda v: 2
+    )
+    reward = Variable(
+        "reward", "r", "whether it paid", "class", "input", kind="class", n_classes=lambda v: 2
+    )
+    wins = Variable("wins", "w", "how often each arm paid", "rounds", "state", outputs=arms)
+    pulls = Variable("pulls", "p", "how often each arm was pulled", "rounds", "state", outputs=arms)
+    chances = Variable(
+        "chances",
+        "P",
+        "chance that each arm pays",
+        "probability",
+        parents=("wins", "pulls"),
+        equation=lambda v: (v["wins"] + 1) / (v["pulls"] + 2),
+        outputs=arms,
+    )
+    prediction = Variable(
+        "prediction",
+        "P(win)",
+        "chance that this arm pays",
+        "probability",
+        parents=("chances", "arm"),
+        equation=lambda v: (v["chances"] * pulled(v)).sum(-1),
+    )
+    wins_after = Variable(
+        "next_wins",
+        "n",
+        "wins after the round",
+        "rounds",
+        parents=("wins", "pulls", "arm", "reward"),
+        equation=next_wins,
+        outputs=arms,
+    )
+    pulls_after = Variable(
+        "next_pulls",
+        "n",
+        "pulls after it",
+        "rounds",
+        parents=("pulls", "arm"),
+        equation=lambda v: v["pulls"] + pulled(v),
+        outputs=arms,
+    )
     return Algorithm(
-        key="laplace", name="Laplace's rule", task="pulls", parameters={}, variables=variables,
+        key="laplace",
+        name="Laplace's rule",
+        task="pulls",
+        parameters={},
+        variables=(arm, reward, wins, pulls, chances, prediction, wins_after, pulls_after),
         inputs=lambda episodes: {"arm": episodes.arms, "reward": episodes.rewards},
-        initial=lambda episodes: {key: np.zeros((len(episodes), 2)) for key in ("wins", "pulls")},
+        initial=count_nothing,
         distribution=lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
-        memory="chances", written="next_chances",
-    )  # fmt: skip
+        memory="chances",
+        written="next_chances",
+    )
+
+
+def count_nothing(episodes: PullEpisodes) -> Values:
+    return {"wins": np.zeros((len(episodes), 2)), "pulls": np.zeros((len(episodes), 2))}
 
 
 def exchange_history(episodes: PullEpisodes, round: int) -> tuple[PullEpisodes, PullEpisodes]:
+    """Return clean episodes, and those with the history of another episode up to a round."""
     t = corrupted_round(episodes, round, history=True)
-    return episodes, replace(
-        episodes, arms=exchanged(episodes.arms, t), rewards=exchanged(episodes.rewards, t)
-    )
+    arms = exchanged(episodes.arms, t)
+    rewards = exchanged(episodes.rewards, t)
+    return episodes, replace(episodes, arms=arms, rewards=rewards)
 
 
 def losses(predictions: torch.Tensor, episodes: PullEpisodes, rounds: slice) -> torch.Tensor:
     return PullRound().loss(predictions, torch.from_numpy(episodes.rewards[:, rounds]))
 
 
-def said(seen: PullEpisodes) -> RoundInputs:
-    return RoundInputs(
-        (np.eye(4)[2 * seen.arms + seen.rewards],), np.stack([seen.arms, seen.rewards], -1)
-    )
+def round_inputs(episodes: PullEpisodes) -> RoundInputs:
+    """Return what is told in a round: of which input a probe could read it, and which rounds are equal."""
+    outcome = np.eye(4)[2 * episodes.arms + episodes.rewards]
+    return RoundInputs((outcome,), np.stack([episodes.arms, episodes.rewards], -1))
 
 
+LAPLACE = AlgorithmRecord("laplace", "Laplace's rule", "Laplace", laplace)
+HISTORY = Corruption("exchange-history", "take another history", 0, exchange_history)
 PULLS = Task(
-    key="pulls", name="pulls of an arm", what="predict whether the arm that was pulled pays",
+    key="pulls",
+    name="pulls of an arm",
+    what="predict whether the arm that was pulled pays",
     data=Data(layout=PullRound, sample=sample, losses=losses),
-    algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "Laplace's rule", "Laplace", laplace),)),
+    algorithms=Algorithms(lambda: (LAPLACE,)),
     analysis=Analysis(
-        round_inputs=said, probed=("wins", "chances"), default_corruption="exchange-history",
-        corruptions=lambda: (Corruption("exchange-history", "take another history", 0, exchange_history),)),
+        round_inputs=round_inputs,
+        probed=("wins", "chances"),
+        default_corruption="exchange-history",
+        corruptions=lambda: (HISTORY,),
+    ),
     training=lambda: TrainingGoal(targets=lambda episodes: np.eye(2)[episodes.rewards]),
-)  # fmt: skip
+)
 
 
 def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
+    """Train, probe, patch, interchange and report; return the path of the report.
+
+    Args:
+        folder: of the run and the report.
+        steps: of the training.
+        n_episodes: of every measurement.
+    """
     interp.tasks.register(PULLS)
-    stages = (Stage(n_rounds=20, steps=steps),)
     config = TrainingConfig(
-        task="pulls", stages=stages, d_model=32, n_layers=2, lr=3e-3, eval_episodes=32
+        task="pulls",
+        stages=(Stage(n_rounds=20, steps=steps),),
+        d_model=32,
+        n_layers=2,
+        lr=3e-3,
+        eval_episodes=32,
     )
-    model = interp.load(str(train(config, folder / "run", name="pulls-learned")))
-    base, source = (sample(n_episodes, 12, seed=seed) for seed in (0, 1))
+    model_folder = train(config, folder / "run", name="pulls-learned")
+    model = interp.load(str(model_folder))
+    base = sample(n_episodes, 12, seed=0)
+    source = sample(n_episodes, 12, seed=1)
     print(interp.rollout(model, base).predictions.shape)  # [episode, round, outcome]
     print(*probes.probe(model, base, ["wins", "chances"]), sep="\n")
-    swept = sweep(model, *exchange_history(base, 5), 5)
-    print(swept.to_frame().head())
+    clean, corrupted = exchange_history(base, 5)
+    print(sweep(model, clean, corrupted, 5).to_frame().head())
     print(interchange(model, base, source, laplace(), "chances", "latent@<z>").to_frame())
-    return write(
+    page = write(
         str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12, quick=True
-    ).path
+    )
+    return page.path
 
 
 if __name__ == "__main__":
-    print(main(Path(*sys.argv[1:2] or ["output/own-task"])))
+    print(main(Path(sys.argv[1] if len(sys.argv) > 1 else "output/own-task")))

@@ -32,33 +32,45 @@ def read_prosqa(
     """Read graphs in the published format.
 
     Args:
+        path: of the JSON file.
         n_rounds: rounds of every episode; the targets are 3 or 4 steps from the root.
-        n_nodes, n_edges: number of names and length of the list of edges; those of the largest graph when 0.
+        n_nodes: number of names; that of the largest graph when 0.
+        n_edges: length of the list of edges; that of the largest graph when 0.
         seed: draws other names for the nodes and another order of edges and candidates, as the published ones say
             something about the answer (roots are 0 or 1); None keeps them, the target being the first candidate.
     """
     graphs = _load(path)
-    sizes = [
-        max(max(map(max, g["edges"])), g["target"], g["neg_target"], g["root"]) + 1 for g in graphs
-    ]
-    n_nodes, n_edges = n_nodes or max(sizes), n_edges or max(len(g["edges"]) for g in graphs)
+    most_nodes = max(_count_nodes(graph) for graph in graphs)
+    most_edges = max(len(graph["edges"]) for graph in graphs)
+    n_nodes = n_nodes or most_nodes
+    n_edges = n_edges or most_edges
     require(
-        max(sizes) <= n_nodes,
-        f"the largest graph has {max(sizes)} nodes, n_nodes is {n_nodes}; raise it",
+        most_nodes <= n_nodes,
+        f"the largest graph has {most_nodes} nodes, n_nodes is {n_nodes}; raise it",
     )
-    most = max(len(g["edges"]) for g in graphs)
-    require(most <= n_edges, f"the largest graph has {most} edges, n_edges is {n_edges}; raise it")
-    edges = np.stack([np.resize(np.array(g["edges"]), (n_edges, 2)) for g in graphs])
-    candidates = np.array([[g["target"], g["neg_target"]] for g in graphs])
-    roots = np.array([g["root"] for g in graphs])
+    require(
+        most_edges <= n_edges,
+        f"the largest graph has {most_edges} edges, n_edges is {n_edges}; raise it",
+    )
+    edges = np.stack([np.resize(np.array(graph["edges"]), (n_edges, 2)) for graph in graphs])
+    candidates = np.array([[graph["target"], graph["neg_target"]] for graph in graphs])
+    roots = np.array([graph["root"] for graph in graphs])
     published = ReachabilityEpisodes(
-        edges, roots, candidates, n_nodes, n_rounds, "prosqa, published", seed
+        edges, roots, candidates, n_nodes, n_rounds, regime="prosqa, published", seed=seed
     )
     if seed is None:
         return published
     rng = np.random.default_rng(seed)
     shuffled = published.shuffled(rng)
-    return shuffled.renamed(rng.permuted(np.arange(n_nodes)[None].repeat(len(graphs), 0), axis=1))
+    names = np.tile(np.arange(n_nodes), (len(graphs), 1))
+    return shuffled.renamed(rng.permuted(names, axis=1))
+
+
+def _count_nodes(graph: dict[str, Any]) -> int:
+    nodes = [graph["target"], graph["neg_target"], graph["root"]]
+    for edge in graph["edges"]:
+        nodes += edge
+    return int(max(nodes)) + 1
 
 
 def _load(path: str | Path) -> list[dict[str, Any]]:
@@ -72,43 +84,49 @@ def _load(path: str | Path) -> list[dict[str, Any]]:
         isinstance(graphs, list) and len(graphs) > 0, f"{str(path)!r} must hold a list of graphs"
     )
     for i, graph in enumerate(graphs):
-        missing = [name for name in _FIELDS if not isinstance(graph, dict) or name not in graph]
+        fields = graph if isinstance(graph, dict) else {}
+        missing = [name for name in _FIELDS if name not in fields]
         require(not missing, f"graph {i} of {str(path)!r} lacks {', '.join(missing)}")
     return graphs
 
 
-def table(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
-    """Accuracy in round d for targets d steps away: a row a predictor, a column a depth."""
+def measure(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
+    """Return the accuracy in round d for targets d steps away: a row a predictor, a column a depth.
+
+    Args:
+        path: of the published graphs.
+        name: of the model.
+        seed: of new names and orders.
+    """
     published = read_prosqa(path)
-    sizes = {"n_nodes": published.n_nodes, "n_edges": published.n_edges}
-    model = interp.load(name, **sizes) if name == "reachability-handwired" else interp.load(name)
-    layout, n_rounds = model.layout, int(published.depths.max()) + 2
-    episodes = read_prosqa(path, n_rounds, layout.n_nodes, layout.n_edges, seed=seed)
-    read, write = reading(model, seed)
-    frame = answers(model, episodes, read, write, seed)
-    known = frame[frame["round"] == frame["depth"]]
-    said = [
-        f"{e:.2f} [{a:.2f}, {b:.2f}]"
-        for e, a, b in zip(known["estimate"], known["low"], known["high"], strict=True)
-    ]
-    depths = [
-        f"depth {depth} (n = {n})" for depth, n in zip(known["depth"], known["n"], strict=True)
-    ]
-    wide = known.assign(said=said, depths=depths).pivot(
-        index="key", columns="depths", values="said"
+    sizes = {}
+    if name == "reachability-handwired":
+        sizes = {"n_nodes": published.n_nodes, "n_edges": published.n_edges}
+    model = interp.load(name, **sizes)
+    n_rounds = int(published.depths.max()) + 2
+    episodes = read_prosqa(
+        path, n_rounds, n_nodes=model.layout.n_nodes, n_edges=model.layout.n_edges, seed=seed
     )
-    return wide.reindex(dict.fromkeys(known["key"])).rename_axis(index=name, columns=None)
+    read, write = reading(model, seed)
+    accuracies = answers(model, episodes, read, write, seed)
+    in_time = accuracies[accuracies["round"] == accuracies["depth"]]
+    cells = [f"{row.estimate:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in in_time.itertuples()]
+    columns = [f"depth {row.depth} (n = {row.n})" for row in in_time.itertuples()]
+    labelled = in_time.assign(cell=cells, column=columns)
+    wide = labelled.pivot(index="key", columns="column", values="cell")
+    return wide.reindex(in_time["key"].unique()).rename_axis(index=name, columns=None)
 
 
 def main(path: str | Path, names: list[str]) -> dict[str, pd.DataFrame]:
-    """The table of every model."""
+    """Print and write the table of every model."""
     OUT.mkdir(parents=True, exist_ok=True)
-    found = {}
+    tables = {}
     for name in names:
-        found[name] = table(path, name)
-        found[name].to_csv(OUT / f"prosqa-{Path(name).name}.csv")
-        print(found[name].to_string(), end="\n\n")
-    return found
+        table = measure(path, name)
+        table.to_csv(OUT / f"prosqa-{Path(name).name}.csv")
+        print(table.to_string(), end="\n\n")
+        tables[name] = table
+    return tables
 
 
 if __name__ == "__main__":

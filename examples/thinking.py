@@ -11,6 +11,7 @@ import inspect
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -43,6 +44,13 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
 BITS = series("bits", draw, inputs=8, outcomes=("few", "many"))
 
 
+def begin_trm(module: Any) -> dict[str, Tensor]:
+    """Return what TRM carries before the first round."""
+    y = module.output_init_embed.expand(8, -1)
+    z = module.latent_init_embed.expand(8, -1)
+    return {"outputs": y, "latents": z}
+
+
 def trm() -> Any:
     from tiny_recursive_model.mlp_mixer_1d import MLPMixer1D
     from tiny_recursive_model.trm import TinyRecursiveModel
@@ -52,21 +60,21 @@ def trm() -> Any:
     places = BITS.layout().positions([f"x_{i + 1}" for i in range(8)])
 
     def step(module: Any, carried: dict[str, Tensor], fed: Any) -> Any:
-        inputs = module.input_embed((fed.values[:, places] > 0).long())
+        bits = (fed.values[:, places] > 0).long()
+        inputs = module.input_embed(bits)
         y, z = module.deep_refinement(inputs, carried["outputs"], carried["latents"])
         return module.to_pred(y).mean(1), {"outputs": y, "latents": z}
 
     labels = tuple(f"bit_{i + 1}" for i in range(8))
+    channels = [interp.Channel(name, (8, WIDTH)) for name in ("outputs", "latents")]
+    points = {"network": Point("network", times=21, axes="pos", labels=labels)}
     return interp.adapt(
         module,
         BITS,
         step=step,
-        channels=[interp.Channel(name, (8, WIDTH)) for name in ("outputs", "latents")],
-        points={"network": Point("network", times=21, axes="pos", labels=labels)},
-        initial=lambda m: {
-            "outputs": m.output_init_embed.expand(8, -1),
-            "latents": m.latent_init_embed.expand(8, -1),
-        },
+        channels=channels,
+        points=points,
+        initial=begin_trm,
         reset=lambda m: [nn.init.normal_(weight, std=0.2) for weight in m.parameters()],
         name="TRM",
         check=False,
@@ -78,7 +86,8 @@ class Pondering(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.enter, self.block = nn.Linear(SAID.n_told, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.enter = nn.Linear(SAID.n_told, WIDTH)
+        self.block = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Linear(WIDTH, 1)
         self.read = nn.Linear(WIDTH + SAID.n_asked, 2)
         self.gate.weight.data *= 6
@@ -91,25 +100,32 @@ class Pondering(nn.Module):
             if not live.any():
                 break
             new = self.block(z + heard).tanh()
+            gate = self.gate(new).sigmoid()[:, 0]
             z = torch.where(live.unsqueeze(1), new, z)
-            total = total + torch.where(live, self.gate(new).sigmoid()[:, 0], 0)
+            total = total + torch.where(live, gate, 0)
         return z
+
+
+def goes_on(gates: list[Tensor]) -> Tensor:
+    """Return whether a row recurs again, from its gates until now."""
+    total = torch.stack(gates).sigmoid().sum(0)
+    return total[:, 0] < 1
 
 
 def pondering() -> Any:
     def step(module: Any, carried: dict[str, Tensor], fed: Any) -> Any:
-        scores = module.read(torch.cat([carried["z"], SAID.before(fed)], 1))
-        return scores, {"z": module(carried["z"], module.enter(SAID.after(fed)))}
+        z = carried["z"]
+        scores = module.read(torch.cat([z, SAID.before(fed)], 1))
+        return scores, {"z": module(z, module.enter(SAID.after(fed)))}
 
-    def goes_on(gates: list[Tensor]) -> Tensor:
-        return torch.stack(gates).sigmoid().sum(0)[:, 0] < 1
-
+    channels = [interp.Channel("z", (WIDTH,))]
+    point = Point("block", times=12, gate="gate", alive=goes_on)
     return interp.adapt(
         Pondering(),
         LAYOUT,
         step=step,
-        channels=[interp.Channel("z", (WIDTH,))],
-        points={"block": Point("block", times=12, gate="gate", alive=goes_on)},
+        channels=channels,
+        points={"block": point},
         name="halting loop",
         check=False,
     )
@@ -120,13 +136,24 @@ class Learner(nn.Module):
 
     def __init__(self, core: nn.Module, width: int) -> None:
         super().__init__()
-        self.core, self.read = core, nn.Linear(width, 2)
+        self.core = core
+        self.read = nn.Linear(width, 2)
         self.ask = nn.Linear(SAID.n_asked, width)
         self.hear = nn.Linear(SAID.n_told, width)
 
 
 def embed(module: Any, fed: Any) -> Tensor:
-    return torch.stack([module.ask(SAID.before(fed)), module.hear(SAID.after(fed))], 1)
+    question = module.ask(SAID.before(fed))
+    answer = module.hear(SAID.after(fed))
+    return torch.stack([question, answer], 1)
+
+
+def read_last(module: Any, y: Tensor, fed: Any) -> Tensor:
+    return module.read(y)
+
+
+ROUND = Embedded(embed, 2, at=0, slot=0)
+"""A round is read in two steps, and answered after the first."""
 
 
 def rwkv() -> Any:
@@ -136,8 +163,8 @@ def rwkv() -> Any:
     return machines.state_space(
         Learner(RwkvModel(RwkvConfig(vocab_size=1, **sizes)), WIDTH),
         LAYOUT,
-        embedded=Embedded(embed, 2, at=0, slot=0),
-        read=lambda m, y, fed: m.read(y),
+        embedded=ROUND,
+        read=read_last,
         name="RWKV",
         check=False,
     )
@@ -151,8 +178,8 @@ def xlstm() -> Any:
     return machines.state_space(
         Learner(core, 128),
         LAYOUT,
-        embedded=Embedded(embed, 2, at=0, slot=0),
-        read=lambda m, y, fed: m.read(y),
+        embedded=ROUND,
+        read=read_last,
         name="xLSTM",
         check=False,
     )
@@ -198,11 +225,31 @@ def codi() -> Any:
 # Beside plain hooks.
 
 
-def step_by_hand(machine: Any, part: str, which: int, run: Any, t: int, shift: float) -> Any:
-    """One round of the module with hooks of PyTorch alone: what the run gave, the scores, and what is carried."""
-    tree = unpack(machine.channels, run.latents[:, t])
+SHIFT = 0.7
+"""How far an edit moves a hidden activation, at its ends."""
+
+
+def shifted(hidden: Tensor, by: float) -> Tensor:
+    return hidden + by * torch.linspace(-1, 1, hidden.shape[-1])
+
+
+def step_by_hand(
+    machine: Any, part: str, which: int, run: Any, t: int, shift: float
+) -> tuple[Tensor, Tensor]:
+    """Step once with hooks of PyTorch alone; return what the inner run gave, and the scores.
+
+    Args:
+        machine: the machine.
+        part: name of the submodule that runs several times a round.
+        which: of its runs is moved.
+        run: a rollout, from which the state before the round is taken.
+        t: the round.
+        shift: by how much the run is moved.
+    """
+    carried = unpack(machine.channels, run.latents[:, t])
     for name in machine.lengths:
-        tree[name] = tree[name].squeeze(-1).round().long()
+        length = carried[name].squeeze(-1)
+        carried[name] = length.round().long()
     outputs: list[Tensor] = []
 
     def visit(module: Any, args: Any, output: Any) -> Any:
@@ -210,37 +257,46 @@ def step_by_hand(machine: Any, part: str, which: int, run: Any, t: int, shift: f
         outputs.append(hidden.clone())
         if len(outputs) - 1 != which:
             return None
-        moved = hidden + shift * torch.linspace(-1, 1, hidden.shape[-1])
-        return moved if isinstance(output, Tensor) else (moved, *output[1:])
+        edited = shifted(hidden, shift)
+        return edited if isinstance(output, Tensor) else (edited, *output[1:])
 
-    handle = machine.module.get_submodule(part).register_forward_hook(visit)
+    module = machine.module.eval()
+    handle = module.get_submodule(part).register_forward_hook(visit)
     with torch.no_grad():
-        scores, _ = machine.one_step(machine.module.eval(), tree, run.fed.at(t))
+        scores, _ = machine.one_step(module, carried, run.fed.at(t))
     handle.remove()
     return outputs[which], scores.softmax(-1)
 
 
-def hold_against_hooks(machine: Any, key: str, part: str, which: int) -> tuple[float, float]:
-    """The largest differences of a cache, and of an edited prediction, in round 2 of eight episodes."""
-    component = machine.points[key]
-    name = component.hook.format(layer=which)
-    task = interp.tasks.of(machine)
-    episodes = task.sample_for(machine, 8, 4, 0)
+def compare_with_hooks(machine: Any, key: str, part: str, which: int) -> tuple[float, float]:
+    """Return the largest differences of a cache, and of an edited prediction, in round 2 of eight episodes.
+
+    Args:
+        machine: the machine.
+        key: the name of the inner run among its points.
+        part: name of the submodule.
+        which: of its runs.
+    """
+    name = machine.points[key].hook.format(layer=which)
+    episodes = interp.tasks.of(machine).sample_for(machine, 8, 4, 0)
     run = interp.rollout(machine, episodes, names_filter=name, commit="target")
-    hook = (name, lambda x, hook: x + 0.7 * torch.linspace(-1, 1, x.shape[-1]))
+    hook = (name, lambda x, hook: shifted(x, SHIFT))
     edited = interp.rollout(machine, episodes, fwd_hooks={2: [hook]}, commit="target")
-    output, _ = step_by_hand(machine, part, which, run, 2, 0.0)
+    output, _ = step_by_hand(machine, part, which, run, t=2, shift=0.0)
+    _, scores = step_by_hand(machine, part, which, run, t=2, shift=SHIFT)
+
+    distribution = run.layout.distribution
+    unmoved_later = distribution(run.predictions[:, 3])
+    moved_later = distribution(edited.predictions[:, 3])
+    assert not torch.equal(moved_later, unmoved_later)
+
     cache = run.cache[name][:, 2]
-    ran = ~cache.flatten(1).isnan().any(1)
-    _, moved = step_by_hand(machine, part, which, run, 2, 0.7)
-    predicted = run.layout.distribution(edited.predictions[:, 2])
-    later = run.layout.distribution(edited.predictions[:, 3])
-    assert not torch.equal(later, run.layout.distribution(run.predictions[:, 3]))
-    gaps = (
-        (cache - output)[ran],
-        (predicted - machine.layout.distribution(run.layout.prediction(moved)))[ran],
-    )
-    return tuple(float(gap.abs().max()) for gap in gaps)
+    has_run = ~cache.flatten(1).isnan().any(1)
+    predicted = distribution(edited.predictions[:, 2])
+    by_hand = machine.layout.distribution(run.layout.prediction(scores))
+    cache_gap = (cache - output)[has_run].abs().max()
+    patch_gap = (predicted - by_hand)[has_run].abs().max()
+    return float(cache_gap), float(patch_gap)
 
 
 # One question each.
@@ -251,63 +307,91 @@ def ask_sweep(machine: Any, sites: list[str], lag: int = 1) -> str:
     task = interp.tasks.of(machine)
     build = task.corruption(task.analysis.default_corruption).build
     clean, corrupted = build(task.sample_for(machine, 32, 5, 1), round=2)
-    found = patching.sweep(machine, clean, corrupted, round=2, read_round=2 + lag, sites=sites)
-    return found.sentence
+    swept = patching.sweep(machine, clean, corrupted, round=2, read_round=2 + lag, sites=sites)
+    return swept.sentence
 
 
 def ask_mediation(machine: Any) -> str:
     """Does the thought carry the past, or the cache?"""
-    base, source = (experts.sample(16, N_ROUNDS, 4, seed=seed) for seed in (1, 2))
-    found = mediation.mediate(machine, base, source, "latent", ["thought", "cache"], round=[2, 3])
-    shares = {name: f"{found.carried(name).estimate:.0%}" for name in found.mediators[:-1]}
+    base = experts.sample(16, N_ROUNDS, 4, seed=1)
+    source = experts.sample(16, N_ROUNDS, 4, seed=2)
+    mediated = mediation.mediate(
+        machine, base, source, "latent", ["thought", "cache"], round=[2, 3]
+    )
+    shares = {}
+    for name in mediated.mediators[:-1]:
+        shares[name] = f"{mediated.carried(name).estimate:.0%}"
     return f"of the effect of another past: {shares}"
 
 
-MACHINES: list[tuple[Callable[[], Any], str, str, int, Callable[[Any], str]]] = [
-    (trm, "network", "network", 13, lambda m: ask_sweep(m, ["network"])),
-    (pondering, "block", "block", 4, lambda m: ask_sweep(m, ["block"])),
-    (
-        rwkv,
-        "layer_1",
-        "core.blocks.0",
-        0,
-        lambda m: ask_sweep(m, [f"latent@state_{i}" for i in range(5)]),
-    ),
-    (
-        xlstm,
-        "layer_1",
-        "core.blocks.0",
-        0,
-        lambda m: ask_sweep(m, [f"latent@rnn_state_{i}_0" for i in range(2)]),
-    ),
-    (coconut, "block_1", "model.transformer.h.0", 0, ask_mediation),
-    (codi, "block_1", "model.transformer.h.0", 0, ask_mediation),
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table.
+
+    Attributes:
+        make: makes the machine; its lines are counted.
+        key: the name of an inner run among the machine's points.
+        part: the submodule that runs.
+        which: of its runs is looked at.
+        ask: the question.
+    """
+
+    make: Callable[[], Any]
+    key: str
+    part: str
+    which: int
+    ask: Callable[[Any], str]
+
+
+def ask_states_of_rwkv(machine: Any) -> str:
+    return ask_sweep(machine, [f"latent@state_{i}" for i in range(5)])
+
+
+def ask_states_of_xlstm(machine: Any) -> str:
+    return ask_sweep(machine, [f"latent@rnn_state_{i}_0" for i in range(2)])
+
+
+MACHINES = [
+    Entry(trm, "network", "network", which=13, ask=lambda m: ask_sweep(m, ["network"])),
+    Entry(pondering, "block", "block", which=4, ask=lambda m: ask_sweep(m, ["block"])),
+    Entry(rwkv, "layer_1", "core.blocks.0", which=0, ask=ask_states_of_rwkv),
+    Entry(xlstm, "layer_1", "core.blocks.0", which=0, ask=ask_states_of_xlstm),
+    Entry(coconut, "block_1", "model.transformer.h.0", which=0, ask=ask_mediation),
+    Entry(codi, "block_1", "model.transformer.h.0", which=0, ask=ask_mediation),
 ]
 
 
-def measure(entry: Any) -> dict[str, Any]:
-    """The row of one machine."""
-    make, key, part, which, ask = entry
-    began = time.process_time()
+def measure(entry: Entry) -> dict[str, Any]:
+    """Return the row of one machine."""
+    start = time.process_time()
     torch.manual_seed(0)
-    machine = make()
-    if make is trm:  # its last layers begin at 0
+    machine = entry.make()
+    if entry.make is trm:  # its last layers begin at 0
         machine.reset(machine.module)
-    cache, patch = hold_against_hooks(machine, key, part, which)
-    answer = ask(machine)
-    lines = len(inspect.getsource(make).splitlines()) - 1
-    seconds = time.process_time() - began
-    row = {"machine": machine.name, "lines": lines, "inner run": f"{key}[{which}]"}
-    return {**row, "cache": cache, "patch": patch, "CPU s": round(seconds, 1), "answer": answer}
+    cache, patch = compare_with_hooks(machine, entry.key, entry.part, entry.which)
+    answer = entry.ask(machine)
+    source = inspect.getsource(entry.make)
+    seconds = time.process_time() - start
+    return {
+        "machine": machine.name,
+        "lines": len(source.splitlines()) - 1,
+        "inner run": f"{entry.key}[{entry.which}]",
+        "cache": cache,
+        "patch": patch,
+        "CPU s": round(seconds, 1),
+        "answer": answer,
+    }
 
 
 def main() -> pd.DataFrame:
-    """Measure all of them."""
+    """Measure all machines whose packages are there."""
     warnings.simplefilter("ignore")
     register(BITS)
-    entries = [e for e in MACHINES if e[0] is not trm or find_spec("tiny_recursive_model")]
+    has_trm = find_spec("tiny_recursive_model") is not None
     rows = []
-    for entry in entries:
+    for entry in MACHINES:
+        if entry.make is trm and not has_trm:
+            continue
         rows.append(measure(entry))
         print(rows[-1], flush=True)
     return pd.DataFrame(rows)

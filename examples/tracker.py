@@ -18,8 +18,12 @@ from interp.interventions.interchange import interchange
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.tasks import Algorithms, Analysis, Data, RoundInputs, Task
 
-START, WALK, NOISE = 1.0, 0.25, np.array([0.1, 10.0])
-"""Variances: of where the walk starts, of each of its steps, and of a reading of each of the two sensors."""
+START = 1.0
+"""Variance of where the walk starts."""
+WALK = 0.25
+"""Variance of a step of the walk."""
+NOISE = np.array([0.1, 10.0])
+"""Variance of a reading of each of the two sensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +46,13 @@ def sample(
     n_episodes: int, n_rounds: int, *, regime: str = "even", seed: int = 0
 ) -> TrackerEpisodes:
     rng = np.random.default_rng(seed)
-    sensors, steps, noise = (
-        rng.integers(2, size=(n_episodes, n_rounds)),
-        *rng.normal(size=(2, n_episodes, n_rounds)),
-    )
-    walk = (steps * np.r_[START, np.full(n_rounds - 1, WALK)] ** 0.5).cumsum(1)
-    return TrackerEpisodes(sensors, walk + NOISE[sensors] ** 0.5 * noise, regime, seed)
+    sensors = rng.integers(2, size=(n_episodes, n_rounds))
+    steps, noise = rng.normal(size=(2, n_episodes, n_rounds))
+    variances = np.full(n_rounds, WALK)
+    variances[0] = START
+    walk = (steps * variances**0.5).cumsum(1)
+    readings = walk + NOISE[sensors] ** 0.5 * noise
+    return TrackerEpisodes(sensors, readings, regime, seed)
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ class TrackerRound(RoundLayout):
         return self
 
     def encode(self, episodes: TrackerEpisodes) -> EncodedRounds:
-        tokens = torch.tensor([0, 0, 4, 1, 2, 3]).repeat(*episodes.sensors.shape, 1)
+        round_tokens = torch.tensor([0, 0, 4, 1, 2, 3])
+        tokens = round_tokens.repeat(*episodes.sensors.shape, 1)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         tokens[..., 2] += torch.from_numpy(episodes.sensors)
         values[..., 4] = torch.from_numpy(episodes.readings)
@@ -71,27 +77,87 @@ class TrackerRound(RoundLayout):
 
 
 def kalman() -> Algorithm:
-    def updated(v: Values) -> np.ndarray:
-        mean = v["mean"] + v["gain"] * (v["reading"] - v["mean"])
-        return np.stack([mean, (1 - v["gain"]) * v["variance"] + WALK], -1)
+    """Return the Kalman filter: the best tracker, as an algorithm."""
 
-    variables = (
-        Variable("sensor", "s", "which sensor reads", "class", "input", kind="class", n_classes=lambda v: 2),
-        Variable("reading", "y", "what it reads", "length", "input"),
-        Variable("belief", "b", "mean and variance", "both", "state", outputs=lambda values: ("mean", "variance")),
-        Variable("mean", "m", "where the walk is", "length", "round", ("belief",), lambda v: v["belief"][..., 0]),
-        Variable("variance", "P", "doubt about it", "squared", "round", ("belief",), lambda v: v["belief"][..., 1]),
-        Variable("noise", "R", "of its readings", "squared", "round", ("sensor",), lambda v: NOISE[v["sensor"]]),
-        Variable("spread", "S", "sum", "squared", "round", ("variance", "noise"), lambda v: v["variance"] + v["noise"]),
-        Variable("gain", "K", "gain", "share", "round", ("variance", "spread"), lambda v: v["variance"] / v["spread"]),
-        Variable("next_belief", "b'", "after it", "both", "round", ("mean", "variance", "gain", "reading"), updated),
-    )  # fmt: skip
+    def update(v: Values) -> np.ndarray:
+        mean = v["mean"] + v["gain"] * (v["reading"] - v["mean"])
+        variance = (1 - v["gain"]) * v["variance"] + WALK
+        return np.stack([mean, variance], -1)
+
+    def first_belief(episodes: TrackerEpisodes) -> Values:
+        return {"belief": np.tile([0.0, START], (len(episodes), 1))}
+
+    def predict(v: Values) -> np.ndarray:
+        return np.stack([v["mean"], np.log(v["spread"])], -1)
+
+    sensor = Variable(
+        "sensor", "s", "which sensor reads", "class", "input", kind="class", n_classes=lambda v: 2
+    )
+    reading = Variable("reading", "y", "what it reads", "length", "input")
+    belief = Variable(
+        "belief", "b", "mean and variance", "both", "state", outputs=lambda v: ("mean", "variance")
+    )
+    mean = Variable(
+        "mean",
+        "m",
+        "where the walk is",
+        "length",
+        parents=("belief",),
+        equation=lambda v: v["belief"][..., 0],
+    )
+    variance = Variable(
+        "variance",
+        "P",
+        "doubt about it",
+        "squared",
+        parents=("belief",),
+        equation=lambda v: v["belief"][..., 1],
+    )
+    noise = Variable(
+        "noise",
+        "R",
+        "of its readings",
+        "squared",
+        parents=("sensor",),
+        equation=lambda v: NOISE[v["sensor"]],
+    )
+    spread = Variable(
+        "spread",
+        "S",
+        "sum",
+        "squared",
+        parents=("variance", "noise"),
+        equation=lambda v: v["variance"] + v["noise"],
+    )
+    gain = Variable(
+        "gain",
+        "K",
+        "gain",
+        "share",
+        parents=("variance", "spread"),
+        equation=lambda v: v["variance"] / v["spread"],
+    )
+    next_belief = Variable(
+        "next_belief",
+        "b'",
+        "after it",
+        "both",
+        parents=("mean", "variance", "gain", "reading"),
+        equation=update,
+    )
+    variables = (sensor, reading, belief, mean, variance, noise, spread, gain, next_belief)
     return Algorithm(
-        key="kalman", name="the Kalman filter", task="tracker", parameters={}, variables=variables,
+        key="kalman",
+        name="the Kalman filter",
+        task="tracker",
+        parameters={},
+        variables=variables,
         inputs=lambda episodes: {"sensor": episodes.sensors, "reading": episodes.readings},
-        initial=lambda episodes: {"belief": np.tile([0.0, START], (len(episodes), 1))},
-        distribution=lambda v: np.stack([v["mean"], np.log(v["spread"])], -1), memory="mean", written="next_belief",
-    )  # fmt: skip
+        initial=first_belief,
+        distribution=predict,
+        memory="mean",
+        written="next_belief",
+    )
 
 
 def losses(
@@ -100,72 +166,106 @@ def losses(
     return TrackerRound().loss(predictions, torch.from_numpy(episodes.readings[:, rounds]))
 
 
+def round_inputs(episodes: TrackerEpisodes) -> RoundInputs:
+    both = np.stack([episodes.sensors, episodes.readings], -1)
+    return RoundInputs((both,), episodes.sensors[..., None])
+
+
+KALMAN = AlgorithmRecord("kalman", "the Kalman filter", "Kalman", kalman)
 TRACKER = Task(
-    key="tracker", name="a tracker", what="predict readings of a hidden walk", data=Data(TrackerRound, sample, losses),
-    algorithms=Algorithms(lambda: (AlgorithmRecord("kalman", "the Kalman filter", "Kalman", kalman),)),
-    analysis=Analysis(lambda e: RoundInputs((np.stack([e.sensors, e.readings], -1),), e.sensors[..., None])),
-)  # fmt: skip
+    key="tracker",
+    name="a tracker",
+    what="predict readings of a hidden walk",
+    data=Data(TrackerRound, sample, losses),
+    algorithms=Algorithms(lambda: (KALMAN,)),
+    analysis=Analysis(round_inputs),
+)
 
 
-def handwired() -> Any:
-    def step(m: Any, carried: Any, fed: EncodedRounds) -> Any:
-        mean, variance, y = carried["mean"], carried["variance"], fed.values[:, 4:5]
-        spread = variance + m(fed.tokens[:, 2] - 4)
-        after = {
-            "mean": mean + variance / spread * (y - mean),
-            "variance": (1 - variance / spread) * variance + WALK,
-        }
-        return torch.cat([mean, spread.log()], 1), after
+def make_handwired() -> Any:
+    """Return a machine that computes the Kalman filter."""
 
+    def step(noise_of: Any, carried: Any, fed: EncodedRounds) -> Any:
+        mean = carried["mean"]
+        variance = carried["variance"]
+        reading = fed.values[:, 4:5]
+        spread = variance + noise_of(fed.tokens[:, 2] - 4)
+        gain = variance / spread
+        next_mean = mean + gain * (reading - mean)
+        next_variance = (1 - gain) * variance + WALK
+        prediction = torch.cat([mean, spread.log()], 1)
+        return prediction, {"mean": next_mean, "variance": next_variance}
+
+    def read(carried: Any) -> torch.Tensor:
+        return torch.cat([carried["mean"], carried["variance"]], -1)
+
+    channels = [interp.Channel("mean", (1,)), interp.Channel("variance", (1,))]
+    noise_of = nn.Embedding.from_pretrained(torch.tensor(NOISE)[:, None])
     return interp.adapt(
-        nn.Embedding.from_pretrained(torch.tensor(NOISE)[:, None]), TRACKER, step=step, name="kalman",
-        channels=[interp.Channel("mean", (1,)), interp.Channel("variance", (1,))],
-        initial=lambda m: {"variance": torch.tensor([START])}, read=lambda c: torch.cat([c["mean"], c["variance"]], -1),
-    )  # fmt: skip
+        noise_of,
+        TRACKER,
+        step=step,
+        name="kalman",
+        channels=channels,
+        initial=lambda module: {"variance": torch.tensor([START])},
+        read=read,
+    )
 
 
-def learned(steps: int = 120, width: int = 8) -> Any:
-    def step(m: Any, carried: Any, fed: EncodedRounds) -> Any:
+def make_gru(width: int = 8) -> Any:
+    """Return an untrained GRU as a machine."""
+
+    def step(module: Any, carried: Any, fed: EncodedRounds) -> Any:
         h = carried["h"]
         sensor = 2 * fed.tokens[:, 2:3] - 9
-        y = fed.values[:, 4:5] / 2
-        return m["read"](torch.cat([h, sensor], 1)), {
-            "h": m["cell"](torch.cat([sensor, y], 1).to(h), h)
-        }
+        reading = fed.values[:, 4:5] / 2
+        prediction = module["read"](torch.cat([h, sensor], 1))
+        heard = torch.cat([sensor, reading], 1).to(h)
+        return prediction, {"h": module["cell"](heard, h)}
 
     torch.manual_seed(0)
     module = nn.ModuleDict({"cell": nn.GRUCell(2, width), "read": nn.Linear(width + 1, 2)})
-    gru = interp.adapt(
-        module, TRACKER, step=step, name="gru", channels=[interp.Channel("h", (width,))]
-    )
-    optimizer = torch.optim.Adam(module.parameters(), lr=3e-2)
+    channels = [interp.Channel("h", (width,))]
+    return interp.adapt(module, TRACKER, step=step, name="gru", channels=channels)
+
+
+def train_gru(steps: int = 120) -> Any:
+    """Return a GRU that was trained to predict the readings."""
+    gru = make_gru()
+    optimizer = torch.optim.Adam(gru.module.parameters(), lr=3e-2)
     for seed in range(steps):
-        episodes, carried, said = sample(64, 20, seed=1000 + seed), gru.initial(64), []
-        for fed in map(gru.prepare(gru.layout.encode(episodes)).at, range(20)):
-            prediction, carried = gru.step(carried, fed)
-            said.append(prediction)
+        episodes = sample(64, 20, seed=1000 + seed)
+        rounds = gru.prepare(gru.layout.encode(episodes))
+        carried = gru.initial(64)
+        predictions = []
+        for t in range(20):
+            prediction, carried = gru.step(carried, rounds.at(t))
+            predictions.append(prediction)
         optimizer.zero_grad()
-        losses(torch.stack(said, 1), episodes).mean().backward()
+        losses(torch.stack(predictions, 1), episodes).mean().backward()
         optimizer.step()
     return gru
 
 
 def main(steps: int = 120) -> dict[str, Any]:
+    """Return what is measured of the filter by hand and of the GRU."""
     interp.tasks.register(TRACKER)
-    machine, gru, base, source = (
-        handwired(),
-        learned(steps),
-        sample(64, 20, seed=0),
-        sample(64, 20, seed=1),
-    )
-    state = machine.read_state(interp.rollout(machine, base).latents[:, 1:]).numpy()
+    by_hand = make_handwired()
+    gru = train_gru(steps)
+    base = sample(64, 20, seed=0)
+    source = sample(64, 20, seed=1)
+    latents = interp.rollout(by_hand, base).latents[:, 1:]
+    states = by_hand.read_state(latents).numpy()
+    beliefs = kalman().run(base)["next_belief"]
+    nats = []
+    for machine in (by_hand, gru, gru.untrained()):
+        predictions = interp.rollout(machine, base).predictions
+        nats.append(losses(predictions, base).mean().item())
+    means = interchange(by_hand, base, source, kalman(), "mean", "latent@mean")
     return {
-        "state error": np.abs(state - kalman().run(base)["next_belief"]).max(),
-        "nats": [
-            losses(interp.rollout(m, base).predictions, base).mean().item()
-            for m in (machine, gru, gru.untrained())
-        ],
-        "interchange": interchange(machine, base, source, kalman(), "mean", "latent@mean").score(),
+        "state error": np.abs(states - beliefs).max(),
+        "nats": nats,
+        "interchange": means.score(),
         "probes": probes.probe(gru, base, ["mean", "variance"]),
     }
 

@@ -127,25 +127,27 @@ def judge(player: Player, found: ChoiceExplanation, fitted: pd.Series) -> dict[s
     """
     key = player.algorithm.key
     same = {key, "constant"} if key == "fixed_bias" else {key}
-    names = [
-        name for name in ("rate", "inverse_temperature") if name in player.algorithm.parameters
-    ]
+    parameters = player.algorithm.parameters
+    n_asked = 0
     n_covered = 0
-    for name in names:
-        true = player.algorithm.parameters[name]
-        n_covered += int(fitted[f"{name}_low"] <= true <= fitted[f"{name}_high"])
+    for name in ("rate", "inverse_temperature"):
+        if name in parameters:
+            n_asked += 1
+            is_covered = fitted[f"{name}_low"] <= parameters[name] <= fitted[f"{name}_high"]
+            n_covered += int(is_covered)
+    members = found.confidence_set
     return {
         "family": key,
         "kind": player.kind,
-        "in_set": bool(same & set(found.confidence_set)),
-        "size": len(found.confidence_set),
+        "in_set": not same.isdisjoint(members),
+        "size": len(members),
         "verdict": found.verdict,
         "closest": found.closest,
-        "set": " ".join(found.confidence_set),
+        "set": " ".join(members),
         "nats": found.nats.estimate,
         "floor_nats": found.floor_nats.estimate,
         "covered": n_covered,
-        "asked": len(names),
+        "asked": n_asked,
     }
 
 
@@ -167,13 +169,14 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
         start = time.process_time()
         episodes = play(players, n_rounds, first_seed=SEED + 1000 * n_rounds)
         families = bandit.TASK.rivals()
-        asked = range(0, len(players), every)
-        for key, numbers in groupby(asked, key=lambda number: players[number].algorithm.key):
+        numbers_played = range(0, len(players), every)
+        family_of = lambda number: players[number].algorithm.key  # noqa: E731
+        for key, numbers in groupby(numbers_played, key=family_of):
             of_family = list(numbers)
             part = episodes.select(of_family)
-            found = explain_each(part, part.choices).found.values()
+            explanations = explain_each(part, part.choices).found.values()
             fitted = by_participant(families[key], part, part.choices)
-            for place, (number, explanation) in enumerate(zip(of_family, found, strict=True)):
+            for place, (number, explanation) in enumerate(zip(of_family, explanations, strict=True)):
                 judged = judge(players[number], explanation, fitted.iloc[place])
                 rows.append({"rounds": n_rounds, "player": number, **judged})
             pd.DataFrame(rows).to_csv(out, index=False, float_format="%.4g")
@@ -185,23 +188,19 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each length and kind of player: the rates of the answers."""
     answers = []
     for (n_rounds, kind), group in rows.groupby(["rounds", "kind"], sort=False):
-        is_named = group["verdict"] == "named"
+        verdict = group["verdict"]
+        is_named = verdict == "named"
         is_wrong = is_named & (group["closest"] != group["family"])
-        asked = group["asked"].sum()
-        answers.append(
-            {
-                "rounds": n_rounds,
-                "kind": kind,
-                "players": len(group),
-                "true family in the set": f"{group['in_set'].mean():.3f}",
-                "none": f"{(group['verdict'] == 'none').mean():.3f}",
-                "no memory": f"{(group['verdict'] == 'no memory').mean():.3f}",
-                "median size": f"{group['size'].median():g}",
-                "named": int(is_named.sum()),
-                "named wrongly": int(is_wrong.sum()),
-                "covered": f"{group['covered'].sum() / asked:.3f}" if asked else "",
-            }
-        )
+        answer = {"rounds": n_rounds, "kind": kind, "players": len(group)}
+        answer["true family in the set"] = f"{group['in_set'].mean():.3f}"
+        answer["none"] = f"{(verdict == 'none').mean():.3f}"
+        answer["no memory"] = f"{(verdict == 'no memory').mean():.3f}"
+        answer["median size"] = f"{group['size'].median():g}"
+        answer["named"] = is_named.sum()
+        answer["named wrongly"] = is_wrong.sum()
+        n_asked = group["asked"].sum()
+        answer["covered"] = f"{group['covered'].sum() / n_asked:.3f}" if n_asked else ""
+        answers.append(answer)
     return pd.DataFrame(answers)
 
 

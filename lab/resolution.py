@@ -13,7 +13,7 @@ resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from lab import known
 from lab.known import QUESTIONS, edits
 from lab.known.makers import GAIN, computed
 
-HALF, MOST = 0.5, 0.95
+HALF = 0.5
+MOST = 0.95
 """The shares of runs for which a smallest size is given."""
 SEEDS = {True: 3, False: 20}
 """Quick or not -> runs of each size: with 3, "95 %" is all of them."""
@@ -59,13 +60,8 @@ class Deviation:
         return self.key.partition(": ")[0]
 
 
-def _table(name: str) -> Callable[[Any], Machine]:
-    """Q-learning with another rate or discount."""
-    return lambda size: computed(q_learning(**{name: size}))
-
-
 def deviations() -> Mapping[str, Deviation]:
-    """Every deviation by its key."""
+    """Return every deviation by its key."""
 
     def gain(factor: float) -> Machine:
         return computed(weighted_majority(factor * GAIN))
@@ -82,45 +78,47 @@ def deviations() -> Mapping[str, Deviation]:
     def window(rounds: float) -> Machine:
         return computed(majority_window(GAIN, window=int(rounds)))
 
-    found = (
-        Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, "a gain {} times as large"),
-        Deviation(
-            "experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, "a gain {} times as large"
-        ),
+    def discount(gamma: float) -> Machine:
+        return computed(q_learning(gamma=gamma))
+
+    def rate(alpha: float) -> Machine:
+        return computed(q_learning(alpha=alpha))
+
+    larger = "a gain {} times as large"
+    records = (
+        Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, larger),
+        Deviation("experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, larger),
         Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), leak, "a leak of {}"),
         Deviation("experts: lag", (1, 2, 3), late, "a lag, in rounds, of {}"),
         Deviation("experts: window", (16, 12, 8, 5, 3), window, "a window of {} rounds"),
         Deviation("experts: noise", (0.01, 0.03, 0.1, 0.3, 1.0), noise, "noise of {} nats a round"),
-        Deviation(
-            "qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), _table("gamma"), "a discount of {}"
-        ),
-        Deviation(
-            "qlearning: rate",
-            (0.11, 0.12, 0.15, 0.2, 0.4),
-            _table("alpha"),
-            "a learning rate of {}",
-        ),
+        Deviation("qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), discount, "a discount of {}"),
+        Deviation("qlearning: rate", (0.11, 0.12, 0.15, 0.2, 0.4), rate, "a learning rate of {}"),
     )
-    return unique(found, "deviation")
+    return unique(records, "deviation")
 
 
 @checked
 def measure(key: str, size: float, seed: int, budget: compare.Budget) -> dict[str, Any]:
-    """The words on one deviation of one size, with one seed: a row of the table."""
-    every = deviations()
-    require_known("deviation", key, every, limit=20)
-    one = every[key]
-    found = compare.machines(
-        one.make(size), known.reference(one.task), budget=replace(budget, seed=seed)
-    )
-    words = {question: found[question].verdict for question in QUESTIONS}
-    return {
-        "deviation": key,
-        "size": size,
-        "seed": seed,
-        **words,
-        "cpu_seconds": found.settings["cpu_seconds"],
-    }
+    """Return the words on one deviation: a row of the table.
+
+    Args:
+        key: of the deviation.
+        size: how large it is.
+        seed: of everything that the comparison draws.
+        budget: of the comparison.
+    """
+    records = deviations()
+    require_known("deviation", key, records, limit=20)
+    deviation = records[key]
+    machine = deviation.make(size)
+    reference = known.reference(deviation.task)
+    comparison = compare.machines(machine, reference, budget=replace(budget, seed=seed))
+    row = {"deviation": key, "size": size, "seed": seed}
+    for question in QUESTIONS:
+        row[question] = comparison[question].verdict
+    row["cpu_seconds"] = comparison.settings["cpu_seconds"]
+    return row
 
 
 @dataclass(frozen=True)
@@ -141,86 +139,100 @@ class Resolution:
 
 
 def resolutions(frame: pd.DataFrame) -> list[Resolution]:
-    """The resolution of every question to every deviation, from rows of :func:`measure`."""
+    """Return the resolution of every question to every deviation, from rows of :func:`measure`."""
     require_columns("rows of measured deviations", frame, "deviation", "size", "seed", *QUESTIONS)
-    found = []
-    for key, of_one in frame.groupby("deviation", sort=False):
-        order = [size for size in deviations()[str(key)].sizes if size in set(of_one["size"])]
-        require(bool(order), f"no row of {key!r} has one of its sizes; measure it again")
+    records = deviations()
+    measured: list[Resolution] = []
+    for key, rows in frame.groupby("deviation", sort=False):
+        n_runs = rows["size"].value_counts()
+        sizes = [size for size in records[str(key)].sizes if size in n_runs]
+        require(bool(sizes), f"no row of {key!r} has one of its sizes; measure it again")
         for question in QUESTIONS:
-            if (of_one[question] == "not applicable").all():
+            words = rows[question]
+            if (words == "not applicable").all():
                 continue
-            shares = of_one[question].eq("no").groupby(of_one["size"]).mean()
-            half, most = (_least(order, shares, share) for share in (HALF, MOST))
-            found.append(
-                Resolution(str(key), question, half, most, int(of_one.groupby("size").size().min()))
+            shares = words.eq("no").groupby(rows["size"]).mean()
+            resolution = Resolution(
+                deviation=str(key),
+                question=question,
+                half=_smallest_seen(sizes, shares, HALF),
+                most=_smallest_seen(sizes, shares, MOST),
+                runs=int(n_runs.min()),
             )
-    return found
+            measured.append(resolution)
+    return measured
 
 
-def _least(order: list[float], shares: pd.Series[Any], share: float) -> float | None:
-    """The first of ``order`` from which on every size was seen in at least ``share`` of its runs."""
-    least = None
-    for size in reversed(order):
-        if shares[size] < share:
+def _smallest_seen(
+    sizes: Sequence[float], shares: pd.Series[Any], threshold: float
+) -> float | None:
+    """Return the first size from which on every size was seen in at least this share of its runs."""
+    smallest = None
+    for size in reversed(sizes):
+        if shares[size] < threshold:
             break
-        least = size
-    return least
+        smallest = size
+    return smallest
 
 
 @checked
 def summary(frame: pd.DataFrame) -> str:
-    """The resolutions as a table."""
-    rows = [
-        {
-            "deviation": r.deviation,
-            "question": r.question,
-            "half of the runs": r.half,
-            "95 %": r.most,
-            "runs": r.runs,
+    """Return the resolutions as a table."""
+    rows = []
+    for resolution in resolutions(frame):
+        if resolution.half is None:
+            continue
+        row = {
+            "deviation": resolution.deviation,
+            "question": resolution.question,
+            "half of the runs": resolution.half,
+            "95 %": resolution.most,
+            "runs": resolution.runs,
         }
-        for r in resolutions(frame)
-        if r.half is not None
-    ]
+        rows.append(row)
+    table = pd.DataFrame(rows).to_string(index=False) if rows else "nothing was seen"
     seconds = frame["cpu_seconds"].sum()
     return (
         'Resolution: the smallest deviation from which on a comparison says "no"; what is not listed was not '
-        f"seen at any size ({len(frame)} comparisons, {seconds:.0f} CPU seconds)\n"
-        f"{pd.DataFrame(rows).to_string(index=False) if rows else 'nothing was seen'}"
+        f"seen at any size ({len(frame)} comparisons, {seconds:.0f} CPU seconds)\n{table}"
     )
 
 
 @checked
 def seen(task: str, quick: bool) -> list[Resolution]:
-    """The resolutions that were measured for a task at quick or full budget; none where none ship."""
+    """Return the resolutions that were measured for a task at quick or full budget; none where none ship."""
     path = Path(__file__).with_name(f"resolution{'-quick' if quick else ''}.csv")
     if not path.is_file():
         return []
-    return [
-        one for one in resolutions(pd.read_csv(path)) if deviations()[one.deviation].task == task
-    ]
+    measured = resolutions(pd.read_csv(path))
+    return [resolution for resolution in measured if resolution.deviation.startswith(f"{task}: ")]
 
 
 @checked
 def sentence(task: str, quick: bool) -> str:
-    """What a comparison at this budget would have seen in 95 % of the runs; "" where nothing was measured.
+    """Return what a comparison at this budget would have seen in 95 % of the runs; "" where nothing was measured.
 
     Of each deviation the question that sees it best is named.
     """
-    known_ones, told = deviations(), []
-    by_deviation: dict[str, list[Resolution]] = {}
-    for one in seen(task, quick):
-        if one.most is not None:
-            by_deviation.setdefault(one.deviation, []).append(one)
-    for key, several in by_deviation.items():
-        order = known_ones[key].sizes
-        best = min(several, key=lambda r: order.index(r.most))
-        told.append(f"{known_ones[key].words.format(f'{best.most:g}')} ({best.question})")
-    if not told:
+    records = deviations()
+    best: dict[str, Resolution] = {}
+    n_runs = []
+    for resolution in seen(task, quick):
+        if resolution.most is None:
+            continue
+        n_runs.append(resolution.runs)
+        rank = records[resolution.deviation].sizes.index
+        leader = best.setdefault(resolution.deviation, resolution)
+        if rank(resolution.most) < rank(leader.most):
+            best[resolution.deviation] = resolution
+    if not best:
         return ""
-    fewest = min(one.runs for several in by_deviation.values() for one in several)
-    runs = "one run" if fewest == 1 else f"{fewest} runs"
+    deviations_seen = []
+    for key, resolution in best.items():
+        size = f"{resolution.most:g}"
+        deviations_seen.append(f"{records[key].words.format(size)} ({resolution.question})")
+    runs = "one run" if min(n_runs) == 1 else f"{min(n_runs)} runs"
     return (
         f"Measured on machines that depart from the handwired one, {runs} of each size: "
-        f"this comparison would have seen {', '.join(told)}."
+        f"this comparison would have seen {', '.join(deviations_seen)}."
     )

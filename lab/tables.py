@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,85 +24,114 @@ from interp.support.workers import bar, each, share
 from lab import known, resolution
 from lab.known import scores
 
-Advance = Callable[[int], None]
 DRAWS = 5
 """Sizes drawn of each known machine that has a size, beside the one of the table: errors of them are counted, too."""
 
 
-def _whole(quick: bool) -> Sequence[str]:
-    return ("",)
-
-
 @dataclass(frozen=True)
 class Table:
-    """A table that ``python -m lab calibrate`` writes, and its summary as text.
-
-    ``make`` takes (quick, advance) and calls ``advance`` with the steps done; ``n_steps`` is their number, by quick.
+    """A table that ``python -m lab calibrate`` writes.
 
     Attributes:
-        parts: names of what a long table is made of, by quick: ``make`` takes (quick, advance, part) then, and each
-            part is made, kept, and worked on beside the others by itself.
+        parts: quick or not, to the names of its parts. Each part is made, kept, and worked on by itself.
+        make: (quick, part), to the part's rows.
+        summary: the whole table, to a text that sums it up.
         depends: what else its parts depend on, such as a digest of the rules that they apply: parts that were made
             under others are made again.
     """
 
-    make: Callable[..., pd.DataFrame]
-    n_steps: Mapping[bool, int]
+    parts: Callable[[bool], Sequence[str]]
+    make: Callable[[bool, str], pd.DataFrame]
     summary: Callable[[pd.DataFrame], str]
-    parts: Callable[[bool], Sequence[str]] = _whole
     depends: Callable[[], Mapping[str, Any]] = dict
 
 
-def machines(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
-    """The row of one known machine, ``"TASK: KEY"``, at quick or full budget."""
+def budget(quick: bool) -> compare.Budget:
+    """Return the budget of a comparison."""
+    return compare.Budget.quick() if quick else compare.Budget()
+
+
+def list_machines(quick: bool) -> list[str]:
+    """Return the parts of the table "machines", such as "experts: itself"."""
+    return [f"{task}: {key}" for task in known.TASKS for key in known.gallery(task, DRAWS)]
+
+
+def compare_machine(quick: bool, part: str) -> pd.DataFrame:
+    """Return the row of one known machine, ``"TASK: KEY"``."""
     task, _, key = part.partition(": ")
-    row = scores.score(
-        known.gallery(task, DRAWS)[key],
-        known.reference(task),
-        compare.Budget.quick() if quick else compare.Budget(),
-    )
-    advance(1)
+    specimen = known.gallery(task, DRAWS)[key]
+    row = scores.score(specimen, known.reference(task), budget(quick))
     return pd.DataFrame([row])
 
 
-def every_machine(quick: bool) -> tuple[str, ...]:
-    """The parts of the table "machines"."""
-    return tuple(f"{task}: {key}" for task in known.TASKS for key in known.gallery(task, DRAWS))
+def list_deviations(quick: bool) -> list[str]:
+    """Return the parts of the table "resolution", such as "experts: lag, 1, 0"."""
+    parts = []
+    for deviation in resolution.deviations().values():
+        for size in deviation.sizes:
+            for seed in range(resolution.SEEDS[quick]):
+                parts.append(f"{deviation.key}, {size:g}, {seed}")
+    return parts
+
+
+def compare_deviation(quick: bool, part: str) -> pd.DataFrame:
+    """Return the words on one deviation, ``"TASK: NAME, SIZE, SEED"``."""
+    key, size, seed = part.split(", ")
+    row = resolution.measure(key, float(size), seed=int(seed), budget=budget(quick))
+    return pd.DataFrame([row])
 
 
 @cache
-def rules() -> dict[str, str]:
-    """A digest of the source of comparison and of the known machines: words under other rules are other words."""
-    rooms = (Path(one.__file__).parent for one in (compare, known) if one.__file__)
-    sources = [path.read_bytes() for room in rooms for path in sorted(room.glob("*.py"))]
-    return {"rules": hashlib.sha256(b"".join(sources)).hexdigest()}
-
-
-def deviations(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
-    """The words on one deviation, ``"TASK: NAME, SIZE, SEED"``, at quick or full budget."""
-    key, size, seed = part.split(", ")
-    row = resolution.measure(
-        key, float(size), int(seed), compare.Budget.quick() if quick else compare.Budget()
-    )
-    advance(1)
-    return pd.DataFrame([row])
-
-
-def every_deviation(quick: bool) -> tuple[str, ...]:
-    """The parts of the table "resolution"."""
-    every, seeds = resolution.deviations().values(), range(resolution.SEEDS[quick])
-    return tuple(
-        f"{one.key}, {size:g}, {seed}" for one in every for size in one.sizes for seed in seeds
-    )
+def digest_rules() -> dict[str, str]:
+    """Return a digest of the source of comparison and of the known machines: other rules give other words."""
+    digest = hashlib.sha256()
+    for room in (compare, known):
+        folder = Path(str(room.__file__)).parent
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.read_bytes())
+    return {"rules": digest.hexdigest()}
 
 
 TABLES: dict[str, Table] = {
-    "machines": Table(machines, {True: 1, False: 1}, scores.summary, every_machine, rules),
-    "resolution": Table(
-        deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules
-    ),
+    "machines": Table(list_machines, compare_machine, scores.summary, digest_rules),
+    "resolution": Table(list_deviations, compare_deviation, resolution.summary, digest_rules),
 }
 """Written by ``python -m lab calibrate``."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where tables are written, and at which budget."""
+
+    folder: Path
+    quick: bool
+
+    def make(self, name: str, table: Table, part: str) -> pd.DataFrame:
+        """Return a part of a table: read if it was finished before, else made and kept.
+
+        Args:
+            name: of the table.
+            table: the table.
+            part: name of the part.
+        """
+        settings = {"quick": self.quick, **table.depends()}
+        finished = Finished(self.folder / "parts", settings)
+
+        def make() -> pd.DataFrame:
+            with bar(f"{name} {part}", total=1) as advance:
+                frame = table.make(self.quick, part)
+                advance(1)
+            return frame
+
+        return finished.part(f"{name} {part}", pd.DataFrame, make)
+
+    def join(self, name: str, table: Table) -> str:
+        """Write a table whose parts are finished; return its path and summary."""
+        parts = [self.make(name, table, part) for part in table.parts(self.quick)]
+        frame = pd.concat(parts, ignore_index=True)
+        path = self.folder / f"{name}{'-quick' if self.quick else ''}.csv"
+        write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
+        return f"{path}\n{table.summary(pd.read_csv(path))}"
 
 
 @checked
@@ -114,49 +144,33 @@ def write(
     scheduler: str = "",
     shard: str = "",
 ) -> Iterator[str]:
-    """Write ``NAME.csv`` for every table, and give each one's summary.
+    """Write ``NAME.csv`` for every table, and yield each one's summary.
 
-    Finished parts are kept in ``parts``: an interrupted run goes on with the next one. ``n_jobs`` and ``scheduler`` are
-    for parts side by side, as :func:`interp.support.workers.each` takes them. With a ``shard``
-    (:func:`interp.support.workers.share`)
-    only its parts are made and kept, and the text says how many.
+    Finished parts are kept in ``parts``: an interrupted run goes on with the next one.
+
+    Args:
+        folder: of the tables.
+        quick: whether comparisons have the quick budget.
+        tables: by name; :data:`TABLES` when None.
+        n_jobs: workers, as :func:`interp.support.workers.each` takes them.
+        scheduler: address of a cluster, as there.
+        shard: make only this share of the parts (:func:`interp.support.workers.share`); the text says how many.
     """
     tables = TABLES if tables is None else tables
-    shared = writable(folder), quick
-    left = {name: len(table.parts(quick)) for name, table in tables.items()}
+    work = Work(writable(folder), quick)
     items = [(name, table, part) for name, table in tables.items() for part in table.parts(quick)]
-    own = share(items, shard)
-    for name in each(_made, shared, own, n_jobs=n_jobs, scheduler=scheduler):
-        left[name] -= 1
-        if not left[name] and not shard:
-            yield _written(*shared, name, tables[name])
+    n_left = Counter(name for name, _, _ in items)
+    mine = share(items, shard)
+    for name in each(_make_part, work, mine, n_jobs=n_jobs, scheduler=scheduler):
+        n_left[name] -= 1
+        if n_left[name] == 0 and not shard:
+            yield work.join(name, tables[name])
     if shard:
-        yield f"{shard}: {len(own)} of {len(items)} parts are in {shared[0] / 'parts'}"
+        yield f"{shard}: {len(mine)} of {len(items)} parts are in {work.folder / 'parts'}"
 
 
-def _made(shared: tuple[Path, bool], item: tuple[str, Table, str]) -> str:
-    """Make a part of a table unless it was finished before; the table's name."""
+def _make_part(work: Work, item: tuple[str, Table, str]) -> str:
+    """Make a part of a table; return the table's name."""
     name, table, part = item
-    _part(*shared, name, table, part)
+    work.make(name, table, part)
     return name
-
-
-def _part(folder: Path, quick: bool, name: str, table: Table, part: str) -> pd.DataFrame:
-    """A part of a table: read where it was kept, else made and kept."""
-
-    def made() -> pd.DataFrame:
-        with bar(f"{name} {part}".strip(), total=table.n_steps[quick]) as advance:
-            return table.make(quick, advance, *([part] if part else []))
-
-    finished = Finished(folder / "parts", {"quick": quick, **table.depends()})
-    return finished.part(f"{name} {part}".strip(), pd.DataFrame, made)
-
-
-def _written(folder: Path, quick: bool, name: str, table: Table) -> str:
-    """Write a table whose parts are finished; its path and summary."""
-    frame = pd.concat(
-        [_part(folder, quick, name, table, part) for part in table.parts(quick)], ignore_index=True
-    )
-    path = folder / f"{name}{'-quick' if quick else ''}.csv"
-    write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
-    return f"{path}\n{table.summary(pd.read_csv(path))}"

@@ -60,31 +60,35 @@ _RECIPE = "lab.taught_training"
 
 
 def code(seed: int) -> Float[Tensor, "state d_model"]:
-    """The directions that stand for the states' values: orthonormal, drawn from the seed."""
-    columns, _ = np.linalg.qr(
-        np.random.default_rng([seed, 1]).standard_normal((_D_MODEL, _LARGEST[0]))
-    )
-    return torch.from_numpy(columns.T.copy()).float()
+    """Return the directions that stand for the states' values: orthonormal, drawn from the seed."""
+    most_states, _ = _LARGEST
+    rng = np.random.default_rng([seed, 1])
+    columns, _ = np.linalg.qr(rng.standard_normal((_D_MODEL, most_states)))
+    return torch.tensor(columns.T).float()
 
 
 def untaught(seed: int) -> HookedLatentTransformer:
-    """The model before the first step."""
-    (few_s, few_a), (n_states, n_actions) = _SMALLEST, _LARGEST
+    """Return the model before the first step."""
+    least_states, least_actions = _SMALLEST
+    most_states, most_actions = _LARGEST
     layout = tasks.get("qlearning").layout(
-        n_states=n_states,
-        n_actions=n_actions,
-        n_states_range=(few_s, n_states),
-        n_actions_range=(few_a, n_actions),
+        n_states=most_states,
+        n_actions=most_actions,
+        n_states_range=(least_states, most_states),
+        n_actions_range=(least_actions, most_actions),
     )
-    sizes = _D_MODEL, _N_LAYERS, len(_HEADS), _D_MODEL // len(_HEADS), 4 * _D_MODEL
     config = LatentTransformerConfig(
         layout,
-        *sizes,
+        d_model=_D_MODEL,
+        n_layers=_N_LAYERS,
+        n_heads=len(_HEADS),
+        d_head=_D_MODEL // len(_HEADS),
+        d_mlp=4 * _D_MODEL,
         normalization_type=None,
         attention_rules=(_HEADS,) * _N_LAYERS,
         write_map=True,
         position_codes="label",
-        name=f"qlearning-taught{f'-{seed}' if seed else ''}",
+        name=f"qlearning-taught-{seed}" if seed else "qlearning-taught",
     )
     torch.manual_seed(seed)
     return HookedLatentTransformer(config)
@@ -97,34 +101,53 @@ def single_rounds(
     rng: np.random.Generator,
     largest: float = _VALUES[0],
 ) -> MDPEpisodes:
-    """Rounds from random tables, each an episode of its own.
+    """Return rounds from random tables, each an episode of its own.
 
-    Tables are of many sizes up to ``largest``, some with few entries above 0, as early in an episode, a third with
-    small values anywhere; rewards are in [0, 1], two of five 0.
+    Tables are of many sizes, some with few entries above 0, as early in an episode, a third with small values anywhere;
+    rewards are in [0, 1], two of five 0.
+
+    Args:
+        n_rounds: how many.
+        n_states: states of each.
+        n_actions: actions of each.
+        rng: draws them.
+        largest: up to which values tables grow.
     """
     shape = (n_rounds, n_states, n_actions)
-    size = np.exp(rng.uniform(np.log(0.05), np.log(largest), (n_rounds, 1, 1)))
-    tables = size * rng.random(shape) * (rng.random(shape) < rng.random((n_rounds, 1, 1)))
-    tables += 0.03 * rng.standard_normal(shape) * (rng.random((n_rounds, 1, 1)) < 1 / 3)
-    state, following = rng.integers(n_states, size=(2, n_rounds, 1))
-    action, reward = rng.integers(n_actions, size=(n_rounds, 1)), rng.random((n_rounds, 1))
-    reward *= rng.random((n_rounds, 1)) < 0.6
-    sizes: dict[str, Any] = {"n_states": n_states, "n_actions": n_actions, "initial": tables}
+    a_round = (n_rounds, 1, 1)
+    scale = np.exp(rng.uniform(np.log(0.05), np.log(largest), a_round))
+    values = scale * rng.random(shape)
+    is_filled = rng.random(shape) < rng.random(a_round)
+    noise = 0.03 * rng.standard_normal(shape)
+    is_noisy = rng.random(a_round) < 1 / 3
+    tables = values * is_filled + noise * is_noisy
+    states, next_states = rng.integers(n_states, size=(2, n_rounds, 1))
+    actions = rng.integers(n_actions, size=(n_rounds, 1))
+    rewards = rng.random((n_rounds, 1))
+    rewards *= rng.random((n_rounds, 1)) < 0.6
     return MDPEpisodes.from_transitions(
-        None, state, action, reward, following, alpha=_ALPHA, gamma=_GAMMA, **sizes
+        None,
+        states,
+        actions,
+        rewards,
+        next_states,
+        alpha=_ALPHA,
+        gamma=_GAMMA,
+        n_states=n_states,
+        n_actions=n_actions,
+        initial=tables,
     )
 
 
-def _encoded(
+def _encode(
     model: HookedLatentTransformer, episodes: MDPEpisodes, rng: np.random.Generator
 ) -> tuple[RoundLayout, EncodedRounds]:
-    """Episodes as the model reads them, a random choice where it would read its own."""
+    """Return episodes as the model reads them, a random choice where it would read its own."""
     layout = model.layout.fit(episodes)
     encoded = layout.encode(episodes)
-    drawn = torch.from_numpy(rng.integers(layout.n_outputs, size=episodes.states.shape))
-    return layout, EncodedRounds(
-        layout.commit(encoded.tokens, drawn), encoded.values.float(), encoded.slots
-    )
+    choices = torch.from_numpy(rng.integers(layout.n_outputs, size=episodes.states.shape))
+    tokens = layout.commit(encoded.tokens, choices)
+    return layout, EncodedRounds(tokens, encoded.values.float(), encoded.slots)
 
 
 def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: np.ndarray) -> Tensor:
@@ -134,11 +157,18 @@ def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: np.ndarra
     divergence: the same to second order.
     """
     target = torch.from_numpy(wanted).to(scores)
-    if model.config.output != "logits":
-        squared = (scores - target).square()
-        return (squared / (2 * target.clamp_min(_SMALLEST_TARGET))).sum(-1).mean()
-    negative_entropy = torch.special.xlogy(target, target)
-    return (negative_entropy - target * scores.log_softmax(-1)).sum(-1).mean()
+    if model.config.output == "logits":
+        negative_entropy = torch.special.xlogy(target, target)
+        cross_entropy = -target * scores.log_softmax(-1)
+        terms = negative_entropy + cross_entropy
+    else:
+        terms = (scores - target).square() / (2 * target.clamp_min(_SMALLEST_TARGET))
+    return terms.sum(-1).mean()
+
+
+def boltzmann(values: np.ndarray) -> np.ndarray:
+    """Return the policy of the handwired circuit."""
+    return special.softmax(_BETA * values, -1)
 
 
 def run_round(
@@ -176,24 +206,33 @@ def losses(
     rounds: MDPEpisodes,
     rng: np.random.Generator,
 ) -> dict[str, Tensor]:
-    """How far policies and updates of single rounds are from Q-learning's.
+    """Return how far policies and updates of single rounds are from Q-learning's.
 
     Squared misses count in proportion to the table where it is larger than any of the first steps, noise included.
+
+    Args:
+        model: the model.
+        directions: the code of the table.
+        rounds: episodes of one round.
+        rng: draws the choices that the model reads.
     """
-    layout, encoded = _encoded(model, rounds, rng)
+    layout, encoded = _encode(model, rounds, rng)
     directions = directions[: rounds.n_states]
-    before, after = (torch.from_numpy(rounds.q_tables[:, t]).float() for t in (0, 1))
+    tables = torch.from_numpy(rounds.q_tables).float()
+    before = tables[:, 0]
+    after = tables[:, 1]
     latents = model.initial(len(rounds), layout) + before.mT @ directions
     tokens, values, slots = encoded.tokens[:, 0], encoded.values[:, 0], encoded.slots[:, 0]
-    scores, left = run_round(model, layout, tokens, latents, values, slots)
-    rows = torch.arange(len(rounds))
-    missed = (left - latents - (after - before).mT @ directions)[rows, slots] / _ALPHA
+    scores, next_latents = run_round(model, layout, tokens, latents, values, slots)
+    wanted_move = (after - before).mT @ directions
+    missed = next_latents - latents - wanted_move
+    missed = missed[torch.arange(len(rounds)), slots] / _ALPHA
     squared = missed.square().sum(-1)
-    unit = (before.abs().amax((1, 2)) / (1.1 * _VALUES[0])).clamp_min(1.0)
+    largest = before.abs().amax((1, 2))
+    unit = (largest / (1.1 * _VALUES[0])).clamp_min(1.0)
+    policy = boltzmann(rounds.next_values_before[:, 0])
     return {
-        "policy": divergence(
-            model, scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)
-        ),
+        "policy": divergence(model, scores, policy),
         "update": (squared / unit**2).mean(),
         "distance": (squared + 1e-12).sqrt().mean(),
     }
@@ -203,22 +242,25 @@ class Run:
     """One training run, which its folder remembers."""
 
     def __init__(self, folder: Path, seed: int, n_steps: int, imitating: bool = False) -> None:
-        self.folder, self.seed, self.n_steps, self.imitating = folder, seed, n_steps, imitating
+        self.folder = folder
+        self.seed = seed
+        self.n_steps = n_steps
+        self.imitating = imitating
         self.settings = {"seed": seed, "steps": n_steps, "imitating": imitating}
-        self.model, self.code = untaught(seed), code(seed)
-        parameters = dict(self.model.named_parameters())
-        stacks = [p for key, p in parameters.items() if is_stack(key, p)]
-        rest = [p for key, p in parameters.items() if not is_stack(key, p)]
-        adam = torch.optim.AdamW(rest, _LR, (0.9, 0.95), weight_decay=0.0)
-        self.optimizers: list[Any] = [adam, Muon(stacks, _LR, 0.0)]
-        self.step, self.seconds, self.first = 0, 0.0, max(1, 9 * n_steps // 11)
+        self.model = untaught(seed)
+        self.code = code(seed)
+        self.optimizers = _optimizers(self.model)
+        self.step = 0
+        self.seconds = 0.0
+        self.first = max(1, 9 * n_steps // 11)
         state = read_state(folder)
         if state is not None:
             require(
                 state.config == self.settings,
                 f"{str(folder)!r} holds a run of {state.config}, this one is {self.settings}; train in another folder",
             )
-            self.step, self.seconds = state.progress.step, state.progress.seconds
+            self.step = state.progress.step
+            self.seconds = state.progress.seconds
             state.load_weights(self.model)
             state.load_moments(self.model, self.optimizers)
 
@@ -227,49 +269,81 @@ class Run:
         """How much is done of the steps in which tables grow; below 0 before them."""
         return (self.step - self.first) / max(1, self.n_steps - self.first)
 
-    def losses(self, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Those of a step's batch: of single rounds, or of episodes of as many rounds where the run imitates."""
-        size = [
+    def draw_sizes(self, rng: np.random.Generator) -> tuple[int, int]:
+        """Return states and actions of a batch: in half of them the usual ones."""
+        n_states, n_actions = (
             int(rng.integers(low, high + 1)) for low, high in zip(_SMALLEST, _LARGEST, strict=True)
-        ]
-        n_states, n_actions = _USUAL if rng.random() < 0.5 else size
-        most = next((most for before, most in _FEWER_STATES if self.step < before), n_states)
-        n_rounds = next(
-            (n for share, n in _BATCHES if self.step < share * self.first), _BATCHES[-1][1]
         )
-        n_states = min(n_states, most)
-        if not self.imitating:
-            low, high = _VALUES
-            largest = low * (high / low) ** min(1.0, max(0.0, 2 * self.share_of_rest))
-            return losses(
-                self.model,
-                self.code,
-                single_rounds(n_rounds, n_states, n_actions, rng, largest),
-                rng,
-            )
+        if rng.random() < 0.5:
+            n_states, n_actions = _USUAL
+        for end, most_states in _FEWER_STATES:
+            if self.step < end:
+                return min(n_states, most_states), n_actions
+        return n_states, n_actions
+
+    def count_rounds(self) -> int:
+        """Return how many rounds a batch has."""
+        for share, n_rounds in _BATCHES:
+            if self.step < share * self.first:
+                return n_rounds
+        return _BATCHES[-1][1]
+
+    def losses(self, rng: np.random.Generator) -> dict[str, Tensor]:
+        """Return the losses of a step's batch: of single rounds, or of episodes where the run imitates."""
+        n_states, n_actions = self.draw_sizes(rng)
+        n_rounds = self.count_rounds()
+        if self.imitating:
+            return self.imitation_losses(n_rounds, n_states, n_actions, rng)
+        low, high = _VALUES
+        growth = min(1.0, max(0.0, 2 * self.share_of_rest))
+        largest = low * (high / low) ** growth
+        rounds = single_rounds(n_rounds, n_states, n_actions, rng, largest)
+        return losses(self.model, self.code, rounds, rng)
+
+    def imitation_losses(
+        self, n_rounds: int, n_states: int, n_actions: int, rng: np.random.Generator
+    ) -> dict[str, Tensor]:
+        """Return the loss of the policy in whole episodes, which grow longer.
+
+        Args:
+            n_rounds: rounds of all episodes together.
+            n_states: states of an episode.
+            n_actions: actions of an episode.
+            rng: draws the batch.
+        """
         regime = _REGIMES[rng.integers(len(_REGIMES))]
-        long = 2 + int((_ROUNDS - 2) * min(1.0, 3 * self.step / self.first))
-        sizes, drawn = {"n_states": n_states, "n_actions": n_actions}, int(rng.integers(2**31))
+        growth = min(1.0, 3 * self.step / self.first)
+        length = 2 + int((_ROUNDS - 2) * growth)
         episodes = tasks.get("qlearning").sample(
-            n_rounds // long, long, seed=drawn, regime=regime, **sizes
+            n_rounds // length,
+            length,
+            seed=int(rng.integers(2**31)),
+            regime=regime,
+            n_states=n_states,
+            n_actions=n_actions,
         )
-        layout, encoded = _encoded(self.model, episodes, rng)
+        layout, encoded = _encode(self.model, episodes, rng)
         logits = run_rounds(self.model, encoded, layout)
-        return {
-            "policy": divergence(
-                self.model, logits, special.softmax(_BETA * episodes.next_values_before, -1)
-            )
-        }
+        policy = boltzmann(episodes.next_values_before)
+        return {"policy": divergence(self.model, logits, policy)}
+
+    def learning_rate(self) -> float:
+        """Return the rate: warm-up, constant, falling to 0 in the second half; and once more, at a third."""
+        if self.share_of_rest >= 0:
+            warm_up = min(1.0, (self.step - self.first + 1) / 30)
+            return _LR / 3 * warm_up * (1 - self.share_of_rest)
+        warm_up = (self.step + 1) / 30
+        decay = 2 * (1 - self.step / self.first)
+        return _LR * min(1.0, warm_up, decay)
 
     def advance(self) -> dict[str, float]:
-        """One optimizer step: warm-up, a constant rate, falling to 0 in the second half; and once more, at a third."""
+        """Take one optimizer step; return its losses."""
         rng = np.random.default_rng([self.seed, 2, self.step])
-        found = self.losses(rng)
-        torch.stack([_WEIGHTS[key] * loss for key, loss in found.items()]).sum().backward()
+        step_losses = self.losses(rng)
+        weighted = [_WEIGHTS[key] * loss for key, loss in step_losses.items()]
+        torch.stack(weighted).sum().backward()
         size = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        rate = _LR * min(1.0, (self.step + 1) / 30, 2 * (1 - self.step / self.first))
-        if self.share_of_rest >= 0:
-            rate = _LR / 3 * min(1.0, (self.step - self.first + 1) / 30) * (1 - self.share_of_rest)
+        rate = self.learning_rate()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -277,35 +351,57 @@ class Run:
                 optimizer.step()
             optimizer.zero_grad()
         self.step += 1
-        return {key: float(loss.detach()) for key, loss in found.items()}
+        return {key: loss.item() for key, loss in step_losses.items()}
+
+    def save(self, recent_losses: list[dict[str, float]]) -> None:
+        """Write the state, and add a line of mean losses."""
+        progress = Progression(step=self.step, seconds=self.seconds)
+        write_state(self.folder, progress, self.settings, self.model, self.optimizers)
+        line = {"step": self.step, "cpu_s": round(self.seconds, 1)}
+        for key in recent_losses[0]:
+            line[key] = float(np.mean([step_losses[key] for step_losses in recent_losses]))
+        with open(self.folder / "losses.jsonl", "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+def _optimizers(model: HookedLatentTransformer) -> list[Any]:
+    """Return Muon for stacks of matrices, and AdamW for the rest."""
+    stacks = []
+    rest = []
+    for key, parameter in model.named_parameters():
+        if is_stack(key, parameter):
+            stacks.append(parameter)
+        else:
+            rest.append(parameter)
+    return [torch.optim.AdamW(rest, _LR, (0.9, 0.95), weight_decay=0.0), Muon(stacks, _LR, 0.0)]
 
 
 def train(
     folder: Path, seed: int, n_steps: int = _STEPS, *, imitating: bool = False, every: int = 100
 ) -> Path:
-    """Train, or go on training, in ``folder``; the folder of the model."""
+    """Train, or go on training, in ``folder``; return the folder of the model.
+
+    Args:
+        folder: of the run.
+        seed: of weights, code and batches.
+        n_steps: of the training.
+        imitating: whether it is the control.
+        every: steps between two saved states.
+    """
     run = Run(folder, seed, n_steps, imitating)
-    seen: list[dict[str, float]] = []
+    recent_losses: list[dict[str, float]] = []
     while run.step < n_steps:
-        started = time.process_time()
-        seen.append(run.advance())
-        run.seconds += time.process_time() - started
+        start = time.process_time()
+        recent_losses.append(run.advance())
+        run.seconds += time.process_time() - start
         if run.step % every == 0 or run.step == n_steps:
-            progress = Progression(step=run.step, seconds=run.seconds)
-            write_state(folder, progress, run.settings, run.model, run.optimizers)
-            means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
-            with open(folder / "losses.jsonl", "a", encoding="utf-8") as stream:
-                stream.write(
-                    json.dumps({"step": run.step, "cpu_s": round(run.seconds, 1), **means}) + "\n"
-                )
-            seen = []
-    taught = (
-        "the policy in episodes"
-        if imitating
-        else "the policy and updates of single rounds, in a given code"
-    )
-    about = f"taught tabular Q-learning at beta {_BETA:g} from random weights: {taught}; latents added to"
-    origin = {"description": about, "training": {"recipe": _RECIPE, **run.settings}}
+            run.save(recent_losses)
+            recent_losses = []
+    lesson = "the policy and updates of single rounds, in a given code"
+    if imitating:
+        lesson = "the policy in episodes"
+    description = f"taught tabular Q-learning at beta {_BETA:g} from random weights: {lesson}; latents added to"
+    origin = {"description": description, "training": {"recipe": _RECIPE, **run.settings}}
     run.model.config = replace(run.model.config, origin=origin)
     save_checkpoint(run.model.eval(), folder / "model")
     return folder / "model"

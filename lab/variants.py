@@ -13,7 +13,7 @@ from interp.support.errors import require
 
 
 def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
-    """The model with ``n`` more coordinates in its residual stream, which nothing reads or writes: they stay 0.
+    """Return the model with ``n`` more coordinates in its residual stream, which nothing reads or writes: they stay 0.
 
     Raises:
         InputError: a model with LayerNorm, whose scale the new coordinates would change.
@@ -30,7 +30,7 @@ def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
 
 
 def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTransformer:
-    """A handwired model that holds ``factor`` times its state, and whatever else lies along the same directions.
+    """Return a handwired model that holds ``factor`` times its state, and whatever else lies along the same directions.
 
     Every weight that reads them takes the factor out again, so it computes the same; a power of two rounds nothing.
 
@@ -46,7 +46,8 @@ def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTrans
         model.config.normalization_type is None,
         f"{model.name!r} has LayerNorm; give a model without it",
     )
-    held = torch.linalg.pinv(model.state_map) @ model.state_map
-    whole = torch.eye(len(held)).to(held)
-    columns, back = whole + (factor - 1) * held, whole + (1 / factor - 1) * held
+    onto_state = torch.linalg.pinv(model.state_map) @ model.state_map
+    identity = torch.eye(len(onto_state)).to(onto_state)
+    columns = identity + (factor - 1) * onto_state
+    back = identity + (1 / factor - 1) * onto_state
     return moved(model, columns, "rescaled", f"state times {factor:g}", back)

@@ -35,8 +35,8 @@ CAPS = {
     "probes": Cap(full_share=3.8, overfull=0, branching_share=4.7, function_words=0),
     "circuits": Cap(full_share=5.7, overfull=2, branching_share=3.7, function_words=30),
     "reports": Cap(full_share=3.7, overfull=0, branching_share=2.4, function_words=6),
-    "lab": Cap(full_share=13.3, overfull=6, branching_share=0.0, function_words=45),
-    "examples": Cap(full_share=16.7, overfull=11, branching_share=1.5, function_words=65),
+    "lab": Cap(full_share=5.2, overfull=0, branching_share=0.0, function_words=1),
+    "examples": Cap(full_share=5.1, overfull=0, branching_share=0.0, function_words=2),
     "tests": Cap(full_share=16.1, overfull=55, branching_share=5.3, function_words=1183),
 }
 

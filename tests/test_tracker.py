@@ -92,8 +92,8 @@ def test_losses_are_squares_and_negative_log_densities(tracker, of_means):
 
 def test_both_machines_and_a_transformer_keep_the_contract(tracker):
     for machine in (
-        tracker.handwired(),
-        tracker.learned(1),
+        tracker.make_handwired(),
+        tracker.train_gru(1),
         transformer(tracker.TrackerRound(), output="value"),
     ):
         interp.check_machine(machine)
@@ -104,7 +104,7 @@ def test_both_machines_and_a_transformer_keep_the_contract(tracker):
 
 
 def test_the_filter_by_hand_is_the_algorithm(tracker):
-    episodes, machine = tracker.sample(32, 40, seed=3), tracker.handwired()
+    episodes, machine = tracker.sample(32, 40, seed=3), tracker.make_handwired()
     run, values = interp.rollout(machine, episodes), tracker.kalman().run(episodes)
     assert (
         np.abs(machine.read_state(run.latents[:, 1:]).numpy() - values["next_belief"]).max() < 1e-9
@@ -216,7 +216,7 @@ def test_interchange_grades_numbers(tracker, of_means):
 
 
 def _means(tracker: Any, layout: Any) -> Any:
-    machine = tracker.handwired()
+    machine = tracker.make_handwired()
     step = machine.one_step
     return interp.adapt(
         machine.module, layout, channels=machine.channels, name="means", initial=machine.start, read=machine.reader,
@@ -226,7 +226,7 @@ def _means(tracker: Any, layout: Any) -> Any:
 
 def test_interchange_grades_means_and_variances(tracker):
     base, source = (tracker.sample(8, 10, seed=seed) for seed in (0, 1))
-    machine = tracker.handwired()
+    machine = tracker.make_handwired()
     for variable, site in (
         ("mean", "latent@mean"),
         ("variance", "latent@variance"),
@@ -238,7 +238,7 @@ def test_interchange_grades_means_and_variances(tracker):
 
 def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
     base, source = (tracker.sample(8, 6, seed=seed) for seed in (0, 1))
-    machine = tracker.handwired()
+    machine = tracker.make_handwired()
     with pytest.raises(
         AlignmentError,
         match=r"learned from choices, and 'kalman' predicts a real number \('normal'\)",
@@ -278,7 +278,7 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
         ),
     ]
     pair = tracker.sample(24, 20, seed=0), tracker.sample(24, 20, seed=1)
-    subjects = {"kalman": tracker.handwired() if kind == "normal" else _means(tracker, layout)}
+    subjects = {"kalman": tracker.make_handwired() if kind == "normal" else _means(tracker, layout)}
     subjects["smoothing"] = families[1].make(gain=0.3)
     for key, subject in subjects.items():
         found = explain(subject, task, {"even": pair}, seed=0, families=families)
@@ -308,11 +308,11 @@ def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
         edits=60,
         untrained=1,
     )
-    machine = tracker.handwired()
+    machine = tracker.make_handwired()
     found = compare(machine, machine, budget=budget)
     assert {one.verdict for one in found if one.key != "circuit"} == {"yes"}
     assert "has no attention heads" in str(found) and found.algorithm.family == "kalman"
-    alike = tracker.handwired()
+    alike = tracker.make_handwired()
     with torch.no_grad():
         alike.module.weight.fill_(1.0)
     other = compare(alike, machine, budget=budget)
@@ -336,7 +336,7 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
         "loss": pytest.approx(expected),
         "excess": pytest.approx(expected),
     }
-    gru = tracker.learned(1)
+    gru = tracker.train_gru(1)
     theirs, _ = RoundsLoss(gru, "target")(encode(episodes, gru.layout))
     assert theirs.item() == pytest.approx(
         tracker.losses(interp.rollout(gru, episodes).predictions, episodes).mean().item()
@@ -363,6 +363,6 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
 
 
 def test_a_live_page_goes_on_from_a_moved_belief_exactly_as_the_filter(tracker):
-    one, _ = Explorer(tracker.handwired()).answer(View.of("rounds=6&edit=move+3+belief.0+2"))
+    one, _ = Explorer(tracker.make_handwired()).answer(View.of("rounds=6&edit=move+3+belief.0+2"))
     assert one.differences()["machine"][3] == pytest.approx(2, abs=1e-4) and one.outcome == 0
     assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-4) and len(one.frame()) == 12

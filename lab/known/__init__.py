@@ -69,7 +69,6 @@ def _specimen(record: Record, rng: np.random.Generator | None) -> Specimen:
             size = (float(rng.integers(int(low), int(high) + 1)),)
         else:
             size = (round(float(rng.uniform(low, high)), 3),)
-    make = makers.MAKERS[record.task][record.key]
     words = {question: getattr(record, question) for question in QUESTIONS}
     right = {question: word for question, word in words.items() if word}
     key = record.key.format(*size)
@@ -77,7 +76,7 @@ def _specimen(record: Record, rng: np.random.Generator | None) -> Specimen:
     return Specimen(
         key=key,
         task=record.task,
-        make=partial(make, *size),
+        make=partial(makers.make, record.task, record.key, *size),
         right=right,
         why=why,
         algorithm=record.algorithm,

@@ -18,7 +18,9 @@ random features do, and computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,9 +52,10 @@ _Array = NDArray[Any]
 
 @checked
 def machine(algorithm: Algorithm, layout: RoundLayout, *, name: str = "") -> AdaptedMachine:
-    """The machine that computes ``algorithm`` in rounds of ``layout``.
+    """Return the machine that computes ``algorithm`` in rounds of ``layout``.
 
     Args:
+        algorithm: what it computes.
         layout: of the algorithm's task and of one size, such as the reference's.
         name: of the machine, which is part of its digest: algorithms that differ need names that differ; the
             algorithm's key and parameters when empty.
@@ -61,8 +64,8 @@ def machine(algorithm: Algorithm, layout: RoundLayout, *, name: str = "") -> Ada
         InputError: an algorithm of another task, or rounds of a task that this module cannot read back.
 
     >>> from interp.tasks.experts.families import fixed_share
-    >>> made = machine(fixed_share(0.5, 0.05), ExpertRound(4))
-    >>> made.name, made.channels[0].shape
+    >>> shares = machine(fixed_share(0.5, 0.05), ExpertRound(4))
+    >>> shares.name, shares.channels[0].shape
     ('fixed_share(gain=0.5, alpha=0.05)', (4,))
     """
     require(
@@ -71,16 +74,16 @@ def machine(algorithm: Algorithm, layout: RoundLayout, *, name: str = "") -> Ada
         "one task",
     )
     module = Computed(algorithm, layout)
-    said = ", ".join(f"{key}={value}" for key, value in algorithm.parameters.items())
+    parameters = [f"{key}={value}" for key, value in algorithm.parameters.items()]
     return adapt(
         module,
         layout,
         step=Computed.step,
         channels=[Channel(STATE, (module.n_carried,))],
-        initial=lambda own: {STATE: own.first},
+        initial=Computed.begin,
         reset=Computed.forget,
-        output="value" if layout.kind != "classes" else "probability",
-        name=name or f"{algorithm.key}({said})",
+        output="probability" if layout.kind == "classes" else "value",
+        name=name or f"{algorithm.key}({', '.join(parameters)})",
     )
 
 
@@ -96,27 +99,32 @@ class Computed(nn.Module):
 
     def __init__(self, algorithm: Algorithm, layout: RoundLayout) -> None:
         super().__init__()
-        task = tasks.get(layout.task)
-        one = task.sample(1, 1, seed=0, **task.sizes_of(layout))
         self.algorithm: Algorithm | None = algorithm
-        self.layout, self.read = layout, _reader(layout)
-        start = {key: np.asarray(algorithm.initial(one)[key])[0] for key in algorithm.state}
-        self.shapes = {key: value.shape for key, value in start.items()}
-        flat = np.concatenate(
-            [np.zeros(0), *(value.astype(np.float64).ravel() for value in start.values())]
-        )
-        self.register_buffer("first", torch.from_numpy(flat if flat.size else np.zeros(1)))
+        self.layout = layout
+        self.read = _reader(layout)
+        task = tasks.get(layout.task)
+        episode = task.sample(1, 1, seed=0, **task.sizes_of(layout))
+        start = algorithm.initial(episode)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        numbers: list[float] = []
+        for key in algorithm.state:
+            value = np.asarray(start[key])[0]
+            self.shapes[key] = value.shape
+            numbers.extend(value.ravel())
+        self.register_buffer("first", torch.tensor(numbers or [0.0], dtype=torch.float64))
         self.n_carried = len(self.first)
         self.random = RandomCell(layout, self.n_carried)
 
     def extra_repr(self) -> str:
-        """What it computes, for the machine's digest."""
-        computed = (
-            None
-            if self.algorithm is None
-            else (self.algorithm.key, dict(self.algorithm.parameters))
-        )
-        return f"algorithm={computed}"
+        """Return what it computes, for the machine's digest."""
+        if self.algorithm is None:
+            return "algorithm=None"
+        return f"algorithm={(self.algorithm.key, dict(self.algorithm.parameters))}"
+
+    @staticmethod
+    def begin(module: Computed) -> dict[str, Tensor]:
+        """Return what is carried into the first round."""
+        return {STATE: module.first}
 
     @staticmethod
     def forget(module: Computed) -> None:
@@ -128,39 +136,44 @@ class Computed(nn.Module):
     def step(
         module: Computed, carried: dict[str, Tensor], fed: EncodedRounds
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One round: probabilities of the outcomes, and the state after it."""
-        if module.algorithm is None:
-            scores, after = module.random(carried[STATE], fed)
-            return scores, {STATE: after}
-        known = module.algorithm
-        inputs = {key: value[:, 0] for key, value in known.read(module.read(fed)).items()}
-        following, values = known.step(module.parts(carried[STATE]), inputs)
-        told = torch.from_numpy(np.asarray(known.distribution(values), np.float64)).to(
-            carried[STATE]
-        )
-        return told, {STATE: module.flattened(following, carried[STATE])}
+        """Return the probabilities of a round's outcomes, and the state after it."""
+        state = carried[STATE]
+        algorithm = module.algorithm
+        if algorithm is None:
+            scores, next_state = module.random(state, fed)
+            return scores, {STATE: next_state}
+        read = algorithm.read(module.read(fed))
+        inputs = {key: value[:, 0] for key, value in read.items()}
+        next_parts, values = algorithm.step(module.parts(state), inputs)
+        distribution = np.asarray(algorithm.distribution(values), np.float64)
+        return torch.from_numpy(distribution).to(state), {
+            STATE: module.flattened(next_parts, state)
+        }
 
     def parts(self, state: Tensor) -> dict[str, _Array]:
-        """The state's variables, ``[batch, ...]`` each, from what is carried ``[batch, number]``."""
+        """Return the state's variables, ``[batch, ...]`` each, from what is carried ``[batch, number]``."""
         assert self.algorithm is not None
-        found, numbers, at = {}, state.double().numpy(force=True), 0
+        numbers = state.double().numpy(force=True)
+        parts = {}
+        start = 0
         for key, shape in self.shapes.items():
-            size = int(np.prod(shape, dtype=int))
-            value = numbers[:, at : at + size].reshape(-1, *shape)
-            found[key] = (
-                np.rint(value).astype(int)
-                if self.algorithm.variable(key).kind == "class"
-                else value
-            )
-            at += size
-        return found
+            end = start + math.prod(shape)
+            value = numbers[:, start:end].reshape(-1, *shape)
+            if self.algorithm.variable(key).kind == "class":
+                value = np.rint(value).astype(int)
+            parts[key] = value
+            start = end
+        return parts
 
-    def flattened(self, state: Mapping[str, _Array], like: Tensor) -> Tensor:
-        """The inverse of :meth:`parts`."""
+    def flattened(self, parts: Mapping[str, _Array], like: Tensor) -> Tensor:
+        """Return the inverse of :meth:`parts`, of the type of ``like``."""
         if not self.shapes:
             return torch.zeros_like(like)
-        rows = [np.asarray(state[key], np.float64).reshape(len(like), -1) for key in self.shapes]
-        return torch.from_numpy(np.concatenate(rows, 1)).to(like)
+        columns = []
+        for key in self.shapes:
+            value = np.asarray(parts[key], np.float64)
+            columns.append(value.reshape(len(like), -1))
+        return torch.from_numpy(np.concatenate(columns, 1)).to(like)
 
 
 class RandomCell(nn.Module):
@@ -169,96 +182,103 @@ class RandomCell(nn.Module):
 
     def __init__(self, layout: RoundLayout, n_carried: int) -> None:
         super().__init__()
-        self.n_tokens, self.n_prefix = len(layout.vocabulary), layout.predict_position + 1
-        self.kind, n_prefix = layout.kind, self.n_prefix * (self.n_tokens + 1)
-        self.enter = nn.Parameter(
-            torch.zeros(layout.n_positions * (self.n_tokens + 1), n_carried).double()
-        )
-        self.rotation = nn.Parameter(torch.zeros(n_carried, n_carried).double())
-        self.hidden = nn.Parameter(torch.zeros(n_carried + n_prefix, _WIDTH).double())
-        self.answer = nn.Parameter(torch.zeros(_WIDTH, layout.n_outputs).double())
+        self.kind = layout.kind
+        self.n_tokens = len(layout.vocabulary)
+        self.n_prefix = layout.predict_position + 1
+        width = self.n_tokens + 1
+        n_round = layout.n_positions * width
+        n_read = n_carried + self.n_prefix * width
+        self.enter = _weights(n_round, n_carried)
+        self.rotation = _weights(n_carried, n_carried)
+        self.hidden = _weights(n_read, _WIDTH)
+        self.answer = _weights(_WIDTH, layout.n_outputs)
 
     def reset_parameters(self) -> None:
-        """Weights with which every pre-activation has about the variance 1."""
+        """Draw weights with which every pre-activation has about the variance 1."""
+        n_positions = len(self.enter) / (self.n_tokens + 1)
+        n_read = len(self.rotation) + self.n_prefix
+        rotation, _ = torch.linalg.qr(torch.randn(self.rotation.shape).double())
         with torch.no_grad():
-            rotation, _ = torch.linalg.qr(torch.randn(self.rotation.shape).double())
             self.rotation.copy_(rotation)
-            self.enter.copy_(
-                torch.randn(self.enter.shape) / (len(self.enter) / (self.n_tokens + 1)) ** 0.5
-            )
-            self.hidden.copy_(
-                torch.randn(self.hidden.shape) / (len(self.rotation) + self.n_prefix) ** 0.5
-            )
+            self.enter.copy_(torch.randn(self.enter.shape) / n_positions**0.5)
+            self.hidden.copy_(torch.randn(self.hidden.shape) / n_read**0.5)
             self.answer.copy_(torch.randn(self.answer.shape) / _WIDTH**0.5)
 
     def forward(self, carried: Tensor, fed: EncodedRounds) -> tuple[Tensor, Tensor]:
-        """Probabilities of the outcomes (numbers, where a real one is predicted) and what the next round reads."""
+        """Return probabilities of the outcomes, or numbers where a real one is predicted, and what is carried on."""
         tokens = nn.functional.one_hot(fed.tokens, self.n_tokens).to(carried)
-        said = torch.cat([tokens, fed.values.to(carried).unsqueeze(-1)], -1)
-        heard = torch.cat([carried, said[:, : self.n_prefix].flatten(1)], 1)
-        scores = torch.tanh(heard @ self.hidden) @ self.answer
-        after = carried @ self.rotation + torch.tanh(said.flatten(1) @ self.enter)
-        return scores.softmax(-1) if self.kind == "classes" else scores, after
+        values = fed.values.to(carried).unsqueeze(-1)
+        inputs = torch.cat([tokens, values], -1)
+        prefix = inputs[:, : self.n_prefix].flatten(1)
+        hidden = torch.tanh(torch.cat([carried, prefix], 1) @ self.hidden)
+        scores = hidden @ self.answer
+        if self.kind == "classes":
+            scores = scores.softmax(-1)
+        entered = torch.tanh(inputs.flatten(1) @ self.enter)
+        return scores, carried @ self.rotation + entered
+
+
+def _weights(n_in: int, n_out: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(n_in, n_out, dtype=torch.float64))
 
 
 # Rounds read back: tokens to episodes of one round. What comes after the prediction may be any token.
 
 
 def _reader(layout: RoundLayout) -> Callable[[EncodedRounds], Any]:
-    """What makes of encoded rounds ``[batch, pos]`` a batch of episodes of one round each."""
-    known: dict[str, Callable[[Any, EncodedRounds], Any]] = {
-        "experts": _expert_episodes,
-        "qlearning": _mdp_episodes,
-        "reachability": _searches,
+    """Return what makes of encoded rounds ``[batch, pos]`` a batch of episodes of one round each."""
+    readers: dict[str, Callable[[Any, EncodedRounds], Any]] = {
+        "experts": _read_advice,
+        "qlearning": _read_transitions,
+        "reachability": _read_searches,
     }
-    if layout.task not in known:
+    if layout.task not in readers:
         raise InputError(
-            f"rounds of {layout.task!r} cannot be read back from their tokens; this module reads {', '.join(known)}"
+            f"rounds of {layout.task!r} cannot be read back from their tokens; this module reads {', '.join(readers)}"
         )
-    return lambda fed: known[layout.task](layout, fed)
+    return partial(readers[layout.task], layout)
 
 
-def _number(tokens: Tensor, first: int, n: int) -> _Array:
-    """Which of ``n`` consecutive tokens these are, from 0; the nearest where they are none of them."""
-    return (tokens - first).clamp(0, n - 1).numpy(force=True)
+def _read_classes(
+    layout: RoundLayout, fed: EncodedRounds, labels: Sequence[str], first: str, n: int
+) -> _Array:
+    """Return which of ``n`` consecutive tokens stand at some positions, from 0; the nearest where none of them does.
+
+    Args:
+        layout: of the round.
+        fed: the rounds.
+        labels: of the positions.
+        first: the first of the tokens.
+        n: how many tokens there are.
+    """
+    tokens = fed.tokens[:, layout.positions(labels)]
+    return (tokens - layout.token_ids[first]).clamp(0, n - 1).numpy(force=True)
 
 
-def _expert_episodes(layout: ExpertRound, fed: EncodedRounds) -> ExpertEpisodes:
-    votes = layout.positions([f"p_{i + 1}" for i in range(layout.n_experts)])
-    advice, labels = (
-        _number(fed.tokens[:, at], layout.token_ids["q0"], 2)
-        for at in (votes, (layout.position("y"),))
-    )
-    return ExpertEpisodes(advice[:, None], labels)
+def _read_advice(layout: ExpertRound, fed: EncodedRounds) -> ExpertEpisodes:
+    votes = [f"p_{i + 1}" for i in range(layout.n_experts)]
+    advice = _read_classes(layout, fed, votes, first="q0", n=2)
+    truth = _read_classes(layout, fed, ["y"], first="q0", n=2)
+    return ExpertEpisodes(advice[:, None], truth)
 
 
-def _mdp_episodes(layout: QLearningRound, fed: EncodedRounds) -> MDPEpisodes:
-    ids, n_states, n_actions = layout.token_ids, layout.n_states, layout.n_actions
-
-    def at(label: str, first: str, n: int) -> _Array:
-        return _number(fed.tokens[:, layout.positions(label)], ids[first], n)
-
-    states, actions, following = (
-        at("s", "s_1", n_states),
-        at("a", "a_1", n_actions),
-        at("s'", "s_1", n_states),
-    )
+def _read_transitions(layout: QLearningRound, fed: EncodedRounds) -> MDPEpisodes:
+    sizes = {"n_states": layout.n_states, "n_actions": layout.n_actions}
+    states = _read_classes(layout, fed, ["s"], first="s_1", n=layout.n_states)
+    actions = _read_classes(layout, fed, ["a"], first="a_1", n=layout.n_actions)
+    next_states = _read_classes(layout, fed, ["s'"], first="s_1", n=layout.n_states)
     rewards = fed.values[:, layout.positions("r")].double().numpy(force=True)
-    return MDPEpisodes.from_transitions(
-        None, states, actions, rewards, following, n_states=n_states, n_actions=n_actions
-    )
+    return MDPEpisodes.from_transitions(None, states, actions, rewards, next_states, **sizes)
 
 
-def _searches(layout: ReachabilityRound, fed: EncodedRounds) -> ReachabilityEpisodes:
+def _read_searches(layout: ReachabilityRound, fed: EncodedRounds) -> ReachabilityEpisodes:
+    n = layout.n_nodes
     edges = range(1, layout.n_edges + 1)
-
-    def at(*labels: str) -> _Array:
-        return _number(
-            fed.tokens[:, layout.positions(labels)], layout.token_ids["n_1"], layout.n_nodes
-        )
-
-    ends = np.stack([at(*(f"{end}_{i}" for i in edges)) for end in ("s", "t")], -1)
+    sources = _read_classes(layout, fed, [f"s_{i}" for i in edges], first="n_1", n=n)
+    targets = _read_classes(layout, fed, [f"t_{i}" for i in edges], first="n_1", n=n)
+    roots = _read_classes(layout, fed, ["r"], first="n_1", n=n)[:, 0]
+    candidates = _read_classes(layout, fed, ["c_1", "c_2"], first="n_1", n=n)
     # A round is read whether or not an answer of it is right.
     return ReachabilityEpisodes(
-        ends, at("r")[:, 0], at("c_1", "c_2"), layout.n_nodes, 1, regime="a round"
+        np.stack([sources, targets], -1), roots, candidates, n, 1, regime="a round"
     )

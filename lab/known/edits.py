@@ -51,16 +51,17 @@ def edited(
     spread = torch.linalg.pinv(changed.state_map).T
 
     def write(
-        own: HookedLatentTransformer, latents: Tensor, update: Tensor, slots: Tensor
+        machine: HookedLatentTransformer, latents: Tensor, update: Tensor, slots: Tensor
     ) -> Tensor:
-        written = type(own).write(own, latents, update, slots)
-        if not own.is_handwired:  # an untrained copy
+        written = type(machine).write(machine, latents, update, slots)
+        if not machine.is_handwired:  # an untrained copy
             return written
-        before, after = own.read_state(latents), own.read_state(written)
-        state, kept = edit(before, after, latents[:, 0, first:])
-        written = written + own.layout.per_latent(state - after) @ spread
+        before = machine.read_state(latents)
+        after = machine.read_state(written)
+        edited_state, next_memory = edit(before, after, latents[:, 0, first:])
+        written = written + machine.layout.per_latent(edited_state - after) @ spread
         if memory:
-            written[:, 0, first:] = kept
+            written[:, 0, first:] = next_memory
         return written
 
     changed.write = MethodType(write, changed)  # type: ignore[method-assign]
@@ -69,67 +70,80 @@ def edited(
 
 
 def _size(model: HookedLatentTransformer) -> int:
-    """How many numbers the state has."""
-    return int(model.read_state(model.initial(1)).numel())
+    """Return how many numbers the state has."""
+    return model.read_state(model.initial(1)).numel()
 
 
 def leaky(model: HookedLatentTransformer, keep: float) -> HookedLatentTransformer:
-    """The state fades by the factor ``keep`` after every round."""
-    return edited(model, lambda before, after, memory: (keep * after, memory), f"leaky {keep:g}")
+    """Return the circuit with a state that fades by the factor ``keep`` after every round."""
+
+    def fade(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return keep * after, memory
+
+    return edited(model, fade, f"leaky {keep:g}")
 
 
-def window(model: HookedLatentTransformer, rounds: int) -> HookedLatentTransformer:
-    """What a round added is taken away again when it is ``rounds`` rounds old."""
+def window(model: HookedLatentTransformer, rounds: float) -> HookedLatentTransformer:
+    """Return the circuit that takes away what a round added when it is ``rounds`` rounds old."""
     n = _size(model)
 
     def forget(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         gained = (after - before).flatten(1)
         oldest = memory[:, -n:].reshape(after.shape)
-        return after - oldest, torch.cat([gained, memory[:, :-n]], 1)
+        next_memory = torch.cat([gained, memory[:, :-n]], 1)
+        return after - oldest, next_memory
 
-    return edited(model, forget, f"last {rounds} rounds", n * rounds)
+    return edited(model, forget, f"last {rounds:g} rounds", n * int(rounds))
+
+
+_CODES = 2**31
 
 
 def noisy(model: HookedLatentTransformer, sd: float) -> HookedLatentTransformer:
-    """Gaussian noise of standard deviation ``sd``, in the state's units, is added every round, and stays.
+    """Return the circuit with noise in its state, of standard deviation ``sd`` in the state's units, that stays.
 
     It is drawn from what the episode has gone through so far, of which a code is carried: a run can be repeated, and no
     episode's noise depends on another's.
     """
     size = _size(model)
+    factors = torch.arange(7, 7 + size)
 
     def disturb(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        gained = (1000 * (after - before).flatten(1) + 0.123).round().long()
-        code = (
-            31 * (memory[:, 0] * 2**31).round().long() + gained @ torch.arange(7, 7 + size) + 12345
-        ) % 2**31
-        code = (code * 1103515245 + 12345) % 2**31
-        drawn = [np.random.default_rng(int(one)).standard_normal(size) for one in code]
-        noise = torch.from_numpy(np.array(drawn)).to(after).reshape(after.shape)
-        return after + sd * noise, (code / 2.0**31).to(memory).unsqueeze(-1)
+        gained = (after - before).flatten(1)
+        digits = (1000 * gained + 0.123).round().long()
+        code = (memory[:, 0] * _CODES).round().long()
+        code = (31 * code + digits @ factors + 12345) % _CODES
+        code = (code * 1103515245 + 12345) % _CODES
+        noise = [np.random.default_rng(seed).standard_normal(size) for seed in code.tolist()]
+        disturbance = torch.from_numpy(np.array(noise)).to(after)
+        next_memory = (code / _CODES).to(memory).unsqueeze(-1)
+        return after + sd * disturbance.reshape(after.shape), next_memory
 
     return edited(model, disturb, f"noise {sd:g}", 1)
 
 
 def twice(model: HookedLatentTransformer) -> HookedLatentTransformer:
-    """A second copy of the state is carried, which nothing reads."""
+    """Return the circuit with a second copy of the state, which nothing reads."""
 
-    def keep(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def copy_gain(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         return after, memory + (after - before).flatten(1)
 
-    return edited(model, keep, "two copies", _size(model))
+    return edited(model, copy_gain, "two copies", _size(model))
 
 
 def without_head(model: HookedLatentTransformer, head: str) -> HookedLatentTransformer:
-    """The circuit with one head that writes nothing, by the name of the head."""
-    cut = copy.deepcopy(model)
-    found = [
-        (layer, row.index(head)) for layer, row in enumerate(cut.config.head_names) if head in row
-    ]
-    known = ", ".join(name for row in cut.config.head_names for name in row)
-    require(len(found) == 1, f"{model.name!r} has no head {head!r}; its heads are {known}")
-    layer, index = found[0]
+    """Return the circuit with one head that writes nothing, by the name of the head."""
+    changed = copy.deepcopy(model)
+    places = {}
+    for layer, names in enumerate(changed.config.head_names):
+        for index, name in enumerate(names):
+            places[name] = (layer, index)
+    require(
+        head in places,
+        f"{model.name!r} has no head {head!r}; its heads are {', '.join(places)}",
+    )
+    layer, index = places[head]
     with torch.no_grad():
-        cut.blocks[layer].attn.W_O[index] = 0
-    cut.config = replace(cut.config, name=f"without {head}")
-    return cut
+        changed.blocks[layer].attn.W_O[index] = 0
+    changed.config = replace(changed.config, name=f"without {head}")
+    return changed

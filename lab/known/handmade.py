@@ -36,41 +36,56 @@ class Majority(nn.Module):
     def __init__(self, n_experts: int, log_gamma: float, decay: float) -> None:
         super().__init__()
         width = 2 * n_experts + 1
-        self.cell, self.decay = nn.GRUCell(n_experts + 1, width).double(), decay
-        self.weigh = nn.Linear(width, n_experts, bias=False).double()
-        both = torch.eye(n_experts).double()
+        self.decay = decay
+        self.cell = nn.GRUCell(n_experts + 1, width, dtype=torch.float64)
+        self.weigh = nn.Linear(width, n_experts, bias=False, dtype=torch.float64)
+        experts = torch.eye(n_experts, dtype=torch.float64)
+        rounds = torch.ones(n_experts, 1)
+        # rows of weight_ih and of bias_ih: the reset gate, the update gate, the new state
+        both_1 = slice(2 * width, 2 * width + n_experts)
+        both_0 = slice(2 * width + n_experts, 3 * width - 1)
         with torch.no_grad():
             for parameter in self.cell.parameters():
                 parameter.zero_()
             _, update, new = self.cell.bias_ih.split(width)
             update.fill_(torch.tensor(decay, dtype=torch.float64).logit())
-            new[:-1], new[-1] = -_SURE, _SURE
-            says = self.cell.weight_ih[2 * width :]
-            for sign, rows in ((1, slice(0, n_experts)), (-1, slice(n_experts, 2 * n_experts))):
-                says[rows] = sign * _SURE * torch.cat([both, torch.ones(n_experts, 1)], 1)
-            counted = torch.cat([both, both, 2 * torch.ones(n_experts, 1)], 1)
-            self.weigh.weight.copy_(log_gamma / (2 * (1 - decay)) * counted)
+            new[:-1] = -_SURE
+            new[-1] = _SURE
+            agreement = _SURE * torch.cat([experts, rounds], 1)
+            self.cell.weight_ih[both_1] = agreement
+            self.cell.weight_ih[both_0] = -agreement
+            hits = torch.cat([experts, experts, 2 * rounds], 1)
+            self.weigh.weight.copy_(log_gamma / (2 * (1 - decay)) * hits)
 
-    def votes(self, carried: Tensor, said: Tensor) -> Tensor:
-        """The probability of either label, ``[batch, 2]``, from what each expert says, 0 or 1."""
-        one = (self.weigh(carried).softmax(-1) * said).sum(-1)
-        return torch.stack([1 - one, one], -1)
+    def votes(self, carried: Tensor, advice: Tensor) -> Tensor:
+        """Return the probability of either label, ``[batch, 2]``, from what each expert says, 0 or 1."""
+        weights = self.weigh(carried).softmax(-1)
+        p_one = (weights * advice).sum(-1)
+        return torch.stack([1 - p_one, p_one], -1)
 
 
 def majority(
     n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, name: str = "handmade"
 ) -> AdaptedMachine:
-    """The machine; its state is the experts' log-weights ``[..., n_experts]``, and its points are the cell's gates."""
+    """Return the machine; its state is the experts' log-weights ``[..., n_experts]``, its points the cell's gates.
+
+    Args:
+        n_experts: how many experts there are.
+        log_gamma: what a hit adds to a log-weight.
+        decay: what is left of a hit after a round.
+        name: of the machine.
+    """
+    width = 2 * n_experts + 1
+    advice_places = slice(3, 3 + 2 * n_experts, 2)  # <w> <z> e_1 p_1 ... p? y w?
 
     def step(
         module: Majority, carried: dict[str, Tensor], fed: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        said = (fed.tokens[:, 3 : 3 + 2 * n_experts : 2] - 3).to(
-            carried["h"]
-        )  # <w> <z> e_1 p_1 ... p? y w?
-        truth = (fed.tokens[:, -2:-1] - 3).to(carried["h"])
-        heard = 2 * torch.cat([said, truth], 1) - 1
-        return module.votes(carried["h"], said), {"h": module.cell(heard, carried["h"])}
+        h = carried["h"]
+        advice = (fed.tokens[:, advice_places] - 3).to(h)
+        truth = (fed.tokens[:, -2:-1] - 3).to(h)
+        signs = 2 * torch.cat([advice, truth], 1) - 1
+        return module.votes(h, advice), {"h": module.cell(signs, h)}
 
     module = Majority(n_experts, log_gamma, decay)
     return adapt(
@@ -78,7 +93,7 @@ def majority(
         "experts",
         sizes={"n_experts": n_experts},
         step=step,
-        channels=[Channel("h", (2 * n_experts + 1,))],
+        channels=[Channel("h", (width,))],
         points={"update": "cell.update", "new": "cell.new", "weigh": "weigh"},
         read=lambda carried: module.weigh(carried["h"]),
         output="probability",
@@ -88,5 +103,5 @@ def majority(
 
 
 def algorithm(log_gamma: float = 0.5, decay: float = KEPT) -> Algorithm:
-    """What the machine computes."""
+    """Return what the machine computes."""
     return fading_majority(log_gamma, decay=decay)

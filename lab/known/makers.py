@@ -1,10 +1,14 @@
-"""What makes the machine of each of ``lab.known.records``: a function of its size, or of nothing."""
+"""What makes the machine of each of ``lab.known.records``: a function of its size, or of nothing.
+
+A machine is an algorithm (:func:`list_algorithms`), the reference with an edit (:data:`EDITS`), or something else
+(:data:`OTHERS`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,6 @@ from circuits.registry import build
 from interp.core.algorithm import Algorithm, Values, Variable
 from interp.core.machine import Machine
 from interp.model import library
-from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.support.checks import checked
 from interp.support.errors import require_known
@@ -24,7 +27,7 @@ from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.qlearning import families as learners
 from interp.tasks.reachability import algorithms as search
-from lab import load as load_seed
+from lab import load
 from lab.known import by_algorithm, edits, handmade
 from lab.variants import rescaled
 
@@ -38,223 +41,292 @@ GAIN = 0.5
 """The log-gamma of the reference of expert advice."""
 _ONE_IN = 240
 """A rare lapse happens in about one round of so many."""
+_PRIMES = np.array([40503, 12289, 65537, 7919, 104729, 31337, 3571, 99991])
 
 
 @checked
 def reference(task: str, **options: Any) -> HookedLatentTransformer:
-    """The machine that the known machines of a task are compared with, or the same circuit made with other options.
+    """Return the machine that the known machines of a task are compared with, or the same circuit made with options.
 
     >>> reference("experts").name
     'wma-handwired'
     """
     require_known("task with known machines", task, REFERENCES)
     name, sizes = REFERENCES[task]
-    made: Any = library.load(name, **sizes, **options)
-    return made.to(torch.float64)
+    machine: Any = library.load(name, **sizes, **options)
+    return machine.to(torch.float64)
 
 
-@cache
-def _layout(task: str) -> RoundLayout:
-    return reference(task).layout
+def computed(algorithm: Algorithm) -> Machine:
+    """Return an algorithm as a machine in the rounds of its task's reference."""
+    return by_algorithm.machine(algorithm, reference(algorithm.task).layout)
 
 
-def computed(algorithm: Algorithm, name: str = "") -> Machine:
-    """An algorithm as a machine in the rounds of its task's reference."""
-    return by_algorithm.machine(algorithm, _layout(algorithm.task), name=name)
+def _lapses(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return True for about one row of :data:`_ONE_IN`, of whole numbers ``[..., k]``; no number foretells which."""
+    whole = np.rint(numbers).astype(np.int64)
+    mixed = whole @ _PRIMES[: whole.shape[-1]] + 2654435
+    return np.asarray((mixed * 2654435761 >> 16) % _ONE_IN == 0)
 
 
-def _learner(algorithm: Algorithm) -> Machine:
-    """A learner as a machine that acts as the reference does: by the table before the round, lowest index first."""
-    return computed(learners.acting(algorithm, shared_ties=False, after=False))
+# Algorithms.
 
 
-def _plain() -> Algorithm:
-    """What the reference of Q-learning computes, with the slope by which it breaks ties."""
+def _acting(algorithm: Algorithm) -> Algorithm:
+    """Return a learner that acts as the reference does: by the table before the round, lowest index first."""
+    return learners.acting(algorithm, shared_ties=False, after=False)
+
+
+def _reference_of_qlearning() -> Algorithm:
+    """Return what the reference of Q-learning computes, with the slope by which it breaks ties."""
     name, sizes = REFERENCES["qlearning"]
     return build(name, **sizes).algorithm
 
 
-def _fresh(name: str, seed: int) -> Machine:
-    return untrained(library.load(name), seed)
+def _inverted() -> Algorithm:
+    """Weighted Majority that says the opposite in about one round of 240."""
+    majority = experts.weighted_majority(GAIN)
+    plain: Any = majority.variable("prediction").equation
+
+    def invert(v: Values) -> Any:
+        hits = np.rint(v["log_weights"] / GAIN)
+        is_lapse = _lapses(np.concatenate([hits, v["votes"]], -1))
+        return np.where(is_lapse, 1 - plain(v), plain(v))
+
+    change = {"prediction": (("weights", "log_weights", "votes"), invert)}
+    return majority.varied("inverted_rarely", "inverted rarely", majority.parameters, change)
 
 
-_advice, _values, _graph = (partial(reference, task) for task in REFERENCES)
-
-# Edits of the state that a circuit writes, as lab.known.edits takes them.
-
-
-def _kept(column: int, before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """One entry of the last axis stays as it was."""
-    return torch.where(
-        torch.arange(after.shape[-1], device=after.device) == column, before, after
-    ), memory
+def _label_stuck() -> Algorithm:
+    """Weighted Majority that takes the truth to be 1 in every round."""
+    majority = experts.weighted_majority(GAIN)
+    change = {"match": (("votes",), lambda v: v["votes"].astype(np.int64))}
+    return majority.varied("label_stuck", "label stuck", majority.parameters, change)
 
 
-def _newest(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    return after * (1 - before), memory
+def _opposite() -> Algorithm:
+    """Search that answers the candidate that is not reached."""
+    base = search.breadth_first()
+    plain: Any = base.variable("member").equation
+    change = {"member": (("reached", "candidates"), lambda v: plain(v)[..., ::-1])}
+    return base.varied("opposite", "opposite", base.parameters, change)
 
 
-def _unlearns(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    lapse = torch.from_numpy(_rarely((after / GAIN).round().double().numpy(force=True))).to(
-        after.device
-    )
-    return torch.where(lapse.unsqueeze(-1), 2 * before - after, after), memory
-
-
-def _rarely(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """True for about one row of :data:`_ONE_IN`, whole numbers ``[..., k]``: which, nothing in them foretells."""
-    primes = np.array([40503, 12289, 65537, 7919, 104729, 31337, 3571, 99991])[: numbers.shape[-1]]
-    mixed = np.rint(numbers).astype(np.int64) @ primes + 2654435
-    return np.asarray((mixed * 2654435761 >> 16) % _ONE_IN == 0)
-
-
-def _without(task: str, column: float, name: str) -> Machine:
-    return edits.edited(reference(task), partial(_kept, int(column)), name)
-
-
-# Algorithms that are the reference's but for an equation.
-
-
-def _but(
-    base: Algorithm, name: str, key: str, parents: tuple[str, ...], equation: Callable[..., Any]
-) -> Machine:
-    """``base`` with the equation of one variable exchanged: ``equation`` takes the old one and the values."""
-    plain = base.variable(key).equation
-    varied = base.varied(
-        name.replace(" ", "_"), name, base.parameters, {key: (parents, partial(equation, plain))}
-    )
-    return computed(varied, name)
-
-
-def _inverted(plain: Callable[[Values], Any], v: Values) -> Any:
-    lapse = _rarely(np.concatenate([np.rint(v["log_weights"] / GAIN), v["votes"]], -1))
-    return np.where(lapse, 1 - plain(v), plain(v))
-
-
-def _searching_both_ways() -> Machine:
+def _bidirectional() -> Algorithm:
     """Search from the root along the edges, and from each candidate against them: they meet half-way."""
     base = search.breadth_first()
 
-    def grown(v: Values) -> Any:
-        """The sets ``[..., candidate, node]`` that lead to each candidate, a step farther."""
-        sets = np.maximum(
-            v["backward"],
-            v["candidates"][..., None] == (names := np.arange(v["backward"].shape[-1])),
-        )
-        ends = np.broadcast_to(v["target"][..., None, :], (*sets.shape[:-1], v["target"].shape[-1]))
-        leads = np.take_along_axis(sets, ends, -1) > 0.5
-        return np.maximum(
-            sets, (leads[..., None] & (v["source"][..., None, :, None] == names)).any(-2)
-        )
+    def with_candidates(v: Values) -> Any:
+        """Return the sets ``[..., candidate, node]`` that lead to each candidate, itself among them."""
+        names = np.arange(v["backward"].shape[-1])
+        return np.maximum(v["backward"], v["candidates"][..., None] == names)
 
-    def member(v: Values) -> Any:
-        asked = np.maximum(
-            v["backward"], v["candidates"][..., None] == np.arange(v["backward"].shape[-1])
-        )
-        return 1.0 * ((asked > 0.5) & (v["reached"][..., None, :] > 0.5)).any(-1)
+    def grow(v: Values) -> Any:
+        """Return the same sets a step farther."""
+        sets = with_candidates(v)
+        names = np.arange(sets.shape[-1])
+        n_edges = v["target"].shape[-1]
+        targets = np.broadcast_to(v["target"][..., None, :], (*sets.shape[:-1], n_edges))
+        leads = np.take_along_axis(sets, targets, -1) > 0.5
+        is_source = v["source"][..., None, :, None] == names
+        return np.maximum(sets, (leads[..., None] & is_source).any(-2))
+
+    def meet(v: Values) -> Any:
+        reached = v["reached"][..., None, :] > 0.5
+        return 1.0 * ((with_candidates(v) > 0.5) & reached).any(-1)
+
+    def begin(episodes: Any) -> Values:
+        empty = np.zeros((len(episodes), 2, episodes.n_nodes))
+        return {**base.initial(episodes), "backward": empty}
 
     backward = Variable(
         "backward", "B_k", "the nodes that lead to each candidate", "indicator", "state"
     )
-    parents = ("backward", "candidates", "source", "target")
-    following = replace(
-        backward, key="next_backward", role="round", parents=parents, equation=grown
+    next_backward = replace(
+        backward,
+        key="next_backward",
+        role="round",
+        parents=("backward", "candidates", "source", "target"),
+        equation=grow,
     )
-    made = base.varied(
+    return base.varied(
         "bidirectional",
         "search from both ends",
         {},
-        {"member": (("backward", "reached", "candidates"), member)},
-        variables=(backward, *base.variables, following),
-    )
-    return computed(
-        replace(
-            made,
-            initial=lambda e: {**base.initial(e), "backward": np.zeros((len(e), 2, e.n_nodes))},
-        )
+        {"member": (("backward", "reached", "candidates"), meet)},
+        variables=(backward, *base.variables, next_backward),
+        initial=begin,
     )
 
 
-_Makers = Mapping[str, Callable[..., Machine]]
-_MAJORITY, _BREADTH = partial(experts.weighted_majority, GAIN), search.breadth_first
-_VOTES = ("weights", "log_weights", "votes")
-_EXPERTS: _Makers = {
-    "itself": _advice,
-    "rotated with distractors": lambda: rotated(with_distractors(_advice(), 2, 1), 1),
-    "negated and scaled": lambda: rescaled(_advice(), -4.0),
-    "by algorithm": lambda: computed(_MAJORITY()),
+_ALGORITHMS_OF_EXPERTS: Mapping[str, Callable[..., Algorithm]] = {
+    "by algorithm": partial(experts.weighted_majority, GAIN),
+    "Bayes, wrong prior": partial(experts.bayes, 0.0, 1.0),
+    "inverted once in 240": _inverted,
+    "one round late, by algorithm": partial(rivals.late_majority, GAIN, lag=1),
+    "label stuck": _label_stuck,
+}
+_ALGORITHMS_OF_QLEARNING: Mapping[str, Callable[..., Algorithm]] = {
+    "by algorithm": _reference_of_qlearning,
+    "ties shared": lambda: learners.acting(_reference_of_qlearning(), after=False),
+    "SARSA": lambda: _acting(learners.sarsa()),
+    "counts of visits": lambda: _acting(learners.visit_counts()),
+    "one round late": learners.late_q,
+    "stops at round {:g}": lambda last: learners.stopped_q(last=int(last)),
+}
+_ALGORITHMS_OF_REACHABILITY: Mapping[str, Callable[..., Algorithm]] = {
+    "by algorithm": search.breadth_first,
+    "answer spread": partial(search.breadth_first, 0.6),
+    "answers the opposite": _opposite,
+    "two hops": partial(search.depth_limited, 2),
+    "depth-first": search.depth_first,
+    "undirected": search.undirected,
+    "bidirectional": _bidirectional,
+    "more ancestors": partial(search.heuristic, "more_ancestors"),
+    "one round late, by algorithm": partial(search.late_search, 1),
+}
+ALGORITHMS = {
+    "experts": _ALGORITHMS_OF_EXPERTS,
+    "qlearning": _ALGORITHMS_OF_QLEARNING,
+    "reachability": _ALGORITHMS_OF_REACHABILITY,
+}
+"""Task -> key of a record -> what makes the algorithm, of a size where the record has one."""
+
+
+# Edits of the reference: functions of it, and of a size where the record has one.
+
+
+def _stuck(
+    model: HookedLatentTransformer, column: float, name: str = "one action ignored"
+) -> Machine:
+    """Return the circuit with one entry of the state's last axis that stays as it was.
+
+    Args:
+        model: the circuit.
+        column: the entry, from 0.
+        name: of the machine.
+    """
+
+    def keep(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        columns = torch.arange(after.shape[-1], device=after.device)
+        return torch.where(columns == column, before, after), memory
+
+    return edits.edited(model, keep, name)
+
+
+def _unlearning(model: HookedLatentTransformer) -> Machine:
+    """Return the circuit that takes hits away in place of adding them, in about one round of 240."""
+
+    def unlearn(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        hits = (after / GAIN).round().double()
+        is_lapse = torch.from_numpy(_lapses(hits.numpy(force=True)))
+        is_lapse = is_lapse.to(after.device).unsqueeze(-1)
+        return torch.where(is_lapse, 2 * before - after, after), memory
+
+    return edits.edited(model, unlearn, "unlearns once in 240")
+
+
+def _newest(model: HookedLatentTransformer) -> Machine:
+    """Return the search that keeps only the nodes that were not held before the round."""
+
+    def forget(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return after * (1 - before), memory
+
+    return edits.edited(model, forget, "newest")
+
+
+def _distracted(model: HookedLatentTransformer) -> HookedLatentTransformer:
+    return with_distractors(model, 2, 1)
+
+
+def _ignoring(model: HookedLatentTransformer, expert: float) -> Machine:
+    return _stuck(model, expert - 1, f"ignores expert {expert:g}")
+
+
+def _missing(model: HookedLatentTransformer, node: float) -> Machine:
+    return _stuck(model, node, f"never holds node {node:g}")
+
+
+_EDITS_OF_EXPERTS: Mapping[str, Callable[..., Machine]] = {
+    "itself": lambda model: model,
+    "rotated with distractors": lambda model: rotated(_distracted(model), 1),
+    "negated and scaled": partial(rescaled, factor=-4.0),
+    "written and never read": partial(edits.without_head, head="2.1 fetch z"),
+    "leaky {:g}": edits.leaky,
+    "last {:g} rounds": edits.window,
+    "noise {:g}": edits.noisy,
+    "ignores expert {:g}": _ignoring,
+    "unlearns once in 240": _unlearning,
+}
+_EDITS_OF_QLEARNING: Mapping[str, Callable[..., Machine]] = {
+    "rotated": partial(rotated, seed=1),
+    "two copies": edits.twice,
+    "one action ignored": partial(_stuck, column=0),
+    "leaky {:g}": edits.leaky,
+}
+_EDITS_OF_REACHABILITY: Mapping[str, Callable[..., Machine]] = {
+    "with distractors": _distracted,
+    "noise that is cleaned away": partial(edits.noisy, sd=0.03),
+    "holds only what is new": _newest,
+    "never holds node {:g}": _missing,
+    "ignores the root": partial(edits.without_head, head="1.1 near"),
+}
+EDITS = {
+    "experts": _EDITS_OF_EXPERTS,
+    "qlearning": _EDITS_OF_QLEARNING,
+    "reachability": _EDITS_OF_REACHABILITY,
+}
+"""Task -> key of a record -> what makes the machine of the reference."""
+
+
+# Other machines: the circuit built with other options, trained and untrained models.
+
+
+def _untrained(name: str) -> Machine:
+    return untrained(library.load(name), 100)
+
+
+_OTHERS_OF_EXPERTS: Mapping[str, Callable[..., Machine]] = {
     "handmade GRU": handmade.majority,
-    "gain {:g}": lambda size: _advice(log_gamma=size),
-    "Bayes, wrong prior": lambda: computed(experts.bayes(0.0, 1.0)),
-    "inverted once in 240": lambda: _but(
-        _MAJORITY(), "inverted rarely", "prediction", _VOTES, _inverted
-    ),
-    "written and never read": lambda: edits.without_head(_advice(), "2.1 fetch z"),
-    "leaky {:g}": lambda keep: edits.leaky(_advice(), keep),
-    "last {:g} rounds": lambda rounds: edits.window(_advice(), int(rounds)),
-    "noise {:g}": lambda sd: edits.noisy(_advice(), sd),
-    "one round late, by algorithm": lambda: computed(rivals.late_majority(GAIN, lag=1)),
-    "ignores expert {:g}": lambda expert: _without(
-        "experts", expert - 1, f"ignores expert {expert:g}"
-    ),
-    "label stuck": lambda: _but(
-        _MAJORITY(),
-        "label stuck",
-        "match",
-        ("votes",),
-        lambda plain, v: v["votes"].astype(np.int64),
-    ),
-    "unlearns once in 240": lambda: edits.edited(_advice(), _unlearns, "unlearns once in 240"),
-    "wma-learned-additive": lambda: library.load("wma-learned-additive"),
-    "random cell": lambda: computed(_MAJORITY()).untrained(1),
+    "gain {:g}": lambda size: reference("experts", log_gamma=size),
+    "wma-learned-additive": partial(load, "wma-learned-additive"),
+    "random cell": lambda: computed(experts.weighted_majority(GAIN)).untrained(1),
 }
-_QLEARNING: _Makers = {
-    "rotated": lambda: rotated(_values(), 1),
-    "two copies": lambda: edits.twice(_values()),
-    "softmlp": lambda: _values(variant="softmlp"),
-    "by algorithm": lambda: computed(_plain()),
-    "ties shared": lambda: computed(learners.acting(_plain(), after=False)),
-    "rate {:g}": lambda alpha: _values(alpha=alpha),
-    "discount {:g}": lambda gamma: _values(gamma=gamma),
-    "SARSA": lambda: _learner(learners.sarsa()),
-    "counts of visits": lambda: _learner(learners.visit_counts()),
-    "one round late": lambda: computed(learners.late_q()),
-    "stops at round {:g}": lambda last: computed(learners.stopped_q(last=int(last))),
-    "one action ignored": lambda: _without("qlearning", 0, "one action ignored"),
-    "leaky {:g}": lambda keep: edits.leaky(_values(), keep),
-    "noise {:g}": lambda sd: edits.noisy(_values(signed=True), sd),
-    "qlearning-learned-1": lambda: load_seed("qlearning-learned-1"),
-    "untrained, learned shape": lambda: _fresh("qlearning-learned", 100),
+_OTHERS_OF_QLEARNING: Mapping[str, Callable[..., Machine]] = {
+    "softmlp": partial(reference, "qlearning", variant="softmlp"),
+    "rate {:g}": lambda alpha: reference("qlearning", alpha=alpha),
+    "discount {:g}": lambda gamma: reference("qlearning", gamma=gamma),
+    "noise {:g}": lambda sd: edits.noisy(reference("qlearning", signed=True), sd),
+    "qlearning-learned-1": partial(load, "qlearning-learned-1"),
+    "untrained, learned shape": partial(_untrained, "qlearning-learned"),
 }
-_REACHABILITY: _Makers = {
-    "with distractors": lambda: with_distractors(_graph(), 2, 1),
-    "by algorithm": lambda: computed(_BREADTH()),
-    "noise that is cleaned away": lambda: edits.noisy(_graph(), 0.03),
-    "answer spread": lambda: computed(_BREADTH(0.6)),
-    "answers the opposite": lambda: _but(
-        _BREADTH(),
-        "opposite",
-        "member",
-        ("reached", "candidates"),
-        lambda plain, v: plain(v)[..., ::-1],
-    ),
-    "two hops": lambda: computed(search.depth_limited(2)),
-    "depth-first": lambda: computed(search.depth_first()),
-    "undirected": lambda: computed(search.undirected()),
-    "bidirectional": _searching_both_ways,
-    "more ancestors": lambda: computed(search.heuristic("more_ancestors")),
-    "one round late, by algorithm": lambda: computed(search.late_search(1)),
-    "holds only what is new": lambda: edits.edited(_graph(), _newest, "newest"),
-    "never holds node {:g}": lambda node: _without(
-        "reachability", node, f"never holds node {node:g}"
-    ),
-    "ignores the root": lambda: edits.without_head(_graph(), "1.1 near"),
-    "reachability-learned": lambda: library.load("reachability-learned"),
-    "untrained": lambda: _fresh("reachability-learned", 100),
+_OTHERS_OF_REACHABILITY: Mapping[str, Callable[..., Machine]] = {
+    "reachability-learned": partial(load, "reachability-learned"),
+    "untrained": partial(_untrained, "reachability-learned"),
 }
-MAKERS: Mapping[str, _Makers] = {
-    "experts": _EXPERTS,
-    "qlearning": _QLEARNING,
-    "reachability": _REACHABILITY,
+OTHERS = {
+    "experts": _OTHERS_OF_EXPERTS,
+    "qlearning": _OTHERS_OF_QLEARNING,
+    "reachability": _OTHERS_OF_REACHABILITY,
 }
-"""Task -> key of a row -> what makes its machine."""
+"""Task -> key of a record -> what makes the machine."""
+
+
+def list_keys(task: str) -> list[str]:
+    """Return the keys of a task's records that can be made."""
+    return [*ALGORITHMS[task], *EDITS[task], *OTHERS[task]]
+
+
+def make(task: str, key: str, *size: float) -> Machine:
+    """Make the machine of a record.
+
+    Args:
+        task: its task.
+        key: its key, with the size as ``{:g}``.
+        size: its size, where it has one.
+    """
+    if key in ALGORITHMS[task]:
+        return computed(ALGORITHMS[task][key](*size))
+    if key in EDITS[task]:
+        return EDITS[task][key](reference(task), *size)
+    return OTHERS[task][key](*size)

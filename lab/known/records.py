@@ -37,7 +37,7 @@ class Record:
     held_out: bool = False
 
 
-RECORDS = (
+_EXPERTS = (
     Record(
         task="experts",
         key="itself",
@@ -250,6 +250,8 @@ RECORDS = (
         update="no",
         algorithm="",
     ),
+)
+_QLEARNING = (
     Record(
         task="qlearning",
         key="rotated",
@@ -430,6 +432,8 @@ RECORDS = (
         algorithm="",
         held_out=True,
     ),
+)
+_REACHABILITY = (
     Record(
         task="reachability",
         key="with distractors",
@@ -602,3 +606,4 @@ RECORDS = (
         algorithm="",
     ),
 )
+RECORDS = (*_EXPERTS, *_QLEARNING, *_REACHABILITY)

@@ -120,11 +120,13 @@ def summary(frame: pd.DataFrame) -> str:
     for _, machine in wrong.iterrows():
         sentences.append(f"  {machine['task']}: {machine['key']}: {_describe_wrong(machine)}")
     seconds = frame["cpu_seconds"]
+    counts_table = pd.DataFrame(counts).to_string(index=False)
+    rules_table = rules(frame).round(3).to_string(index=False)
     lines = [
         f"Known machines: what a comparison with their reference says of {len(frame)} of them",
-        pd.DataFrame(counts).to_string(index=False),
+        counts_table,
         "How often each rule is wrong, with the upper end of the exact 95 % interval of the rate",
-        rules(frame).round(3).to_string(index=False),
+        rules_table,
         f"CPU seconds a machine: median {seconds.median():.0f}, most {seconds.max():.0f}, all {seconds.sum():.0f}",
         f"Machines with a wrong word: {len(sentences) or 'none'}",
     ]
