@@ -41,16 +41,16 @@ def _counted(
     code = id(plain.__code__)
     if calls[code] >= N_CHECKED:  # a function that every call of another one defines anew
         return plain
-    held: list[Callable[..., Any]] = []
+    functions: list[Callable[..., Any]] = []
 
     @wraps(plain)
     def run(*args: Any, **kwargs: Any) -> Any:
         calls[code] += 1
         if calls[code] > N_CHECKED:
             return plain(*args, **kwargs)
-        if not held:
-            held.append(checking())
-        return held[0](*args, **kwargs)
+        if not functions:
+            functions.append(checking())
+        return functions[0](*args, **kwargs)
 
     return run
 

@@ -46,16 +46,16 @@ OF_PROCESSES = (".lock", ".holder")
 
 def write(folder: Path) -> None:
     """Write one of every kind into a folder each; commands run in it, so that paths are the same."""
-    tables.TABLES["small"], said = SMALL, {}
+    tables.TABLES["small"], outputs = SMALL, {}
     for name, command in {**COMMANDS, **MORE}.items():
-        given = [str(folder / word) if word == "llm run" else word for word in command]
-        done = invoked(*given, "--out", str(folder / name))
+        words = [str(folder / word) if word == "llm run" else word for word in command]
+        done = invoked(*words, "--out", str(folder / name))
         assert done.exit_code in (0, 1), (name, done.output, done.exception)
-        said[name] = PROGRESS.sub("", done.output).replace(str(folder), "FOLDER")
+        outputs[name] = PROGRESS.sub("", done.output).replace(str(folder), "FOLDER")
     for (
         name,
         text,
-    ) in said.items():  # when all have run: `llm report` lists what a folder holds beside traces
+    ) in outputs.items():  # when all have run: `llm report` lists what a folder holds beside traces
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "said.txt").write_text(text)
     write_from_python(folder / "python")
@@ -98,14 +98,14 @@ def write_from_python(folder: Path) -> None:
         "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),
         "regret": regret.score(run.predictions, base),
     }
-    for name, found in frames.items():
-        write_csv(folder / "frames" / f"{name}.csv", found.to_frame())
+    for name, result in frames.items():
+        write_csv(folder / "frames" / f"{name}.csv", result.to_frame())
     seen = interp.rollout(wired, base, names_filter=lambda hook: hook.endswith("pattern"))
     write_text(folder / "attention.html", attention.show(seen).html("a"))
-    held = algorithm.run(base)
+    values = algorithm.run(base)
     write_csv(
         folder / "algorithm.csv",
-        pd.DataFrame({key: [str(one.tolist())] for key, one in held.items()}),
+        pd.DataFrame({key: [str(value.tolist())] for key, value in values.items()}),
     )
     config = TrainingConfig(
         "experts", [{"n_rounds": 4, "steps": 20}], batch_size=32, precision="float32"
@@ -126,7 +126,7 @@ def _of_learned(name: str, folder: Path) -> None:
 def contents(folder: Path) -> Iterator[tuple[str, str]]:
     """Every file by its name, with the digest of its bytes less what clocks say."""
     for path in sorted(
-        one for one in folder.rglob("*") if one.is_file() and one.name not in OF_PROCESSES
+        file for file in folder.rglob("*") if file.is_file() and file.name not in OF_PROCESSES
     ):
         content = path.read_bytes()
         if (

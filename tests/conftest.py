@@ -55,7 +55,9 @@ def early(few: bool = False) -> Iterator[None]:
         patched.setattr("interp.choices.fitting._STEPS_PER_PARAMETER", 8)
         if few:
             patched.setattr(
-                Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW}
+                Task,
+                "rivals",
+                lambda task: {k: item for k, item in every(task).items() if k in FEW},
             )
         yield
 

@@ -129,10 +129,10 @@ def _walk(z: _Noise, rng: np.random.Generator) -> _Noise:
 
 
 def _autoregressive(z: _Noise, rng: np.random.Generator) -> _Noise:
-    kept, made = 0.95, z.copy()
+    correlation, series = 0.95, z.copy()
     for t in range(1, z.shape[1]):
-        made[:, t] = kept * made[:, t - 1] + np.sqrt(1 - kept**2) * z[:, t]
-    return made
+        series[:, t] = correlation * series[:, t - 1] + np.sqrt(1 - correlation**2) * z[:, t]
+    return series
 
 
 def _uneven(z: _Noise, rng: np.random.Generator) -> _Noise:
@@ -203,13 +203,13 @@ def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
     """Episodes of a design; drawn again where the target is the same in all rounds, which no probe takes."""
     require_known("design", design, DESIGNS)
     integer("n_episodes", n_episodes, 1)
-    made = DESIGNS[design]
+    design_record = DESIGNS[design]
     refuse_beyond_machine(
-        f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * made.n_features
+        f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * design_record.n_features
     )
-    sample = _draw(made, n_episodes, rng)
+    sample = _draw(design_record, n_episodes, rng)
     while n_episodes > 1 and (sample.y == sample.y[0, 0]).all():
-        sample = _draw(made, n_episodes, rng)
+        sample = _draw(design_record, n_episodes, rng)
     return sample
 
 
@@ -327,7 +327,7 @@ def _intervals(
     fixed_hits = {name: 1 - weights @ lost / resampled_steps for name, lost in misses.items()}
     hits = {name: steps - lost for name, lost in misses.items()}
     resampled = Interval.of_samples(fixed_hits["probe"], float(hits["probe"].sum() / steps.sum()))
-    found = {
+    intervals = {
         ("r2", "refit"): (refit.interval(squares["probe"], total, n_folds), r2["probe"]),
         ("r2", "resampled"): (Interval.of_samples(fixed["probe"], fixed_r2["probe"]), r2["probe"]),
         ("accuracy", "refit"): (
@@ -336,20 +336,23 @@ def _intervals(
         ),
         ("accuracy", "resampled"): (resampled, accuracy["probe"]),
     }
-    for key, (one, other) in _PAIRS.items():
-        truth, score = r2[one] - r2[other], f"r2 - {key}"
-        found[score, "refit"] = (
-            refit.difference(squares[one], squares[other], total, n_folds),
+    for key, (first, second) in _PAIRS.items():
+        truth, score = r2[first] - r2[second], f"r2 - {key}"
+        intervals[score, "refit"] = (
+            refit.difference(squares[first], squares[second], total, n_folds),
             truth,
         )
-        differences, estimate = fixed[one] - fixed[other], fixed_r2[one] - fixed_r2[other]
-        found[score, "resampled"] = Interval.of_samples(differences, estimate), truth
+        differences, estimate = fixed[first] - fixed[second], fixed_r2[first] - fixed_r2[second]
+        intervals[score, "resampled"] = Interval.of_samples(differences, estimate), truth
     truth = accuracy["probe"] - accuracy["first_half"]
     gain = refit.difference(misses["probe"], misses["first_half"], steps, n_folds, "accuracy")
-    found["accuracy - part", "refit"] = gain, truth
+    intervals["accuracy - part", "refit"] = gain, truth
     differences = fixed_hits["probe"] - fixed_hits["first_half"]
-    found["accuracy - part", "resampled"] = Interval.of_samples(differences, gain.estimate), truth
-    return found
+    intervals["accuracy - part", "resampled"] = (
+        Interval.of_samples(differences, gain.estimate),
+        truth,
+    )
+    return intervals
 
 
 def _resampled_total(

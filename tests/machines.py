@@ -50,12 +50,12 @@ def adapted(
     **options: Any,
 ) -> Any:
     """A machine of expert advice that carries one vector ``h``, unless options of ``interp.adapt`` say otherwise."""
-    own = {
+    defaults = {
         "sizes": {"n_experts": N_EXPERTS},
         "channels": [interp.Channel("h", (WIDTH,))],
         "check": False,
     }
-    return interp.adapt(module, "experts", step=step, points=points, **own | options)
+    return interp.adapt(module, "experts", step=step, points=points, **defaults | options)
 
 
 def gru(seed: int = 0) -> Any:

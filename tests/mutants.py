@@ -54,8 +54,10 @@ class Target:
 
 
 TARGETS = {
-    file: Target(tuple(one["tests"]), one.get("equivalent", {}))
-    for file, one in json.loads(Path(__file__).with_name("mutants.json").read_text("utf-8")).items()
+    file: Target(tuple(record["tests"]), record.get("equivalent", {}))
+    for file, record in json.loads(
+        Path(__file__).with_name("mutants.json").read_text("utf-8")
+    ).items()
 }
 """File -> what stands behind it, as ``mutants.json`` says."""
 
@@ -131,8 +133,8 @@ def _shown(node: ast.AST, parent: ast.AST | None) -> ast.AST:
     """What shows a change of a node: a number with what it stands in, a default with its argument alone."""
     match node, parent:
         case ast.Constant(), ast.FunctionDef(args=arguments):
-            several = [*arguments.posonlyargs, *arguments.args][::-1]
-            defaults = [*zip(arguments.defaults[::-1], several, strict=False)]
+            arguments_reversed = [*arguments.posonlyargs, *arguments.args][::-1]
+            defaults = [*zip(arguments.defaults[::-1], arguments_reversed, strict=False)]
             defaults += zip(arguments.kw_defaults, arguments.kwonlyargs, strict=True)
             return next(
                 ast.keyword(argument.arg, node) for default, argument in defaults if default is node
@@ -215,13 +217,13 @@ def install(tree: ast.Module, module: ModuleType) -> None:
         {key: value for key, value in vars(module).items() if key.startswith("__")}
     )
     exec(compile(tree, str(module.__file__), "exec", dont_inherit=True), fresh.__dict__)
-    made, old = _functions(vars(fresh)), _functions(vars(module))
+    new_functions, old = _functions(vars(fresh)), _functions(vars(module))
     for key, functions in old.items():
-        for function in functions if key in made else ():
-            function.__code__ = made[key][0].__code__
+        for function in functions if key in new_functions else ():
+            function.__code__ = new_functions[key][0].__code__
             function.__defaults__, function.__kwdefaults__ = (
-                made[key][0].__defaults__,
-                made[key][0].__kwdefaults__,
+                new_functions[key][0].__defaults__,
+                new_functions[key][0].__kwdefaults__,
             )
     for key, value in vars(fresh).items():
         before = vars(module).get(key)
@@ -235,14 +237,14 @@ def install(tree: ast.Module, module: ModuleType) -> None:
 
 def _functions(namespace: dict[str, Any]) -> dict[Any, list[FunctionType]]:
     """The functions whose globals are a namespace, wrapped and nested ones too, by where their code stands."""
-    found: dict[Any, list[FunctionType]] = {}
+    functions: dict[Any, list[FunctionType]] = {}
     for function in gc.get_objects():
         mine = type(function) is FunctionType and function.__globals__ is namespace
         if (
             mine and function.__code__.co_filename != "<string>"
         ):  # "<string>": methods that dataclasses write
-            found.setdefault(_place(function.__code__), []).append(function)
-    return found
+            functions.setdefault(_place(function.__code__), []).append(function)
+    return functions
 
 
 def _place(code: CodeType) -> tuple[Any, ...]:
@@ -292,9 +294,11 @@ def survivors(file: Path, scopes: str, tests: Sequence[str]) -> tuple[list[Mutan
             if not name.rpartition(".")[2].startswith(("test_", "conftest", "__main__")):
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-        asked = tuple(scopes.split(","))
+        scopes_named = tuple(scopes.split(","))
         every = [
-            mutant for mutant in mutants(file.read_text("utf-8")) if mutant.name.startswith(asked)
+            mutant
+            for mutant in mutants(file.read_text("utf-8"))
+            if mutant.name.startswith(scopes_named)
         ]
         alive = []
         for mutant in every:
@@ -316,12 +320,12 @@ def judge(where: str, target: Target) -> bool:
     alive, n = survivors(Path(file), scopes, target.tests)
     excused = [mutant for mutant in alive if mutant.name in target.equivalent]
     stale = set(target.equivalent) - {mutant.name for mutant in excused}
-    left, counted = [mutant for mutant in alive if mutant not in excused], n - len(excused)
-    share = 1 - len(left) / max(counted, 1)
+    unexcused, counted = [mutant for mutant in alive if mutant not in excused], n - len(excused)
+    share = 1 - len(unexcused) / max(counted, 1)
     print(
-        f"{where}: {n} mutants, {len(excused)} equivalent, {counted - len(left)} of {counted} killed ({share:.1%})"
+        f"{where}: {n} mutants, {len(excused)} equivalent, {counted - len(unexcused)} of {counted} killed ({share:.1%})"
     )
-    for mutant in left:
+    for mutant in unexcused:
         print(f"  {file}:{mutant.line}  {mutant.name}")
     for name in sorted(stale):
         print(f"  listed as equivalent, but killed or gone: {name}")

@@ -48,7 +48,7 @@ def environment(
     """
     run([python, "-m", "venv", str(folder)], ROOT)
     inside = folder / "bin" / "python"
-    more = ["--no-deps"] if here else ["-c", str(ROOT / "constraints.txt")]
+    constraints = ["--no-deps"] if here else ["-c", str(ROOT / "constraints.txt")]
     run(
         [
             str(inside),
@@ -57,7 +57,7 @@ def environment(
             "install",
             "--quiet",
             "--disable-pip-version-check",
-            *more,
+            *constraints,
             str(wheel),
         ],
         folder,
@@ -70,9 +70,9 @@ def environment(
 
 def use(python: Path, folder: Path) -> str:
     """What five lines and two commands print, in ``folder``, outside the checkout."""
-    said = run([str(python), "-W", "error::UserWarning:interp", "-c", FIVE_LINES], folder)
+    output = run([str(python), "-W", "error::UserWarning:interp", "-c", FIVE_LINES], folder)
     interp = str(python.parent / "interp")
-    return said + run([interp, "--version"], folder) + run([interp, "models", "--quiet"], folder)
+    return output + run([interp, "--version"], folder) + run([interp, "models", "--quiet"], folder)
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -97,13 +97,13 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=ROOT / "output" / "dist", help="for the sdist and the wheel"
     )
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    for old in (*given.out.glob("*.whl"), *given.out.glob("*.tar.gz")):
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for old in (*arguments.out.glob("*.whl"), *arguments.out.glob("*.tar.gz")):
         old.unlink()
-    wheel = build(given.out)
+    wheel = build(arguments.out)
     with tempfile.TemporaryDirectory() as folder:
-        python = environment(Path(folder) / "clean", wheel, given.python, given.here)
+        python = environment(Path(folder) / "clean", wheel, arguments.python, arguments.here)
         print(wheel, use(python, Path(folder)), sep="\n")
 
 

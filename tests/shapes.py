@@ -60,14 +60,14 @@ class Shaped(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
-        given = [
+        arguments = [
             *node.args.posonlyargs,
             *node.args.args,
             *node.args.kwonlyargs,
             node.args.vararg,
             node.args.kwarg,
         ]
-        if self._says(node.returns, *(argument.annotation for argument in given if argument)):
+        if self._says(node.returns, *(argument.annotation for argument in arguments if argument)):
             node.decorator_list.append(_decorator())
         return node
 

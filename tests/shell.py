@@ -32,7 +32,9 @@ def commands(
     group: Any = None, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with the words that call it: of the toolkit, or of a group."""
-    for name, one in (group or typer.main.get_command(app)).commands.items():
+    for name, command in (group or typer.main.get_command(app)).commands.items():
         yield from (
-            commands(one, (*words, name)) if hasattr(one, "commands") else [((*words, name), one)]
+            commands(command, (*words, name))
+            if hasattr(command, "commands")
+            else [((*words, name), command)]
         )

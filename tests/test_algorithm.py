@@ -39,10 +39,10 @@ def cases(seed):
 def test_weighted_majority_is_its_closed_form_bitwise(seed, gain):
     episodes = advice(seed)
     values = tasks.get("experts").algorithm("weighted_majority", gain=gain).run(episodes)
-    held = log_weights(episodes, gain)
-    np.testing.assert_array_equal(values["log_weights"], held[:, :-1])
-    np.testing.assert_array_equal(values["next_log_weights"], held[:, 1:])
-    weights = special.softmax(held[:, :-1], axis=-1)
+    expected = log_weights(episodes, gain)
+    np.testing.assert_array_equal(values["log_weights"], expected[:, :-1])
+    np.testing.assert_array_equal(values["next_log_weights"], expected[:, 1:])
+    weights = special.softmax(expected[:, :-1], axis=-1)
     np.testing.assert_array_equal(values["weights"], weights)
     np.testing.assert_allclose(
         values["prediction"], (weights * episodes.advice).sum(-1), atol=1e-12
@@ -136,25 +136,27 @@ def test_do_cuts_a_variable_from_its_parents_and_moves_only_what_follows(seed):
         for variable in algorithm.variables:
             if variable.kind == "class" or variable.role != "round":
                 continue
-            moved = plain[variable.key] + rng.random(plain[variable.key].shape)
+            set_values = plain[variable.key] + rng.random(plain[variable.key].shape)
             if (
                 plain[variable.key].dtype == np.int64
             ):  # no expert is right more often than there were rounds
-                moved = (
+                set_values = (
                     plain[variable.key] + 5
                     if "elapsed" in variable.key
                     else 0 * plain[variable.key]
                 )
-            set_to = algorithm.step(state, inputs, {variable.key: moved})[1]
-            np.testing.assert_array_equal(set_to[variable.key], moved)
+            set_to = algorithm.step(state, inputs, {variable.key: set_values})[1]
+            np.testing.assert_array_equal(set_to[variable.key], set_values)
             descends = {variable.key}
-            for other in algorithm.variables:
-                if descends & set(other.parents):
-                    descends.add(other.key)
-            for other in algorithm.variables:
-                if other.key not in descends:
+            for variable_after in algorithm.variables:
+                if descends & set(variable_after.parents):
+                    descends.add(variable_after.key)
+            for variable_after in algorithm.variables:
+                if variable_after.key not in descends:
                     np.testing.assert_array_equal(
-                        set_to[other.key], plain[other.key], err_msg=other.key
+                        set_to[variable_after.key],
+                        plain[variable_after.key],
+                        err_msg=variable_after.key,
                     )
 
 
@@ -164,8 +166,8 @@ def test_what_is_set_runs_on_into_later_rounds():
     nobody = algorithm.run(episodes, do={"match": np.zeros(episodes.advice.shape)})
     assert not nobody["next_log_weights"].any()
     np.testing.assert_allclose(nobody["prediction"], episodes.advice.mean(-1))
-    held = np.ones(episodes.advice.shape)
-    np.testing.assert_array_equal(algorithm.run(episodes, do={"log_weights": held})["next_log_weights"],
+    set_values = np.ones(episodes.advice.shape)
+    np.testing.assert_array_equal(algorithm.run(episodes, do={"log_weights": set_values})["next_log_weights"],
                                   1 + 0.5 * episodes.correct)  # fmt: skip
 
 
@@ -247,18 +249,18 @@ test_bad_definitions_and_interventions_are_refused = refused(
 def test_a_variant_exchanges_equations_and_refuses_what_is_not_there():
     base = tasks.get("experts").algorithm("weighted_majority", gain=0.5)
     doubled = ("log_weights", "match"), lambda v: v["log_weights"] + 2 * v["match"]
-    made = base.varied(
+    varied = base.varied(
         "doubled", "twice the gain", {"gain": 2}, {"next_log_weights": doubled}, memory=""
     )
     episodes = experts.sample(3, 6, 4, seed=0)
-    assert (made.key, made.name, made.parameters, made.memory) == (
+    assert (varied.key, varied.name, varied.parameters, varied.memory) == (
         "doubled",
         "twice the gain",
         {"gain": 2},
         "",
     )
-    expected = 2 * made.run(episodes)["match"].cumsum(1)
-    assert np.array_equal(made.run(episodes)["next_log_weights"], expected)
+    expected = 2 * varied.run(episodes)["match"].cumsum(1)
+    assert np.array_equal(varied.run(episodes)["next_log_weights"], expected)
     assert base.run(episodes)["next_log_weights"] == pytest.approx(expected / 4)
     refuses("next_weights", base.varied, "other", "another", {}, {"next_weights": doubled})
 

@@ -88,7 +88,7 @@ def nodes(tree: ast.AST) -> list[ast.AST]:
 @cache
 def imports(tree: ast.AST) -> list[tuple[str, bool]]:
     """Every module that a file imports, and whether that happens inside a function or only for type checkers."""
-    found: list[tuple[str, bool]] = []
+    modules: list[tuple[str, bool]] = []
     ahead: list[tuple[ast.AST, bool]] = [(tree, False)]
     while ahead:
         node, inside = ahead.pop()
@@ -96,12 +96,12 @@ def imports(tree: ast.AST) -> list[tuple[str, bool]]:
         inside = inside or guarded or isinstance(node, ast.FunctionDef | ast.Lambda)
         ahead += [(child, inside) for child in ast.iter_child_nodes(node)]
         if isinstance(node, ast.Import):
-            found += [(alias.name, inside) for alias in node.names]
+            modules += [(alias.name, inside) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
-                found.append((submodule if submodule in MODULES else node.module, inside))
-    return found
+                modules.append((submodule if submodule in MODULES else node.module, inside))
+    return modules
 
 
 def strings(tree: ast.AST, module: str) -> Iterator[str]:
@@ -122,13 +122,13 @@ def arrows() -> dict[str, set[str]]:
 
     A package that names its own modules in strings hands them on when they are asked for; that is no arrow.
     """
-    found: dict[str, set[str]] = {}
+    edges: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         tree = parsed(path)
         imported = {name for name, _ in imports(tree) if name in MODULES}
         named = {name for name in strings(tree, module) if not name.startswith(f"{module}.")}
-        found[module] = (imported | named) - {module}
-    return found
+        edges[module] = (imported | named) - {module}
+    return edges
 
 
 def switches(tree: ast.AST) -> list[str]:
@@ -140,16 +140,16 @@ def switches(tree: ast.AST) -> list[str]:
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    asked = []
+    places = []
     for node in nodes(tree):
         if isinstance(node, ast.Constant) and node.value in TASKS and id(node) not in docstrings:
-            asked.append(f"line {node.lineno}: {node.value!r}")
+            places.append(f"line {node.lineno}: {node.value!r}")
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
             names = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
-            asked += [
+            places += [
                 f"line {node.lineno}: isinstance of {name}" for name in sorted(names & CLASSES)
             ]
-    return asked
+    return places
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -180,8 +180,10 @@ def test_a_switch_is_seen() -> None:
 
 
 def test_no_neutral_room_asks_which_task_it_is() -> None:
-    asked = {name_of(p): found for p in neutral() if (found := switches(parsed(p)))}
-    assert asked == {}
+    rooms_asking = {
+        name_of(p): tasks_named for p in neutral() if (tasks_named := switches(parsed(p)))
+    }
+    assert rooms_asking == {}
 
 
 def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
@@ -238,7 +240,7 @@ def test_no_package_imports_the_lab() -> None:
         ]
         for path, tree in trees.items()
     }
-    assert {path: found for path, found in named.items() if found} == {}
+    assert {path: names for path, names in named.items() if names} == {}
     assert (
         _names_the_lab("lab.known:gallery")
         and not _names_the_lab("label")
@@ -330,15 +332,20 @@ STEPPERS = cases(__file__, "architecture STEPPERS")
 
 def rounds_run(tree: ast.AST) -> list[str]:
     """Where a file runs a round of a machine: ``run_round(...)``, or ``step`` of what is called a model or machine."""
-    found = []
+    calls_found = []
     for node in nodes(tree):
         if isinstance(node, ast.Call):
-            of = ast.unparse(node.func)
-            is_step = of.endswith(".step") and of.split(".")[-2] in ("model", "machine")
-            found += (
-                [f"line {node.lineno}: {of}"] if is_step or of.split(".")[-1] == "run_round" else []
+            function_name = ast.unparse(node.func)
+            is_step = function_name.endswith(".step") and function_name.split(".")[-2] in (
+                "model",
+                "machine",
             )
-    return found
+            calls_found += (
+                [f"line {node.lineno}: {function_name}"]
+                if is_step or function_name.split(".")[-1] == "run_round"
+                else []
+            )
+    return calls_found
 
 
 def test_rounds_are_run_in_few_places() -> None:
@@ -348,8 +355,8 @@ def test_rounds_are_run_in_few_places() -> None:
         )
     )
     assert len(seen) == 2
-    running = {name_of(p): found for p in sources(*PACKAGES) if (found := rounds_run(parsed(p)))}
-    assert {name: found for name, found in running.items() if name not in STEPPERS} == {}
+    running = {name_of(p): n_runs for p in sources(*PACKAGES) if (n_runs := rounds_run(parsed(p)))}
+    assert {name: n_runs for name, n_runs in running.items() if name not in STEPPERS} == {}
     assert set(STEPPERS) <= set(running)
 
 
@@ -364,7 +371,8 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
                 named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 long += (
                     [node.name]
-                    if len([one for one in named if one.arg not in ("self", "cls")]) > 8
+                    if len([function for function in named if function.arg not in ("self", "cls")])
+                    > 8
                     else []
                 )
     assert long == [] and lookups == []

@@ -80,8 +80,8 @@ DURATIONS = read_rows(Path(interp.__file__).parent / "cli" / "durations.csv")
 
 @pytest.mark.parametrize("words", [words for words, _ in commands()], ids="-".join)
 def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(words):
-    found = dict(commands())[words]
-    flags = {flag for param in found.params for flag in param.opts}
+    command = dict(commands())[words]
+    flags = {flag for param in command.params for flag in param.opts}
     assert {"--json", "--quiet"} <= flags
     assert (
         words in (("models",), ("explore",), ("status",)) or "--out" in flags
@@ -92,11 +92,12 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
     for name, _, option in (row["command"].partition(" --") for row in DURATIONS):
         if name == " ".join(words) and option:
             assert (
-                f"--{option}" in flags and f"interp {name} --{option} takes about " in found.epilog
+                f"--{option}" in flags
+                and f"interp {name} --{option} takes about " in command.epilog
             )
-    example = shlex.split(found.epilog.splitlines()[0].removeprefix("Example: "))
+    example = shlex.split(command.epilog.splitlines()[0].removeprefix("Example: "))
     assert example[: len(words) + 1] == ["interp", *words]
-    found.make_context(words[-1], example[len(words) + 1 :])
+    command.make_context(words[-1], example[len(words) + 1 :])
 
 
 def test_the_version_is_the_packages():
@@ -120,19 +121,21 @@ def test_json_is_one_object_and_quiet_leaves_names_alone():
         "--set",
         "log_gamma=0.4",
     ]
-    told = json.loads(invoked("verify", "wma-handwired", *small, "--json").stdout)
-    assert told["exact"] is True and told["settings"]["arguments"] == {"log_gamma": 0.4}
-    assert {check["variable"] for check in told["checks"]} >= {"prediction", "next_log_weights"}
+    printed = json.loads(invoked("verify", "wma-handwired", *small, "--json").stdout)
+    assert printed["exact"] is True and printed["settings"]["arguments"] == {"log_gamma": 0.4}
+    assert {check["variable"] for check in printed["checks"]} >= {"prediction", "next_log_weights"}
 
 
 def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_those_of_an_episode(
     tmp_path,
 ):
     small = ["--round", 3, "--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path]
-    told = json.loads(
+    printed = json.loads(
         invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").stdout
     )
-    assert told["n_episodes"] == 4 and all(path.startswith(str(tmp_path)) for path in told["files"])
+    assert printed["n_episodes"] == 4 and all(
+        path.startswith(str(tmp_path)) for path in printed["files"]
+    )
     refused = invoked("patch", "wma-learned-wide", "--rounds", 3, *small)
     assert (
         refused.exit_code == 2
@@ -144,10 +147,10 @@ def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_thos
 
 def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path):
     small = ["--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path, "--json"]
-    told = json.loads(
+    printed = json.loads(
         invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).stdout
     )
-    assert told["round"] == 2
+    assert printed["round"] == 2
 
 
 def test_shells_complete_names():

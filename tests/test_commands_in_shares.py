@@ -55,8 +55,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     traces = ["--episodes", "2", "--rounds", "6", "--regime", "flat", "stratified"]
     conditions = ["--conditions", "online-no-note", "weather-note-only"]
     printed("llm", "run", "--agent", "counter", *traces, *conditions, "--out", folder / "traces")
-    kept = ["--seeds", "0:2", "--keep-every", "2"]
-    printed("train", "experts", "--name", "run", *kept, *OF_TRAINING, "--out", folder / "trained")
+    options = ["--seeds", "0:2", "--keep-every", "2"]
+    printed(
+        "train", "experts", "--name", "run", *options, *OF_TRAINING, "--out", folder / "trained"
+    )
     return folder
 
 
@@ -145,9 +147,9 @@ def test_shares_of_two_workers_one_of_them_killed_give_the_bytes_of_one_process(
     assert f"1 of {n_parts} parts are in" in planned
 
     change = OTHER_SETTINGS.get(words[0], ["--seed", "7"])
-    other = invoked(*words, *change, "--shard", "1/4")
-    assert other.exit_code == 2
-    assert f"shares in {str(place)!r} were made with" in other.stderr
+    result = invoked(*words, *change, "--shard", "1/4")
+    assert result.exit_code == 2
+    assert f"shares in {str(place)!r} were made with" in result.stderr
 
     killed = start([*words, "--shard", "2/4"])
     time.sleep(0.1)
@@ -156,9 +158,9 @@ def test_shares_of_two_workers_one_of_them_killed_give_the_bytes_of_one_process(
     first = start([*words, "--shard", "1/4"], [*words, "--shard", "2/4"])
     second = start([*words, "--shard", "3/4"], [*words, "--shard", "4/4"])
     assert [exit_status(first), exit_status(second)] == [0, 0]
-    told = json.loads(printed("status", place, "--json"))["parts"]
-    assert {part["state"] for part in told} == {"done"}
-    assert all(part["seconds"] is not None and part["commit"] for part in told)
+    status = json.loads(printed("status", place, "--json"))["parts"]
+    assert {part["state"] for part in status} == {"done"}
+    assert all(part["seconds"] is not None and part["commit"] for part in status)
 
     printed(*words)
     assert not (place / WORK_FILE).exists()

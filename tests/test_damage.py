@@ -36,11 +36,11 @@ def state(folder):
     write_state(folder, Progression(step=3), {"task": "experts"}, small_model(), [])
 
     def read():
-        found = read_state(folder)
+        loaded = read_state(folder)
         return (
-            found.progress,
-            found.config,
-            {name: tensor.tolist() for name, tensor in found.tensors.items()},
+            loaded.progress,
+            loaded.config,
+            {name: tensor.tolist() for name, tensor in loaded.tensors.items()},
         )
 
     return folder / STATE_FILE, read
@@ -57,13 +57,13 @@ def trace(folder):
     path = folder / job.place
 
     def read():
-        found = from_trace(path)
+        loaded = from_trace(path)
         return (
-            found.predictions.tolist(),
-            found.labels.tolist(),
-            found.advice.tolist(),
-            found.model,
-            found.prompt,
+            loaded.predictions.tolist(),
+            loaded.labels.tolist(),
+            loaded.advice.tolist(),
+            loaded.model,
+            loaded.prompt,
         )
 
     return path, read
@@ -75,15 +75,15 @@ def rollout(folder):
     path = saved.save(ran, folder / "run.safetensors")
 
     def read():
-        found = saved.load(path)
-        held = {
-            "predictions": found.predictions,
-            "latents": found.latents,
-            **found.fed.tensors(),
-            **found.cache,
+        loaded = saved.load(path)
+        contents = {
+            "predictions": loaded.predictions,
+            "latents": loaded.latents,
+            **loaded.fed.tensors(),
+            **loaded.cache,
         }
-        about = (found.layout, found.commit, found.cached_rounds, found.settings)
-        return {name: tensor.tolist() for name, tensor in held.items()}, about
+        settings = (loaded.layout, loaded.commit, loaded.cached_rounds, loaded.settings)
+        return {name: tensor.tolist() for name, tensor in contents.items()}, settings
 
     return path, read
 
@@ -103,10 +103,10 @@ def damage(kind, folder, n_places):
     whole, wanted, refused, same = path.read_bytes(), read(), 0, 0
     for i in range(n_places):
         place = i * (len(whole) - 1) // max(n_places - 1, 1)
-        for other in (whole[place] ^ 1, 0, 255):
-            path.write_bytes(whole[:place] + bytes([other]) + whole[place + 1 :])
+        for byte in (whole[place] ^ 1, 0, 255):
+            path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
             try:
-                assert read() == wanted, f"byte {place} of {kind} as {other}"
+                assert read() == wanted, f"byte {place} of {kind} as {byte}"
                 same += 1
             except interp.InputError:
                 refused += 1
@@ -157,19 +157,19 @@ def test_a_rollout_that_does_not_fit_together_is_refused(edit, signed, tmp_path)
     """29 of 51 such edits loaded silently; whoever signs again is refused where the parts are of different sizes."""
     path, _ = rollout(tmp_path)
     with safe_open(path, framework="pt") as stored:
-        about = json.loads(stored.metadata()["rollout"])
-        held = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    EDITS[edit](about, held)
-    held = {name: tensor.contiguous().clone() for name, tensor in held.items()}
+        metadata = json.loads(stored.metadata()["rollout"])
+        contents = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    EDITS[edit](metadata, contents)
+    contents = {name: tensor.contiguous().clone() for name, tensor in contents.items()}
     if signed:
-        del about["digest"]
+        del metadata["digest"]
         digests = {
-            name: saved.hashlib.sha256(saved.content_of(name, one)).hexdigest()
-            for name, one in held.items()
+            name: saved.hashlib.sha256(saved.content_of(name, array)).hexdigest()
+            for name, array in contents.items()
         }
-        about["sha256"] = digests
-        about["digest"] = digest_of(about)
-    save_file(held, path, metadata={"rollout": json.dumps(about)})
+        metadata["sha256"] = digests
+        metadata["digest"] = digest_of(metadata)
+    save_file(contents, path, metadata={"rollout": json.dumps(metadata)})
     with pytest.raises(interp.InputError):
         saved.load(path)
 

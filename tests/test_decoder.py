@@ -33,9 +33,9 @@ def test_a_state_held_linearly_is_read_exactly_on_other_episodes(held, per_laten
 def test_a_map_per_latent_reads_no_other_latent(held):
     latents, states = held
     decoder = Decoder.fit(latents, states, per_latent=True)
-    moved = latents.clone()
-    moved[:, :, 1] += 1
-    changed = (decoder(moved) - decoder(latents)).abs().amax((0, 1, 3))
+    shifted = latents.clone()
+    shifted[:, :, 1] += 1
+    changed = (decoder(shifted) - decoder(latents)).abs().amax((0, 1, 3))
     assert changed[0] == changed[2] == 0 and changed[1] > 0.01
 
 
@@ -77,8 +77,8 @@ def test_without_a_penalty_it_is_the_shortest_least_squares_map_whatever_the_ran
     x, y = rng.normal(size=(n, k)), rng.normal(size=(n, m))
     x[:, 1], x[:, 2] = 2 * x[:, 0], 5
     expected = np.linalg.lstsq(x - x.mean(0), y - y.mean(0), rcond=1e-10)[0]
-    found = Affine.fit(torch.from_numpy(x), torch.from_numpy(y)).slopes
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-13)
+    slopes = Affine.fit(torch.from_numpy(x), torch.from_numpy(y)).slopes
+    np.testing.assert_allclose(slopes.numpy(), expected, atol=1e-13)
 
 
 def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
@@ -104,13 +104,13 @@ def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
 def test_what_never_varied_is_not_read():
     """A state of two numbers in five coordinates of unlike size: what is written beside it later changes nothing."""
     generator = torch.Generator().manual_seed(0)
-    held, turn = (
+    constant, turn = (
         torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((30, 2), (2, 5))
     )
-    x = held @ turn * torch.tensor([100.0, 1, 1, 1, 0.01]).double()
+    x = constant @ turn * torch.tensor([100.0, 1, 1, 1, 0.01]).double()
     beside = torch.linalg.svd(x - x.mean(0))[2][2:].sum(0)
     for ridge in (0.0, RIDGE):
-        read = Affine.fit(x, held, ridge)
+        read = Affine.fit(x, constant, ridge)
         torch.testing.assert_close(read(x + beside), read(x))
 
 
@@ -146,15 +146,15 @@ def test_a_move_goes_where_latents_vary_with_what_is_decoded(column, step):
     latents = (CROSS + torch.tensor([10, 20])).unsqueeze(-2)
     single = Decoder.fit(latents, latents[:, 0, column])  # a state of one number, without an axis
     change = torch.tensor([3.0, 0.0, -1.0, 0.5])
-    moved = single.move(latents, change)
-    np.testing.assert_allclose((moved - latents)[:, 0], np.outer(change, step), atol=1e-9)
-    np.testing.assert_allclose(single(moved) - single(latents), change, atol=1e-9)
+    shifted = single.move(latents, change)
+    np.testing.assert_allclose((shifted - latents)[:, 0], np.outer(change, step), atol=1e-9)
+    np.testing.assert_allclose(single(shifted) - single(latents), change, atol=1e-9)
     np.testing.assert_allclose(
         single.move(latents, change[0]) - latents, [[np.multiply(3, step)]] * 4, atol=1e-9
     )
-    both = Decoder.fit(latents, latents[:, 0])  # decoded together, the other stays
+    joint = Decoder.fit(latents, latents[:, 0])  # decoded together, the other stays
     change = torch.eye(2, dtype=torch.float64)[[column] * 4]
-    np.testing.assert_allclose((both.move(latents, change) - latents)[:, 0], change, atol=1e-9)
+    np.testing.assert_allclose((joint.move(latents, change) - latents)[:, 0], change, atol=1e-9)
 
 
 @pytest.mark.parametrize("per_latent", [True, False])
@@ -163,9 +163,9 @@ def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, s
     latents, states = held
     decoder = Decoder.fit(latents, states.reshape(12, 6, *shape), per_latent=per_latent)
     change = torch.from_numpy(np.random.default_rng(2).normal(size=(12, 6, *shape)))
-    moved = decoder.move(latents, change)
-    assert decoder.shape == shape and moved.shape == latents.shape
-    np.testing.assert_allclose(decoder(moved) - decoder(latents), change, atol=1e-9)
+    shifted = decoder.move(latents, change)
+    assert decoder.shape == shape and shifted.shape == latents.shape
+    np.testing.assert_allclose(decoder(shifted) - decoder(latents), change, atol=1e-9)
     once = decoder.move(latents, change[0, 0])
     np.testing.assert_allclose(
         decoder(once) - decoder(latents), change[:1, :1].expand(12, 6, *shape), atol=1e-9

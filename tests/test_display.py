@@ -53,12 +53,16 @@ def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
         for m in walk_packages(p.__path__, f"{p.__name__}.")
     ]
     named = [
-        one
+        result_type
         for name in names
         if "__main__" not in name
-        for one in vars(import_module(name)).values()
+        for result_type in vars(import_module(name)).values()
     ]
-    results = {one for one in named if isinstance(one, type) and hasattr(one, "to_frame")} - {
+    results = {
+        result_type
+        for result_type in named
+        if isinstance(result_type, type) and hasattr(result_type, "to_frame")
+    } - {
         pd.DataFrame,
         Decoded,
     }
@@ -69,7 +73,9 @@ def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
         Evaluation,
     } <= results and len(results) > 35
     assert not [
-        one for one in results if not issubclass(one, Result) or one.__repr__ is object.__repr__
+        result_type
+        for result_type in results
+        if not issubclass(result_type, Result) or result_type.__repr__ is object.__repr__
     ]
 
 
@@ -93,8 +99,8 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
     assert repr(scores) == "mean: 0.2 [0.1, 0.6] (flat, n 5) to 0.5 [0.4, 0.6] (wide, n 4)."
     measured = "wma-gru, measured on 9 episodes of each regime."
     assert repr(evaluation) == f"{measured} Rows are regimes."
-    for one in (scores, evaluation):
-        assert [label.get_text() for label in one.plot().axes[0].get_yticklabels()] == [
+    for result in (scores, evaluation):
+        assert [label.get_text() for label in result.plot().axes[0].get_yticklabels()] == [
             "flat, n 5",
             "wide, n 4",
         ]
@@ -108,9 +114,9 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
         and not ResponsePart().plot().axes[0].get_yticklabels()
     )
     rows = [
-        ("s", "m", f, "v", 0, "edges", by, "ap", x, 1.0)
+        ("s", "m", f, "v", 0, "edges", name, "ap", x, 1.0)
         for f in "ab"
-        for by, x in (("x:state", 0.7), ("y", 0.5))
+        for name, x in (("x:state", 0.7), ("y", 0.5))
     ]
     graded = BenchmarkResult(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
     assert ": x (0.70)" in repr(graded) and graded.plot()._repr_png_().startswith(b"\x89PNG")
@@ -135,7 +141,7 @@ def test_nothing_fills_the_screen() -> None:
     )
     assert "latent [" in repr(model) and "L2H1 update" in repr(model)
     assert "blocks.0.attn.hook_pattern  [6, 12, 3," in repr(run.cache)
-    held = interp.rollout(model, episodes)._repr_html_()
-    assert "6 x 13 x 1 x" in held and len(held) < 1000, (
+    html = interp.rollout(model, episodes)._repr_html_()
+    assert "6 x 13 x 1 x" in html and len(html) < 1000, (
         "names and shapes, never thousands of numbers"
     )

@@ -102,9 +102,9 @@ def test_the_patched_vote_moves_the_logit_by_what_weighted_majority_says() -> No
 def test_a_wrong_hypothesis_agrees_where_other_weights_change_no_answer() -> None:
     scope = scope_of("tutorials/patch.md")
     episodes, others = scope["episodes"], scope["others"]
-    own = vote(episodes, 0.5 * count_hits(episodes)[:, :-1]) > 0.5
+    own_vote = vote(episodes, 0.5 * count_hits(episodes)[:, :-1]) > 0.5
     exchanged = vote(episodes, 0.5 * count_hits(others)[:, :-1]) > 0.5
-    assert scope["wrong"].iia == pytest.approx((own == exchanged).mean())
+    assert scope["wrong"].iia == pytest.approx((own_vote == exchanged).mean())
     assert (scope["true"].iia, scope["true"].iia_informative) == (1, 1)
 
 
@@ -112,9 +112,9 @@ def test_an_exchanged_state_moves_p_as_weighted_majority_with_exchanged_weights(
     """Exchanged before round 3, the log-weights go on by the hits of the base episodes."""
     scope = scope_of("tutorials/patch.md")
     episodes, others = scope["episodes"], scope["others"]
-    own = 0.5 * count_hits(episodes)
-    exchanged = own + 0.5 * (count_hits(others) - count_hits(episodes))[:, [3]]
-    change = vote(episodes, exchanged[:, :-1]) - vote(episodes, own[:, :-1])
+    weights = 0.5 * count_hits(episodes)
+    exchanged = weights + 0.5 * (count_hits(others) - count_hits(episodes))[:, [3]]
+    change = vote(episodes, exchanged[:, :-1]) - vote(episodes, weights[:, :-1])
     expected = abs(change[:, 3:8]).mean(0)
     assert scope["left"]["mean"].to_numpy() == pytest.approx(expected)
     text = (DOCS / "tutorials" / "patch.md").read_text(encoding="utf-8")
@@ -149,8 +149,8 @@ def test_learned_models_are_said_to_ship_where_interp_load_takes_them() -> None:
     not_shipped = named - learned_names() - {"wma-roles"}  # the recipe that trained wma-tied
     assert not_shipped <= in_a_checkout
     rest = text.split("Their other seeds are in the repository and do not ship.")[1]
-    said = rest.split("\n\n")[0]
-    assert set(re.findall(r"`([a-z]+-[a-z-]+-\d)`", said)) <= in_a_checkout
+    sentence = rest.split("\n\n")[0]
+    assert set(re.findall(r"`([a-z]+-[a-z-]+-\d)`", sentence)) <= in_a_checkout
     assert learned_names() <= named
 
 

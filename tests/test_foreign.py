@@ -139,7 +139,9 @@ def checkpoint(tmp_path_factory):
     model.config = type(model.config)(
         **{
             **vars(model.config),
-            "name": " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one),
+            "name": " ".join(
+                hostile for hostile in HOSTILE if len(hostile) < 99 and "\ud800" not in hostile
+            ),
         }
     )
     folder = tmp_path_factory.mktemp("named") / "m"
@@ -152,8 +154,8 @@ COMMANDS = cases(__file__, "foreign COMMANDS")
 @pytest.mark.slow(reason="three commands that run models: 60 CPU seconds")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_path):
-    given = [str(checkpoint) if word == "MODEL" else word for word in command]
-    no_commands(printed(*given, "--out", tmp_path))
+    words = [str(checkpoint) if word == "MODEL" else word for word in command]
+    no_commands(printed(*words, "--out", tmp_path))
     check_written(tmp_path)
 
 
@@ -162,15 +164,15 @@ def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_pat
 @pytest.mark.parametrize("command", [["score"], ["report"]], ids=" ".join)
 def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
     """`[/red]x` killed `llm score`, and `llama[q4]` was shown as `llama`."""
-    name = " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one)
-    for one in (name, "llama[q4]", "[/red]x"):
+    name = " ".join(hostile for hostile in HOSTILE if len(hostile) < 99 and "\ud800" not in hostile)
+    for hostile in (name, "llama[q4]", "[/red]x"):
         work = plan(
-            Settings(one),
+            Settings(hostile),
             built_in_prompts(),
             instances(("flat",), 1, 4),
             [Condition("online", "note-only")],
         )
-        run(work, tmp_path, AgentBackend(one, AGENTS["counter"]))
+        run(work, tmp_path, AgentBackend(hostile, AGENTS["counter"]))
     done = printed("llm", *command, tmp_path, "--out", tmp_path / "out")
     no_commands(done)
     if command == ["score"]:
@@ -199,7 +201,7 @@ def test_what_is_no_file_is_not_written_over(kind, tmp_path):
         path.symlink_to(tmp_path / "nowhere")
     before = path.lstat().st_mode
     refuses(r"is a (device|pipe|folder|link to nothing|socket)", write_text, path, "new")
-    assert path.lstat().st_mode == before and [one.name for one in tmp_path.iterdir()] == ["x"]
+    assert path.lstat().st_mode == before and [entry.name for entry in tmp_path.iterdir()] == ["x"]
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert file_to_write(tmp_path / "link") and file_to_write(tmp_path / "new")
@@ -229,8 +231,8 @@ def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
         "[" * 9000,
         '{"kind": "learned", "v": []}',
     )
-    for i, about in enumerate(foreign_pages):
-        (tmp_path / f"foreign-{i}.html").write_text(head.format(about.replace('"', "&quot;")))
+    for i, page in enumerate(foreign_pages):
+        (tmp_path / f"foreign-{i}.html").write_text(head.format(page.replace('"', "&quot;")))
     (tmp_path / "dangling.html").symlink_to(tmp_path / "nowhere.html")
     (tmp_path / "folder.html").mkdir()
     os.mkfifo(tmp_path / "pipe.html")

@@ -105,9 +105,9 @@ def run_with_room_for(n_bytes, arguments):
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as stream:
-        said = stream.read().decode()
+        report = stream.read().decode()
     os.waitpid(child, 0)
-    code, raw, output = said.split("|", 2)
+    code, raw, output = report.split("|", 2)
     return int(code), raw, output
 
 
@@ -126,10 +126,10 @@ def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing_half_written(name,
             assert line.startswith("interp: ") and "free some space" in line, output
         else:
             assert code == 0 and n_bytes == 10**8, output
-        left = [
+        unfinished = [
             path.name
             for path in tmp_path.rglob("*")
             if ".~" in path.name or path.name.startswith(".m.")
         ]
-        assert left == []
+        assert unfinished == []
     assert refused and (code == 0 or name in ROOM)

@@ -48,9 +48,9 @@ def check(value: Any, schema: dict[str, Any], at: str = "") -> None:
     )
     for name in schema.get("required", ()):
         assert name in value, f"{at} lacks {name}"
-    for name, of in schema.get("properties", {}).items():
+    for name, rule in schema.get("properties", {}).items():
         if name in value:
-            check(value[name], of, f"{at}/{name}")
+            check(value[name], rule, f"{at}/{name}")
     for name, item in value.items() if "additionalProperties" in schema else ():
         check(item, schema["additionalProperties"], f"{at}/{name}")
     for i, item in enumerate(value if "items" in schema else ()):
@@ -72,8 +72,8 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     """Verification and patching as they are printed; probes and evaluation as their results say it."""
     small = ["--experts", "2", "--rounds", "4", "--episodes", "2", "--json"]
     patch = ["--round", "2", "--map", "0", "--components", "resid_pre", "--out", str(tmp_path)]
-    for command, more in (("verify", []), ("patch", patch)):
-        printed = json.loads(invoked(command, "wma-handwired", *small, *more).stdout)
+    for command, options in (("verify", []), ("patch", patch)):
+        printed = json.loads(invoked(command, "wma-handwired", *small, *options).stdout)
         check(printed, SCHEMA["$defs"][command])
     rows = pd.DataFrame(
         {"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]}
@@ -95,7 +95,7 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
         "command": "probe",
         "version": "0",
         "model": "m",
-        "measures": json_values([one.to_dict() for one in result]),
+        "measures": json_values([measure.to_dict() for measure in result]),
     }
     check(probed, SCHEMA["$defs"]["probe"])
 
@@ -104,10 +104,10 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
 def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> None:
     """Of the toolkit and of the command line's own parser."""
     done = invoked(*words, "--json")
-    said = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     assert (
         done.exit_code == 2
-        and said["error"] in done.stderr
-        and said["version"] == interp.__version__
+        and printed["error"] in done.stderr
+        and printed["version"] == interp.__version__
     )
-    check(said, SCHEMA["$defs"]["error"])
+    check(printed, SCHEMA["$defs"]["error"])

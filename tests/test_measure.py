@@ -211,15 +211,15 @@ def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
 
 
 def test_the_strongest_control_comes_closest_to_the_claim() -> None:
-    several = {
+    controls = {
         "a": Control(0.1),
         "b": Control(0.3),
         "c": Control(0.8, counts=False),
         "d": Control(nan),
     }
     assert (
-        replace(HELD, controls=several).strongest == "b"
-        and replace(RARE, controls=several).strongest == "a"
+        replace(HELD, controls=controls).strongest == "b"
+        and replace(RARE, controls=controls).strongest == "a"
     )
     assert (
         replace(HELD, controls={"c": Control(0.8, counts=False)}).strongest == "c"
@@ -246,19 +246,21 @@ def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> Non
 
 
 def test_tables_and_json_have_one_form() -> None:
-    both = to_frame([HELD, replace(HELD, lacking="no heads")])
+    frame = to_frame([HELD, replace(HELD, lacking="no heads")])
     columns = list(cases(__file__, "columns of every table of measures"))
-    assert list(both.columns) == columns and list(to_frame([]).columns) == columns
-    assert both["verdict"].tolist() == ["yes", "not applicable"] and both[
+    assert list(frame.columns) == columns and list(to_frame([]).columns) == columns
+    assert frame["verdict"].tolist() == ["yes", "not applicable"] and frame[
         "control_number"
     ].tolist() == [0.1, 0.1]
-    assert isinstance(both, pd.DataFrame) and both[["number", "low", "high"]].iloc[0].tolist() == [
+    assert isinstance(frame, pd.DataFrame) and frame[["number", "low", "high"]].iloc[
+        0
+    ].tolist() == [
         0.9,
         0.8,
         0.95,
     ]
-    said = json.loads(json.dumps(json_values(HELD.to_dict())))
-    assert set(columns) < set(said) and said["controls"] == {
+    record = json.loads(json.dumps(json_values(HELD.to_dict())))
+    assert set(columns) < set(record) and record["controls"] == {
         UNTRAINED: {"number": 0.1, "counts": True}
     }
     rest = {
@@ -274,8 +276,8 @@ def test_tables_and_json_have_one_form() -> None:
         "caution",
     }
     assert (
-        set(said) == {*columns, *rest, "controls", "rests_on", "note"}
-        and Measure.from_dict(said) == HELD
+        set(record) == {*columns, *rest, "controls", "rests_on", "note"}
+        and Measure.from_dict(record) == HELD
     )
 
 
@@ -336,13 +338,13 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
         sentence("m", [replace(spans, yes=""), spans]) == f"2 of 2 claims are undecided: {SPANS}."
     )
     assert sentence("m", [spans]) == f"It is undecided whether it adds: {SPANS}."
-    both = [
+    measures = [
         replace(HELD, yes="holds a"),
         replace(HELD, yes="holds b"),
         spans,
         replace(spans, unless={"undecided": "other"}),
     ]
-    assert sentence("m", both) == "m holds a and holds b. 2 of 4 claims are undecided."
+    assert sentence("m", measures) == "m holds a and holds b. 2 of 4 claims are undecided."
     assert (
         sentence("m", [yes, no], "It is the algorithm.")
         == "It is the algorithm. It predicts otherwise."
@@ -382,13 +384,13 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
     with pytest.raises(InputError, match="needs a threshold"):
         Measure("a", "A", Interval(1, nan, nan))
     assert {"yes", "no", "undecided", "not applicable"} == set(VERDICTS)
-    for one in (
+    for measure in (
         HELD,
         RARE,
         replace(HELD, controls={}),
         replace(HELD, number=Interval(0.5, 0.3, 0.7)),
     ):
-        assert one.verdict == "yes" or any(reason in one.reason for reason in _REASONS)
+        assert measure.verdict == "yes" or any(reason in measure.reason for reason in _REASONS)
 
 
 @pytest.mark.parametrize(
@@ -470,8 +472,8 @@ def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_senten
         '[holds]\nclaim = "It holds the {what}"\nthreshold = 0.5\nrests_on = ["probes"]\nunit = "R2"\n'
     )
     for claim in (claims(table), claims(tmp_path / "claims.toml")):
-        one = claim("holds", Interval(0.8, 0.7, 0.9), {"what": "counts"})
-        assert (one.claim, one.threshold, one.rests_on, one.unit) == (
+        filled = claim("holds", Interval(0.8, 0.7, 0.9), {"what": "counts"})
+        assert (filled.claim, filled.threshold, filled.rests_on, filled.unit) == (
             "It holds the counts",
             0.5,
             ("probes",),

@@ -39,20 +39,20 @@ Q_MODEL = interp.load("qlearning-handwired", n_states=2, n_actions=2)
 
 def advised(filler):
     """The same episodes, with those of another seed where a round did not take place."""
-    own, other = (experts.sample(N, T, 2, seed=seed) for seed in (0, filler))
-    advice = np.where(MISSING[..., None], other.advice, own.advice)
+    batch, filler_batch = (experts.sample(N, T, 2, seed=seed) for seed in (0, filler))
+    advice = np.where(MISSING[..., None], filler_batch.advice, batch.advice)
     return ExpertEpisodes(
         advice,
-        np.where(MISSING, other.labels, own.labels),
+        np.where(MISSING, filler_batch.labels, batch.labels),
         missing=MISSING,
         participants=PARTICIPANTS,
     )
 
 
 def played(filler):
-    own, other = (mdp.sample(N, T, 2, 2, seed=seed) for seed in (0, filler))
+    batch, filler_batch = (mdp.sample(N, T, 2, 2, seed=seed) for seed in (0, filler))
     names = ("states", "actions", "rewards", "next_states")
-    parts = (np.where(MISSING, getattr(other, name), getattr(own, name)) for name in names)
+    parts = (np.where(MISSING, getattr(filler_batch, name), getattr(batch, name)) for name in names)
     return MDPEpisodes.from_transitions(None, *parts, n_states=2, n_actions=2, missing=MISSING)
 
 
@@ -109,8 +109,8 @@ OF_Q = {
     "rollout": lambda e: interp.rollout(Q_MODEL, e).latents,
     "agreement": lambda e: agreement(predictions(Q_MODEL, e), e).to_frame(),
 }
-EVERY = [(name, advised, of) for name, of in ANALYSES.items()] + [
-    (name, played, of) for name, of in OF_Q.items()
+EVERY = [(name, advised, analysis_of_all) for name, analysis_of_all in ANALYSES.items()] + [
+    (name, played, analysis_of_all) for name, analysis_of_all in OF_Q.items()
 ]
 
 
@@ -119,13 +119,13 @@ EVERY = [(name, advised, of) for name, of in ANALYSES.items()] + [
     "name, made, analysis", EVERY, ids=[f"{made.__name__}, {name}" for name, made, _ in EVERY]
 )
 def test_what_fills_a_missing_round_changes_no_bit(name, made, analysis):
-    one, other = (analysis(made(filler)) for filler in (1, 2))
-    if hasattr(one, "columns"):
-        assert one.equals(other)
-        numbers = one.select_dtypes("number").to_numpy()
+    first, second = (analysis(made(filler)) for filler in (1, 2))
+    if hasattr(first, "columns"):
+        assert first.equals(second)
+        numbers = first.select_dtypes("number").to_numpy()
     else:
         for part, same in zip(
-            *(x.values() if isinstance(x, dict) else [x] for x in (one, other)), strict=True
+            *(x.values() if isinstance(x, dict) else [x] for x in (first, second)), strict=True
         ):
             numbers = np.asarray(part)
             assert np.array_equal(numbers, np.asarray(same), equal_nan=True)
@@ -140,8 +140,8 @@ def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_whic
     assert "83 of which count" in repr(ran) and (ran.missing == MISSING).all()
     for i in range(4):
         rounds = np.flatnonzero(~MISSING[i])
-        own = ExpertEpisodes(whole.advice[i : i + 1, rounds], whole.labels[i : i + 1, rounds])
-        alone = interp.rollout(MODEL, own)
+        single = ExpertEpisodes(whole.advice[i : i + 1, rounds], whole.labels[i : i + 1, rounds])
+        alone = interp.rollout(MODEL, single)
         torch.testing.assert_close(ran.predictions[i, rounds], alone.predictions[0])
         torch.testing.assert_close(ran.latents[i, -1], alone.latents[0, -1])
         assert ran.predictions[i, MISSING[i]].isnan().all()
@@ -150,10 +150,10 @@ def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_whic
 
 def test_results_say_what_counts_and_intervals_are_over_participants():
     clean, corrupted = flipped(advised(1))
-    found = patching.sweep(MODEL, clean, corrupted, 2, read_round=3, sites="latent")
+    swept = patching.sweep(MODEL, clean, corrupted, 2, read_round=3, sites="latent")
     n = int((~MISSING[:, 2:4].any(1)).sum())
     assert (
-        f"({n} of {N} episodes have rounds 2 to 3)" in found.sentence and found.values.shape[1] == n
+        f"({n} of {N} episodes have rounds 2 to 3)" in swept.sentence and swept.values.shape[1] == n
     )
     table = experiment(advised(1)).to_frame().set_index(["edited", "read"])
     assert set(table.loc[(2, 4), "n_episodes"]) == {int((~MISSING[:, [2, 4]].any(1)).sum())}
@@ -216,17 +216,17 @@ OF_ALL = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", OF_ALL)
 def test_who_plays_the_same_twice_narrows_no_interval(name):
-    one, other = (
+    first, second = (
         OF_ALL[name](e).drop(columns=["n_episodes", "n_pairs", "n_informative"], errors="ignore")
         for e in (ONCE, twice(ONCE))
     )
-    labels = list(one.select_dtypes(exclude="float"))
-    one, other = (
+    labels = list(first.select_dtypes(exclude="float"))
+    first, second = (
         table.sort_values(labels).select_dtypes("float") if labels else table
-        for table in (one, other)
+        for table in (first, second)
     )
-    np.testing.assert_allclose(other, one, atol=1e-9)
-    assert one.filter(like="low").to_numpy().size
+    np.testing.assert_allclose(second, first, atol=1e-9)
+    assert first.filter(like="low").to_numpy().size
 
 
 def test_agreement_is_of_participants():

@@ -14,14 +14,16 @@ def test_every_notebook_is_what_its_tutorial_says() -> None:
     """`python -m docs.notebooks` runs and writes them again after a tutorial changed."""
     assert sorted(notebooks.NOTEBOOKS.glob("*.ipynb")) == [path for _, path in notebooks.pairs()]
     for page, path in notebooks.pairs():
-        text, told = path.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
-        held, cells = json.loads(text)["cells"], notebooks.notebook(told)["cells"]
-        assert ["".join(cell["source"]) for cell in held] == [cell["source"] for cell in cells], (
-            f"{path.name} is old"
-        )
-        code = [cell for cell in held if "outputs" in cell]  # which no other kind of cell may have
+        text, page_text = path.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
+        cells_held, cells = json.loads(text)["cells"], notebooks.notebook(page_text)["cells"]
+        assert ["".join(cell["source"]) for cell in cells_held] == [
+            cell["source"] for cell in cells
+        ], f"{path.name} is old"
+        code = [
+            cell for cell in cells_held if "outputs" in cell
+        ]  # which no other kind of cell may have
         assert ["".join(cell["source"]) for cell in code] == [
-            block.strip("\n") for block in RUN.findall(told)
+            block.strip("\n") for block in RUN.findall(page_text)
         ]
         assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)], (
             "not every cell was run"
@@ -33,7 +35,9 @@ def test_every_notebook_is_what_its_tutorial_says() -> None:
         assert not any(
             "error" in output["output_type"] or output.get("name") == "stderr" for output in outputs
         )
-        assert path.stem == "own-task" or any("image/png" in one.get("data", {}) for one in outputs)
+        assert path.stem == "own-task" or any(
+            "image/png" in output_text.get("data", {}) for output_text in outputs
+        )
 
 
 def test_the_pictures_are_drawn_from_the_table(
@@ -64,5 +68,8 @@ def test_the_pictures_are_drawn_from_the_table(
     assert (seeds["low"] <= seeds["number"]).all() and (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
     pages = [path.read_text("utf-8") for path in (notebooks.HERE / "results").glob("*.md")]
-    said = readme + "".join(pages).replace("(../pictures", "(docs/pictures")
-    assert all(f"docs/pictures/{name}" in said for name in drawn) and len(readme.splitlines()) <= 80
+    text_of_pages = readme + "".join(pages).replace("(../pictures", "(docs/pictures")
+    assert (
+        all(f"docs/pictures/{name}" in text_of_pages for name in drawn)
+        and len(readme.splitlines()) <= 80
+    )

@@ -46,30 +46,33 @@ def answers(
     name: str, folder: Path, keys: tuple[str, ...] = (), n_experts: int | None = None
 ) -> dict[str, dict[str, tuple[str, str]]]:
     """Claim -> surface -> word and reason, of some variables (all that the task names when empty) at some size."""
-    found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    answers_by_surface: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     model = interp.load(name, **({"n_experts": n_experts} if n_experts else {}))
     n_rounds = interp.tasks.of(model).at_most(12 if keys else 50)
     episodes = interp.tasks.of(model).sample_for(model, 32, n_rounds, 0)
-    asked = dict(COMMANDS)
+    commands_asked = dict(COMMANDS)
     try:
         for result in probes.probe(model, episodes, keys or None):
-            found[result.measure.claim]["probes.probe"] = (result.verdict, result.reason)
+            answers_by_surface[result.measure.claim]["probes.probe"] = (
+                result.verdict,
+                result.reason,
+            )
     except interp.InputError as error:  # a state that is too large to be probed as a whole, a cache
-        command, *options = asked.pop("interp probe")
+        command, *options = commands_asked.pop("interp probe")
         assert str(error) in invoked(command, name, *options, "--out", folder).stderr
-    for surface, (command, *options) in asked.items():
+    for surface, (command, *options) in commands_asked.items():
         options += ["--experts", str(n_experts)] if n_experts else []
         options += ["--targets", *keys] if command == "probe" and keys else []
         done = invoked(command, name, *options, "--json", "--out", folder / command)
         assert done.exit_code in (0, 1), done.output
         for one in json.loads(done.stdout)["measures"]:
-            found[
+            answers_by_surface[
                 " ".join(filter(None, [one["claim"], one["about"] if command == "audit" else ""]))
             ][surface] = (
                 one["verdict"],
                 one["reason"],
             )
-    return found
+    return answers_by_surface
 
 
 def disagreeing(
@@ -111,9 +114,9 @@ def test_every_surface_gives_the_same_answer(
 ) -> None:
     """Of a number, and of a class in another model; the other variables are asked for by the same functions."""
     changed_task("experts", analysis=replace(interp.tasks.get("experts").analysis, probed=(key,)))
-    found = answers(name, tmp_path, (key,), n_experts)
-    assert disagreeing(found) == {}
-    shared = [claim for claim, surfaces in found.items() if len(surfaces) > 1]
+    answers_by_surface = answers(name, tmp_path, (key,), n_experts)
+    assert disagreeing(answers_by_surface) == {}
+    shared = [claim for claim, surfaces in answers_by_surface.items() if len(surfaces) > 1]
     assert any("from the latents" in claim for claim in shared)
 
 

@@ -20,12 +20,12 @@ def test_a_room_that_belongs_to_somebody_else_is_told_in_a_sentence(tmp_path: Pa
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "__init__.py").touch()
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import interp"
-    told = subprocess.run(
+    stderr = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stderr
     assert (
-        f"`import reports` leads to {tmp_path / 'reports'}" in told
-        and "environment of its own" in told
+        f"`import reports` leads to {tmp_path / 'reports'}" in stderr
+        and "environment of its own" in stderr
     )
 
 
@@ -50,12 +50,12 @@ def test_no_type_checker_is_imported_at_run_time() -> None:
 def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     wheel = package.build(tmp_path)
     (sdist,) = tmp_path.glob("*.tar.gz")
-    held = package.contents(wheel)
+    files = package.contents(wheel)
     assert (
-        {"interp", *_PACKAGES} <= held
-        and not {"tests", "lab"} & held
+        {"interp", *_PACKAGES} <= files
+        and not {"tests", "lab"} & files
         and sdist.stat().st_size > 1_000_000
     )
-    assert {"interp/py.typed", "interp/checkpoints/wma-learned-additive/model.safetensors"} <= held
-    said = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
-    assert f"{interp.__version__} yes\ninterp {interp.__version__}\nwma-handwired\n" in said
+    assert {"interp/py.typed", "interp/checkpoints/wma-learned-additive/model.safetensors"} <= files
+    output = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
+    assert f"{interp.__version__} yes\ninterp {interp.__version__}\nwma-handwired\n" in output

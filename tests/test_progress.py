@@ -61,14 +61,14 @@ def test_nothing_is_shown_elsewhere():
 
 def test_a_line_now_and_then_is_shown_elsewhere(monkeypatch):
     """How long it takes first, then what the innermost work says, whether or not a step has ended."""
-    said = io.StringIO()
+    stream = io.StringIO()
 
     def until(line, n=1):
         patience = time.monotonic() + 60
-        while said.getvalue().count(line) < n and time.monotonic() < patience:
+        while stream.getvalue().count(line) < n and time.monotonic() < patience:
             time.sleep(0.01)
 
-    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(workers, "_EVERY", 0.05)
     monkeypatch.setattr(workers, "_AT_ONCE", 0.01)
     with workers.saying(lambda: "all of it", first="takes an hour"):
@@ -77,10 +77,10 @@ def test_a_line_now_and_then_is_shown_elsewhere(monkeypatch):
             until("start", 2)
             update(completed=5, text="half way")
             until("half way", 2)
-        until("all of it", said.getvalue().count("all of it") + 1)
-    first, *lines = said.getvalue().splitlines()
-    told = [text for text, _ in groupby(line.rsplit(" (", 1)[0] for line in lines)]
-    assert told == ["all of it", "start: 3 of 7", "half way: 5 of 7", "all of it"]
+        until("all of it", stream.getvalue().count("all of it") + 1)
+    first, *lines = stream.getvalue().splitlines()
+    texts = [text for text, _ in groupby(line.rsplit(" (", 1)[0] for line in lines)]
+    assert texts == ["all of it", "start: 3 of 7", "half way: 5 of 7", "all of it"]
     assert first == "takes an hour" and re.fullmatch(r".* \([0-9]+ s\)", lines[-1])
 
 

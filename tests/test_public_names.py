@@ -66,8 +66,10 @@ def test_no_function_takes_two_ways_to_ask_for_less_work() -> None:
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:
     """The public methods and properties that a class defines, without the fields of its instances."""
-    for name, held in vars(cls).items():
-        function = getattr(held, "__func__", getattr(held, "fget", getattr(held, "func", held)))
+    for name, member in vars(cls).items():
+        function = getattr(
+            member, "__func__", getattr(member, "fget", getattr(member, "func", member))
+        )
         field = name in getattr(cls, "__dataclass_fields__", ())
         if not name.startswith("_") and not field and inspect.isfunction(function):
             yield name, function

@@ -32,9 +32,9 @@ def test_a_recipe_is_at_most_six_lines() -> None:
 def test_a_patched_head_votes_by_the_other_episodes_weights_from_round_10_on(scope: Any) -> None:
     """L1H0 brings the log-weights to the prediction: those of `others` weigh the votes of `episodes`."""
     episodes, others = scope["episodes"], scope["others"]
-    own = vote(episodes, GAIN * count_hits(episodes)[:, :-1])
+    own_vote = vote(episodes, GAIN * count_hits(episodes)[:, :-1])
     patched = vote(episodes, GAIN * count_hits(others)[:, :-1])
-    expected = abs(patched - own).mean(0)[10:]
+    expected = abs(patched - own_vote).mean(0)[10:]
     assert scope["effect"]["round"].tolist() == list(range(10, 20))
     assert scope["effect"]["mean"].to_numpy() == pytest.approx(expected)
 

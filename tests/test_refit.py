@@ -26,9 +26,11 @@ def accuracy(hits, steps, n_folds, **options):
 
 
 def accuracy_difference(hits, control_hits, steps, n_folds, control_steps=None, **options):
-    given = steps if control_steps is None else control_steps
-    lost = np.subtract(steps, hits), np.subtract(given, control_hits)
-    return refit.difference(*lost, steps, n_folds, "accuracy", control_references=given, **options)
+    control_totals = steps if control_steps is None else control_steps
+    lost = np.subtract(steps, hits), np.subtract(control_totals, control_hits)
+    return refit.difference(
+        *lost, steps, n_folds, "accuracy", control_references=control_totals, **options
+    )
 
 
 def ridge(x, y, folds):
@@ -50,21 +52,28 @@ def ridge(x, y, folds):
 
 def test_a_difference_keeps_the_skew_of_a_control_without_error():
     # The control's losses are its references: R2 0, contributions 0. What is left is the interval of the fit itself.
-    own, difference = refit.interval(LOSSES, TOTALS, 4), refit.difference(LOSSES, TOTALS, TOTALS, 4)
-    assert bounds(difference) == pytest.approx(bounds(own))
+    own_interval, difference = (
+        refit.interval(LOSSES, TOTALS, 4),
+        refit.difference(LOSSES, TOTALS, TOTALS, 4),
+    )
+    assert bounds(difference) == pytest.approx(bounds(own_interval))
 
 
 def test_a_control_equal_to_the_fit_leaves_no_doubt_and_one_unlike_it_does():
     # Same contributions, r = 1: only the skew of the two logs, u - l, is left, far below the width of either.
     same = refit.difference(LOSSES, LOSSES, TOTALS, 4)
-    own = refit.interval(LOSSES, TOTALS, 4)
+    own_interval = refit.interval(LOSSES, TOTALS, 4)
     assert same.estimate == 0 and same.low == pytest.approx(-same.high)
-    assert same.high == pytest.approx((own.estimate - own.low) - (own.high - own.estimate))
-    other = refit.difference(LOSSES, CONTROL, TOTALS, 4)
+    assert same.high == pytest.approx(
+        (own_interval.estimate - own_interval.low) - (own_interval.high - own_interval.estimate)
+    )
+    difference = refit.difference(LOSSES, CONTROL, TOTALS, 4)
     shuffled = refit.difference(LOSSES, CONTROL, TOTALS, 4, control_references=TOTALS[::-1])
-    assert other.estimate == pytest.approx(shuffled.estimate) and other.low != shuffled.low
+    assert (
+        difference.estimate == pytest.approx(shuffled.estimate) and difference.low != shuffled.low
+    )
     back = refit.difference(CONTROL, LOSSES, TOTALS, 4)
-    assert bounds(back) == pytest.approx((-other.estimate, -other.high, -other.low))
+    assert bounds(back) == pytest.approx((-difference.estimate, -difference.high, -difference.low))
 
 
 def test_an_exact_fit_is_exact_and_a_nearly_exact_one_has_a_narrow_interval_below_one():
@@ -103,26 +112,28 @@ def test_an_interval_takes_less_than_a_millisecond():
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_design_has_unit_features_and_its_r2(design):
-    made = DESIGNS[design]
+    design_record = DESIGNS[design]
     sample = draw(design, 4000, np.random.default_rng(0))
-    assert sample.x.shape == sample.unrelated.shape == (4000, 16, made.n_features)
-    assert sample.x.var(axis=(0, 1)) == pytest.approx(np.ones(made.n_features), abs=0.15)
+    assert sample.x.shape == sample.unrelated.shape == (4000, 16, design_record.n_features)
+    assert sample.x.var(axis=(0, 1)) == pytest.approx(np.ones(design_record.n_features), abs=0.15)
     best = sample.x.sum(-1) / sample.x.sum(-1).std()
-    unrelated = sample.unrelated.reshape(-1, made.n_features).T
+    unrelated = sample.unrelated.reshape(-1, design_record.n_features).T
     assert abs(np.corrcoef(unrelated, sample.y.ravel())[-1, :-1]).max() < 0.1
-    if made.sparse is not None:
+    if design_record.sparse is not None:
         assert set(np.unique(sample.y)) == {0, 1} and sample.y.mean() == pytest.approx(
             0.05, abs=0.01
         )
         assert (sample.label == (sample.y > 0)).all()
     else:
         # One draw for the episode is half of a feature's variance where the target is made of these.
-        held = 0.7 * (0.5 if made.of_episode else 1)
+        share = 0.7 * (0.5 if design_record.of_episode else 1)
         assert np.corrcoef(best.ravel(), sample.y.ravel())[0, 1] ** 2 == pytest.approx(
-            held, abs=0.03
+            share, abs=0.03
         )
     lengths = sample.mask.sum(1)
-    assert (lengths.min(), lengths.max()) == (made.shortest, 16) and sample.mask[:, 0].all()
+    assert (lengths.min(), lengths.max()) == (design_record.shortest, 16) and sample.mask[
+        :, 0
+    ].all()
     assert (sample.y == sample.y[:, :1]).all() == design.startswith("constant")
 
 

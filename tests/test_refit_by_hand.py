@@ -147,17 +147,19 @@ def test_scores_have_the_interval_of_the_docstring(data, n_folds):
 @DATA
 @pytest.mark.parametrize("n_folds", [2, 3, 5])
 def test_differences_join_both_intervals_and_their_correlation(data, n_folds):
-    losses, of_control, references, own = data
-    for given, theirs in ((None, references), (own, own)):
+    losses, of_control, references, control_references = data
+    for references_used, theirs in ((None, references), (control_references, control_references)):
         fit, control = part(losses, references, n_folds), part(of_control, theirs, n_folds)
-        made = refit.difference(losses, of_control, references, n_folds, control_references=given)
-        assert bounds(made) == pytest.approx(difference(fit, control))
-    few, more = np.full(5, 300.0), np.array([300.0, 320, 310, 305, 315])
-    for given, theirs in ((None, few), (more, more)):
+        joined = refit.difference(
+            losses, of_control, references, n_folds, control_references=references_used
+        )
+        assert bounds(joined) == pytest.approx(difference(fit, control))
+    few, longer = np.full(5, 300.0), np.array([300.0, 320, 310, 305, 315])
+    for references_used, theirs in ((None, few), (longer, longer)):
         fit, control = part(losses, few, n_folds), part(of_control, theirs, n_folds)
         hits = (few - losses, theirs - of_control)
-        made = accuracy_difference(*hits, few, n_folds, control_steps=given)
-        assert fit[2] < 1 > control[2] and bounds(made) == pytest.approx(difference(fit, control))
+        joined = accuracy_difference(*hits, few, n_folds, control_steps=references_used)
+        assert fit[2] < 1 > control[2] and bounds(joined) == pytest.approx(difference(fit, control))
 
 
 @DATA
@@ -191,14 +193,14 @@ def test_half_widths_of_more_than_a_hundred_are_cut():
 
 def test_scores_of_nothing_and_of_perfection():
     zeros, some = np.zeros(4), np.arange(1.0, 5)
-    for made in (
+    for interval in (
         refit.interval(some, zeros, 2),
         ratio(some, zeros, 2),
         accuracy(zeros, zeros, 2),
         refit.difference(some, some, zeros, 2),
         accuracy_difference(zeros, zeros, zeros, 2),
     ):
-        assert all(map(isnan, bounds(made)))
+        assert all(map(isnan, bounds(interval)))
     assert bounds(refit.interval(zeros, some, 2)) == (1, 1, 1) and bounds(
         ratio(zeros, some, 2)
     ) == (0, 0, 0)

@@ -10,11 +10,11 @@ from interp.tasks.experts.algorithms import weighted_majority
 
 
 def test_only_an_open_session_remembers_and_one_inside_another_is_the_same():
-    made = []
+    calls = []
 
     def make() -> int:
-        made.append(len(made))
-        return made[-1]
+        calls.append(len(calls))
+        return calls[-1]
 
     assert [once("a", make=make), once("a", make=make)] == [0, 1]
     with session():

@@ -98,8 +98,8 @@ def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     table = shares.status(tmp_path)
     assert table["state"].tolist() == ["done", "partial", "absent"]
     assert table["seconds"].notna().tolist() == [True, False, False]
-    told = json.loads(invoked("status", tmp_path, "--json").stdout)
-    assert [part["state"] for part in told["parts"]] == table["state"].tolist()
+    status = json.loads(invoked("status", tmp_path, "--json").stdout)
+    assert [part["state"] for part in status["parts"]] == table["state"].tolist()
     assert shares.divide(tmp_path, files, {}, shares.PLAN) == ["second"]
     assert list(shares.undone(tmp_path, files, {})) == ["second", "third"]
 

@@ -70,8 +70,8 @@ def test_bounds_of_many_statistics_are_those_of_each_alone():
 
 
 def test_what_is_left_of_a_share_has_its_bounds_exchanged_and_is_written_in_order():
-    left = Interval(0.5, 0.25, 0.625).complement
-    assert (left.estimate, left.low, left.high) == (0.5, 0.375, 0.75)
+    complement = Interval(0.5, 0.25, 0.625).complement
+    assert (complement.estimate, complement.low, complement.high) == (0.5, 0.375, 0.75)
     assert str(Interval(0.5, 0.25, 0.75)) == "0.5 [0.25, 0.75]"
     assert Interval(0.5, 0.25, 0.75).columns("r2") == {"r2": 0.5, "r2_low": 0.25, "r2_high": 0.75}
 
@@ -133,8 +133,10 @@ def test_the_mean_and_its_bounds_are_those_of_the_resampled_means():
     np.testing.assert_array_equal(mean, values.mean(0))
     np.testing.assert_allclose((low, high), np.quantile(drawn, [0.025, 0.975], axis=0))
     for i in range(2):
-        one = mean_interval(values[:, i], seed=5)
-        assert (one.estimate, one.low, one.high) == pytest.approx((mean[i], low[i], high[i]))
+        interval = mean_interval(values[:, i], seed=5)
+        assert (interval.estimate, interval.low, interval.high) == pytest.approx(
+            (mean[i], low[i], high[i])
+        )
     np.testing.assert_array_equal(bootstrap_mean(values), bootstrap_mean(values, seed=0))
     assert mean_interval(values[:, 0]) == mean_interval(values[:, 0], seed=0)
 
@@ -143,9 +145,9 @@ def test_a_ratio_draws_its_resamples_as_a_mean_does():
     numerators, denominators = np.random.default_rng(2).uniform(0.5, 2, size=(2, 12))
     drawn = resample_weights(12, seed=5) @ np.stack([numerators, denominators], 1)
     wanted = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
-    found = ratio_interval(numerators, denominators, seed=5)
-    assert (found.low, found.high) == pytest.approx(tuple(wanted))
-    assert found.estimate == pytest.approx(numerators.sum() / denominators.sum())
+    ratio = ratio_interval(numerators, denominators, seed=5)
+    assert (ratio.low, ratio.high) == pytest.approx(tuple(wanted))
+    assert ratio.estimate == pytest.approx(numerators.sum() / denominators.sum())
     assert ratio_interval(numerators, denominators) == ratio_interval(
         numerators, denominators, seed=0
     )
@@ -158,7 +160,7 @@ def test_a_ratio_draws_its_resamples_as_a_mean_does():
         1,
     )  # a resample that sums to 1 counts, one of 0 does not
     refuses(r"got shapes \(2,\) and \(3,\)", ratio_interval, [1, 1], [1, 1, 1])
-    for whose in (
+    for participants in (
         "ab",
         [None, None],
         [1.0, np.nan],
@@ -172,5 +174,5 @@ def test_a_ratio_draws_its_resamples_as_a_mean_does():
             "participants (must be 2 names|are names)",
             mean_interval,
             [1.0, 2.0],
-            participants=whose,
+            participants=participants,
         )

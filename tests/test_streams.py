@@ -30,8 +30,8 @@ LONGER = {
 
 
 SLOW = [
-    pytest.param(one, marks=pytest.mark.slow)
-    for one in (*list(CLOSED.values())[2:], *LONGER.values())
+    pytest.param(stream, marks=pytest.mark.slow)
+    for stream in (*list(CLOSED.values())[2:], *LONGER.values())
 ]
 
 

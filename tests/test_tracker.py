@@ -130,17 +130,17 @@ def test_a_layout_and_its_output_must_fit(tracker):
     def one_number(m: Any, carried: Any, fed: Any) -> Any:
         return m(carried["h"]), carried
 
-    one, channels = torch.nn.Linear(1, 1), [interp.Channel("h", (1,))]
+    linear, channels = torch.nn.Linear(1, 1), [interp.Channel("h", (1,))]
     with pytest.raises(
         InputError,
         match="rounds of 'tracker' predict a real number: output must be 'value', or None",
     ):
-        interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels, output="logits")
+        interp.adapt(linear, tracker.TRACKER, step=one_number, channels=channels, output="logits")
     with pytest.raises(
         InputError,
         match=r"scores are \[batch, outcome\] = \[4, 2\], one for each of mean, log variance, got \[4, 1\]",
     ):
-        interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels)
+        interp.adapt(linear, tracker.TRACKER, step=one_number, channels=channels)
 
 
 def test_a_mean_may_come_without_an_axis(tracker, of_means):
@@ -148,13 +148,13 @@ def test_a_mean_may_come_without_an_axis(tracker, of_means):
         return carried["h"][:, 0], {"h": carried["h"] + m(fed.values[:, 4:5] - carried["h"])}
 
     for last in (None, slice(0, 1)):
-        given = (
+        step_given = (
             step
             if last is None
             else lambda m, carried, fed: (carried["h"], step(m, carried, fed)[1])
         )
         machine = interp.adapt(
-            torch.nn.Linear(1, 1), of_means, step=given, channels=[interp.Channel("h", (1,))]
+            torch.nn.Linear(1, 1), of_means, step=step_given, channels=[interp.Channel("h", (1,))]
         )
         assert interp.rollout(machine, tracker.sample(3, 4)).predictions.shape == (3, 4)
 
@@ -163,23 +163,27 @@ def test_a_mean_may_come_without_an_axis(tracker, of_means):
 def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind):
     layout = request.getfixturevalue("of_means") if kind == "mean" else tracker.TrackerRound()
     model, clean = transformer(layout, output="value"), tracker.sample(6, 8, seed=1)
-    corrupted, at = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
+    corrupted, sites = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
     assert (
         exits(layout) == ("prediction", "state") and find_metric(None, layout).key == "prediction"
     )
-    plain, other = (
+    plain, choices_corrupted = (
         interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted)
     )
-    found = {
-        key: sweep(model, clean, corrupted, 4, sites=at, metric=key)
+    swept = {
+        key: sweep(model, clean, corrupted, 4, sites=sites, metric=key)
         for key in ("prediction", "squared_error", "regret")
     }
-    assert found["prediction"].source.tolist() == pytest.approx((plain - other).abs().tolist())
-    assert (found["prediction"].base == 0).all() and (found["squared_error"].source == 0).all()
-    assert found["squared_error"].base.tolist() == pytest.approx(((plain - other) ** 2).tolist())
-    for result in found.values():  # the histories differ alone: all of it is in the latent
+    assert swept["prediction"].source.tolist() == pytest.approx(
+        (plain - choices_corrupted).abs().tolist()
+    )
+    assert (swept["prediction"].base == 0).all() and (swept["squared_error"].source == 0).all()
+    assert swept["squared_error"].base.tolist() == pytest.approx(
+        ((plain - choices_corrupted) ** 2).tolist()
+    )
+    for result in swept.values():  # the histories differ alone: all of it is in the latent
         assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
-    assert sweep(model, clean, corrupted, 4, sites=at).metric == "prediction"
+    assert sweep(model, clean, corrupted, 4, sites=sites).metric == "prediction"
     assert (
         round_map(model, clean, corrupted, "latent", round=[4, 5]).table["metric"][0]
         == "prediction"
@@ -190,7 +194,7 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
             match=rf"metric '{key}' cannot read predictions of 'tracker', a real number \('{kind}'\); take regret, "
             "state, prediction, squared_error",
         ):
-            sweep(model, clean, corrupted, 4, sites=at, metric=key)
+            sweep(model, clean, corrupted, 4, sites=sites, metric=key)
 
 
 def test_interchange_grades_numbers(tracker, of_means):
@@ -205,9 +209,11 @@ def test_interchange_grades_numbers(tracker, of_means):
         )
     machine = _means(tracker, of_means)
     exact = replace(tracker.kalman(), distribution=lambda v: v["mean"][..., None])
-    found = interchange(machine, base, source, exact, "mean", "latent@mean")
+    interchanged = interchange(machine, base, source, exact, "mean", "latent@mean")
     assert (
-        found.score().estimate == pytest.approx(1) and found.iia == 1 and found.error.max() < 1e-9
+        interchanged.score().estimate == pytest.approx(1)
+        and interchanged.iia == 1
+        and interchanged.error.max() < 1e-9
     )
     wrong = interchange(machine, base, source, exact, "mean", "latent@variance")
     assert (wrong.effect == 0).all() and wrong.score().estimate == 0 and wrong.iia_informative == 0
@@ -232,8 +238,8 @@ def test_interchange_grades_means_and_variances(tracker):
         ("variance", "latent@variance"),
         ("belief", "latent"),
     ):
-        found = interchange(machine, base, source, tracker.kalman(), variable, site)
-        assert found.score().estimate == pytest.approx(1) and found.iia == 1
+        interchanged = interchange(machine, base, source, tracker.kalman(), variable, site)
+        assert interchanged.score().estimate == pytest.approx(1) and interchanged.iia == 1
 
 
 def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
@@ -263,9 +269,11 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
     assert task.kind == kind
 
     def of(make: Any, **parameters: Any) -> Algorithm:
-        made = make(**parameters)
+        member = make(**parameters)
         return (
-            made if kind == "normal" else replace(made, distribution=lambda v: v["mean"][..., None])
+            member
+            if kind == "normal"
+            else replace(member, distribution=lambda v: v["mean"][..., None])
         )
 
     families = [
@@ -281,18 +289,20 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
     subjects = {"kalman": tracker.make_handwired() if kind == "normal" else _means(tracker, layout)}
     subjects["smoothing"] = families[1].make(gain=0.3)
     for key, subject in subjects.items():
-        found = explain(subject, task, {"even": pair}, seed=0, families=families)
-        assert found.family == key and found.baseline == "evenly" and found.explained.low > 0.99, (
-            str(found)
-        )
-        assert found.scores["evenly"].name == "the same at every round"
-    assert found.parameters["gain"] == pytest.approx(0.3, abs=1e-3)
-    given = predictor(subjects["smoothing"])(pair[0])
+        explanation = explain(subject, task, {"even": pair}, seed=0, families=families)
+        assert (
+            explanation.family == key
+            and explanation.baseline == "evenly"
+            and explanation.explained.low > 0.99
+        ), str(explanation)
+        assert explanation.scores["evenly"].name == "the same at every round"
+    assert explanation.parameters["gain"] == pytest.approx(0.3, abs=1e-3)
+    predictions = predictor(subjects["smoothing"])(pair[0])
     with pytest.raises(
         InputError,
-        match=f"predictions of the kind '{kind}' must be {given.shape[-1]} finite numbers a round",
+        match=f"predictions of the kind '{kind}' must be {predictions.shape[-1]} finite numbers a round",
     ):
-        checked_distributions(given * np.nan, pair[0])
+        checked_distributions(predictions * np.nan, pair[0])
 
 
 def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
@@ -309,15 +319,18 @@ def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
         untrained=1,
     )
     machine = tracker.make_handwired()
-    found = compare(machine, machine, budget=budget)
-    assert {one.verdict for one in found if one.key != "circuit"} == {"yes"}
-    assert "has no attention heads" in str(found) and found.algorithm.family == "kalman"
-    alike = tracker.make_handwired()
+    with_itself = compare(machine, machine, budget=budget)
+    assert {measure.verdict for measure in with_itself if measure.key != "circuit"} == {"yes"}
+    assert "has no attention heads" in str(with_itself) and with_itself.algorithm.family == "kalman"
+    twin = tracker.make_handwired()
     with torch.no_grad():
-        alike.module.weight.fill_(1.0)
-    other = compare(alike, machine, budget=budget)
-    assert other["behaviour"].verdict == "no" and other.failures[0].nats > 0
-    for comparison in (found, other):
+        twin.module.weight.fill_(1.0)
+    comparison_of_twins = compare(twin, machine, budget=budget)
+    assert (
+        comparison_of_twins["behaviour"].verdict == "no"
+        and comparison_of_twins.failures[0].nats > 0
+    )
+    for comparison in (with_itself, comparison_of_twins):
         page = write(comparison, tmp_path).read_text()
         assert "mean of both Kullback-Leibler divergences of the predictions" in page
         assert "Jensen-Shannon" not in page and "P(first outcome)" not in page
@@ -363,6 +376,10 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
 
 
 def test_a_live_page_goes_on_from_a_moved_belief_exactly_as_the_filter(tracker):
-    one, _ = Explorer(tracker.make_handwired()).answer(View.of("rounds=6&edit=move+3+belief.0+2"))
-    assert one.differences()["machine"][3] == pytest.approx(2, abs=1e-4) and one.outcome == 0
-    assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-4) and len(one.frame()) == 12
+    answer, _ = Explorer(tracker.make_handwired()).answer(
+        View.of("rounds=6&edit=move+3+belief.0+2")
+    )
+    assert answer.differences()["machine"][3] == pytest.approx(2, abs=1e-4) and answer.outcome == 0
+    assert (
+        np.allclose(answer.machine[1], answer.algorithm[1], atol=1e-4) and len(answer.frame()) == 12
+    )

@@ -49,33 +49,33 @@ def test_every_command_on_a_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -
     """Words, options and their types, without running anything; as the third job of an array, where a page says so."""
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "64")
-    given = [
+    commands_shown = [
         line
         for page in (*PAGES, DOCS.parent / "README.md")
         for block in SHELL.findall(page.read_text(encoding="utf-8").replace("\\\n", " "))
         for line in block.splitlines()
         if line.startswith("interp ") and " | " not in line and not line.startswith("interp --")
     ]
-    assert len(given) >= 15
-    for line in given:
-        found, words = (
+    assert len(commands_shown) >= 15
+    for line in commands_shown:
+        command, words = (
             typer.main.get_command(app),
             shlex.split(os.path.expandvars(line), comments=True)[1:],
         )
         if "RUN" in words:
             continue
-        while hasattr(found, "commands"):
-            found = found.commands[words.pop(0)]
-        found.make_context(found.name, words)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context(command.name, words)
 
 
 def test_every_link_on_a_page_leads_somewhere() -> None:
-    made = {"registries.md", "commands.md", "python.md"}  # by docs.build
+    generated = {"registries.md", "commands.md", "python.md"}  # by docs.build
     for page in PAGES:
         prose = CODE.sub("", page.read_text(encoding="utf-8"))
         for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", prose):
             path = page.parent / target
-            assert path.exists() or (path.parent.name == "reference" and path.name in made), (
+            assert path.exists() or (path.parent.name == "reference" and path.name in generated), (
                 f"{name_of(page)}: {target}"
             )
 

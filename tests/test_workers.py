@@ -72,18 +72,22 @@ def test_a_share_that_is_none_is_refused(shard: str) -> None:
 def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
     """What three commands kept, a fourth one finds: it computes no cell, and its table is that of a run by itself."""
     model = interp.load("wma-handwired", n_experts=2)
-    asked = {"sites": ["resid_post[1]@p?", "resid_post[1]@w?"]}
+    options = {"sites": ["resid_post[1]@p?", "resid_post[1]@w?"]}
     episodes = experts.sample(8, 6, 2, seed=0)
     rows = [
-        len(probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path, shard=f"{i}/3").frame)
+        len(
+            probes.sweep(
+                model, episodes, ["votes"], **options, cache=tmp_path, shard=f"{i}/3"
+            ).frame
+        )
         for i in (1, 2, 3)
     ]
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")}
-    whole = probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path).to_frame()
-    assert rows[2] == 0 < rows[0] and sum(rows) == len(whole) and len(kept) == 2
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")} == kept
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")}
+    whole = probes.sweep(model, episodes, ["votes"], **options, cache=tmp_path).to_frame()
+    assert rows[2] == 0 < rows[0] and sum(rows) == len(whole) and len(times) == 2
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")} == times
     pd.testing.assert_frame_equal(
-        whole, probes.sweep(model, episodes, ["votes"], **asked).to_frame()
+        whole, probes.sweep(model, episodes, ["votes"], **options).to_frame()
     )
 
 

@@ -73,11 +73,11 @@ def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
         late = (v["elapsed"] >= rounds)[..., None]
         return np.where(late, search.equation(v), rule.equation(v))  # type: ignore[misc]
 
-    at = [v.key for v in base.variables].index("prediction")
+    place = [v.key for v in base.variables].index("prediction")
     parents = tuple(dict.fromkeys(("elapsed", *search.parents, *rule.parents)))
-    variables = (ELAPSED, *base.variables[: at + 1], FOLLOWING, *base.variables[at + 1 :])
-    made = base.varied(key, key, {}, {"prediction": (parents, said)}, variables=variables)
-    return _starting(made, base, elapsed=lambda e: np.zeros(len(e), np.int64))
+    variables = (ELAPSED, *base.variables[: place + 1], FOLLOWING, *base.variables[place + 1 :])
+    varied = base.varied(key, key, {}, {"prediction": (parents, said)}, variables=variables)
+    return _starting(varied, base, elapsed=lambda e: np.zeros(len(e), np.int64))
 
 
 def _starting(made: Algorithm, base: Algorithm, **starts: Callable[[Any], Any]) -> Algorithm:
@@ -96,7 +96,7 @@ def _pausing() -> Any:
     def said(v: Any) -> Any:
         return np.where(v["elapsed"] >= 3, rule.equation(v), 0.5)  # type: ignore[misc]
 
-    made = base.varied(
+    varied = base.varied(
         "pausing",
         "a pause, then a vote",
         {},
@@ -105,7 +105,7 @@ def _pausing() -> Any:
         memory="elapsed",
         written="",
     )
-    started = _starting(made, base, elapsed=lambda e: np.zeros(len(e), np.int64))
+    started = _starting(varied, base, elapsed=lambda e: np.zeros(len(e), np.int64))
     return by_algorithm.machine(started, EXPERTS.layout(n_experts=4), name="pausing")
 
 
@@ -135,7 +135,7 @@ def _from_the_root() -> Algorithm:
     """It carries the root alone, and answers the candidate nearer to it, whichever way edges run."""
     base = heuristic("nearer_undirected")
     rule = base.variable("prediction")
-    kept = Variable(
+    previous_root = Variable(
         "kept", "r", "the root that was told in the last round, -1 before", "name", "state"
     )
     following = Variable(
@@ -144,29 +144,31 @@ def _from_the_root() -> Algorithm:
 
     def said(v: Any) -> Any:
         known = v["kept"] >= 0
-        told = rule.equation(
+        distances = rule.equation(
             {**v, "root": np.clip(v["kept"], 0, v["nodes"].max()).round().astype(int)}
         )  # type: ignore[misc]
-        return np.where(known[..., None], told, 1 / told.shape[-1])
+        return np.where(known[..., None], distances, 1 / distances.shape[-1])
 
     parents = ("kept", *(key for key in rule.parents if key != "root"))
-    made = base.varied(
+    varied = base.varied(
         "fromtheroot",
         "undirected distance",
         {},
         {"prediction": (parents, said)},
-        variables=(kept, *base.variables, following),
+        variables=(previous_root, *base.variables, following),
         memory="kept",
     )
-    return _starting(made, base, kept=lambda e: np.full(len(e), -1.0))
+    return _starting(varied, base, kept=lambda e: np.full(len(e), -1.0))
 
 
 def _idle_majority() -> Any:
     """Weighted Majority's log-weights are carried, and the majority of the round is answered."""
     vote = majority_vote().variable("prediction")
     changes = {"prediction": (vote.parents, vote.equation)}
-    made = weighted_majority(0.5).varied("idle", "a majority vote beside idle weights", {}, changes)
-    return by_algorithm.machine(made, EXPERTS.layout(n_experts=4), name="idle weights")
+    varied = weighted_majority(0.5).varied(
+        "idle", "a majority vote beside idle weights", {}, changes
+    )
+    return by_algorithm.machine(varied, EXPERTS.layout(n_experts=4), name="idle weights")
 
 
 class Map(nn.Module):
@@ -184,9 +186,9 @@ class Map(nn.Module):
             self.drift.zero_()
 
     def forward(self, x: Tensor, said: Tensor) -> Tensor:
-        moved = x @ self.matrix.T
-        moved = torch.tanh(self.bend * moved) if self.bend else moved
-        return moved + self.drift + self.inputs * (said[:, : x.shape[1]] - 0.5)
+        next_state = x @ self.matrix.T
+        next_state = torch.tanh(self.bend * next_state) if self.bend else next_state
+        return next_state + self.drift + self.inputs * (said[:, : x.shape[1]] - 0.5)
 
 
 def moving(
@@ -196,9 +198,9 @@ def moving(
     n = len(matrix)
 
     def step(module: Map, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        said = (fed.tokens[:, 3:11:2] - 3).double()
-        share = said.mean(1) + 0.1 * torch.tanh(carried["x"][:, 0]) * 0
-        return torch.stack([1 - share, share], -1), {"x": module(carried["x"], said)}
+        advice = (fed.tokens[:, 3:11:2] - 3).double()
+        share = advice.mean(1) + 0.1 * torch.tanh(carried["x"][:, 0]) * 0
+        return torch.stack([1 - share, share], -1), {"x": module(carried["x"], advice)}
 
     module = Map(matrix, drift or [0.0] * n, inputs, bend)
     channels = [interp.Channel("x", (n,))]
@@ -231,13 +233,13 @@ def cached(reads: str = "cache") -> Any:
     def step(
         module: Cached, carried: dict[str, Tensor], fed: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        said = (fed.tokens[:, 3:11:2] - 3).double()
+        advice = (fed.tokens[:, 3:11:2] - 3).double()
         truth = (fed.tokens[:, -2:-1] - 3).double()
         weights = {"cache": carried["cache"].sum(1), "thought": carried["thought"][:, :4]}[reads]
-        one = ((module.gain * weights).softmax(-1) * said).sum(-1)
-        match = (said == truth).double()
+        p_one = ((module.gain * weights).softmax(-1) * advice).sum(-1)
+        match = (advice == truth).double()
         counted = torch.cat([match, torch.ones_like(truth)], 1)
-        return torch.stack([1 - one, one], -1), {
+        return torch.stack([1 - p_one, p_one], -1), {
             "cache": match.unsqueeze(1),
             "thought": carried["thought"] + counted,
         }
@@ -296,7 +298,7 @@ def said(found: AuditResult, question: str) -> str:
     key, _, channel = (
         question.partition(" ") if question.startswith("used ") else (question, "", "")
     )
-    return next(one for one in found if one.key == key and one.about == channel).verdict
+    return next(claim for claim in found if claim.key == key and claim.about == channel).verdict
 
 
 def main(keys: list[str]) -> None:
@@ -304,17 +306,19 @@ def main(keys: list[str]) -> None:
     import time
 
     for key in keys or list(PLANTED):
-        one = PLANTED[key]
+        entry = PLANTED[key]
         start = time.process_time()
-        found = audit(one.make(), budget=SMALL)
-        words = {question: (right, said(found, question)) for question, right in one.right.items()}
+        verdicts = audit(entry.make(), budget=SMALL)
+        words = {
+            question: (right, said(verdicts, question)) for question, right in entry.right.items()
+        }
         wrong = {question: pair for question, pair in words.items() if pair[0] != pair[1]}
         sys.stdout.write(
-            f"{key} ({'held out' if one.held_out else 'seen'}): {len(words) - len(wrong)} of {len(words)} right, "
+            f"{key} ({'held out' if entry.held_out else 'seen'}): {len(words) - len(wrong)} of {len(words)} right, "
             f"{time.process_time() - start:.1f} CPU s\n"
         )
         for question, (right, _) in wrong.items():
-            sys.stdout.write(f"    {question} should be {right!r}:\n{found!r}\n")
+            sys.stdout.write(f"    {question} should be {right!r}:\n{verdicts!r}\n")
         sys.stdout.flush()
 
 

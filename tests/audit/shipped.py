@@ -40,8 +40,10 @@ def built(name: str, folder: Path) -> Any:
 
 def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, Any]:
     """The words of an audit: one column a claim, the channels apart from all that is carried."""
-    words = {one.key: one.verdict for one in found if not one.about}
-    words["by channel"] = "; ".join(f"{one.about}: {one.verdict}" for one in found if one.about)
+    words = {claim.key: claim.verdict for claim in found if not claim.about}
+    words["by channel"] = "; ".join(
+        f"{claim.about}: {claim.verdict}" for claim in found if claim.about
+    )
     shipped = name not in KINDS and name != PLAIN
     size = "full" if full else "quick"
     return {
@@ -56,35 +58,35 @@ def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, 
 def main(asked: list[str], full: bool) -> None:
     """Run what is asked, or what is missing; a row is written as soon as there is one."""
     size = "full" if full else "quick"
-    held = (
+    table = (
         pd.read_csv(TABLE, keep_default_na=False)
         if TABLE.exists()
         else pd.DataFrame(columns=["machine", "size"])
     )
-    done = set(held["machine"][held["size"] == size])
+    done = set(table["machine"][table["size"] == size])
     for name in asked or [name for name in names() if name not in done]:
         with tempfile.TemporaryDirectory() as folder:
             machine = built(name, Path(folder))
         start = time.process_time()
-        found = audit(machine, budget=Budget() if full else Budget.quick())
-        new = row(name, found, full, time.process_time() - start)
-        sys.stdout.write(f"{new}\n" + f"{found!r}\n")
+        verdicts = audit(machine, budget=Budget() if full else Budget.quick())
+        new = row(name, verdicts, full, time.process_time() - start)
+        sys.stdout.write(f"{new}\n" + f"{verdicts!r}\n")
         sys.stdout.flush()
-        held = held[(held["machine"] != name) | (held["size"] != size)]
-        held = pd.concat([held, pd.DataFrame([new])], ignore_index=True)
-        place = pd.Categorical(held["machine"], names())
-        held = (
-            held.assign(place=place)
+        table = table[(table["machine"] != name) | (table["size"] != size)]
+        table = pd.concat([table, pd.DataFrame([new])], ignore_index=True)
+        place = pd.Categorical(table["machine"], names())
+        table = (
+            table.assign(place=place)
             .sort_values(["place", "size"], ascending=[True, False])
             .drop(columns="place")
         )
         TABLE.parent.mkdir(exist_ok=True)
-        write_csv(TABLE, held)
+        write_csv(TABLE, table)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--full", action="store_true")
-    given = parser.parse_args()
-    main(given.names, given.full)
+    arguments = parser.parse_args()
+    main(arguments.names, arguments.full)

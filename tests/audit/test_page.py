@@ -37,20 +37,20 @@ def told(monkeypatch, tmp_path):
 
 
 def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
-    said, folder = told
-    measures = {one["key"]: one for one in said["measures"]}
+    printed, folder = told
+    measures = {claim["key"]: claim for claim in printed["measures"]}
     assert list(measures) == ["used", "content", "side", "lasts", "decoded", "directions"]
-    decided = [one for one in measures.values() if one["verdict"] in ("yes", "no")]
-    assert decided and all(one["low"] <= one["number"] <= one["high"] for one in decided)
-    assert all("an untrained copy" in one["controls"] for one in decided)
-    assert all(one["control"] and one["control_number"] is not None for one in decided)
-    assert said["settings"]["thresholds"]["worth"] == room.THRESHOLDS["worth"].value
-    tables = {name for one in decided for name in one["rests_on"]}
+    decided = [claim for claim in measures.values() if claim["verdict"] in ("yes", "no")]
+    assert decided and all(claim["low"] <= claim["number"] <= claim["high"] for claim in decided)
+    assert all("an untrained copy" in claim["controls"] for claim in decided)
+    assert all(claim["control"] and claim["control_number"] is not None for claim in decided)
+    assert printed["settings"]["thresholds"]["worth"] == room.THRESHOLDS["worth"].value
+    tables = {name for claim in decided for name in claim["rests_on"]}
     assert all((folder / f"{name}.csv").is_file() for name in (*tables, "measures"))
     (page,) = folder.glob("wma-handwired*.html")
     text = unescape(page.read_text("utf-8"))
     assert "Robustness checks" in text and "Not computed" not in text
-    assert all(one["claim"] in text for one in measures.values())
+    assert all(claim["claim"] in text for claim in measures.values())
 
 
 def test_bad_efforts_are_refused_before_any_work():
@@ -64,14 +64,14 @@ def test_the_curves_over_a_training_say_what_the_page_says():
     folder = shipped.TABLE.parent
     table = pd.read_csv(folder / "over_training.csv")
     text = (folder.parent / "audit.md").read_text("utf-8").replace("\n", " ")
-    numbers = {key: of.groupby("step").first() for key, of in table.groupby("key")}
+    numbers = {key: line.groupby("step").first() for key, line in table.groupby("key")}
 
     def told(key, step):
         row = numbers[key].loc[step]
         return "{number:.2f} [{low:.2f}, {high:.2f}]".format(**row).replace("0.", ".")
 
     words = [numbers[key]["verdict"] for key in ("used", "decoded", "side")]
-    first = [of.index[of == "yes"][0] for of in words]
+    first = [line.index[line == "yes"][0] for line in words]
     assert first == [200, 300, 400]
     assert told("used", 200) in text
     for step in (200, 400, 800):

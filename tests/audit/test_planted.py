@@ -37,8 +37,8 @@ SMALLER = replace(SMALL, episodes=32, writes=3)
     "key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE else ()) for k in PLANTED]
 )
 def test_what_is_planted_is_named(key):
-    found = audit(PLANTED[key].make(), budget=SMALL if key in LONG | ALIKE else SMALLER)
-    words = {question: said(found, question) for question in PLANTED[key].right}
+    verdicts = audit(PLANTED[key].make(), budget=SMALL if key in LONG | ALIKE else SMALLER)
+    words = {question: said(verdicts, question) for question in PLANTED[key].right}
     expected = {
         q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()
     }
@@ -46,5 +46,5 @@ def test_what_is_planted_is_named(key):
 
 
 def test_at_least_five_were_held_out():
-    assert sum(one.held_out for one in PLANTED.values()) >= 5
-    assert sum(not one.held_out for one in PLANTED.values()) >= 5
+    assert sum(entry.held_out for entry in PLANTED.values()) >= 5
+    assert sum(not entry.held_out for entry in PLANTED.values()) >= 5

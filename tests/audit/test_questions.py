@@ -40,33 +40,35 @@ def majority():
 def test_every_change_is_what_it_is_called(majority):
     starts, run = majority.writes, majority.run
     state = {change: change_states(majority, starts, change) for change in Change}
-    own = majority.read(starts)
-    assert all(part.shape == own.shape for part in state.values())
+    states = majority.read(starts)
+    assert all(part.shape == states.shape for part in state.values())
     assert torch.equal(state[Change.INITIAL][0], run.latents[:, 0])
     assert torch.equal(state[Change.LATE], majority.read([t - 1 for t in starts]))
-    given = draw_donors(len(own[0]), majority.budget.seed)
-    assert (given != np.arange(len(given))).all() and sorted(given) == list(range(len(given)))
-    assert torch.equal(state[Change.DONOR][2], own[2][torch.from_numpy(given)])
-    assert torch.allclose(state[Change.MEAN][1], own[1].mean(0).expand_as(own[1]))
+    donors = draw_donors(len(states[0]), majority.budget.seed)
+    assert (donors != np.arange(len(donors))).all() and sorted(donors) == list(range(len(donors)))
+    assert torch.equal(state[Change.DONOR][2], states[2][torch.from_numpy(donors)])
+    assert torch.allclose(state[Change.MEAN][1], states[1].mean(0).expand_as(states[1]))
     labels = run.choices[:, starts[1]].numpy()
-    same, found = draw_donors_alike(labels, majority.budget.seed)
-    assert (labels[same] == labels).all() and (same[found] != np.arange(len(labels))[found]).all()
-    assert torch.equal(state[Change.SAME][1], own[1][torch.from_numpy(same)])
+    same, donors_alike = draw_donors_alike(labels, majority.budget.seed)
+    assert (labels[same] == labels).all() and (
+        same[donors_alike] != np.arange(len(labels))[donors_alike]
+    ).all()
+    assert torch.equal(state[Change.SAME][1], states[1][torch.from_numpy(same)])
 
 
 def test_noise_has_the_covariance_of_the_states(majority):
     """Over many draws; a covariance of 48 episodes alone is 15 % off."""
     starts = majority.writes[-1:]
-    own = majority.read(starts)[0].flatten(1).double()
-    several = []
+    states = majority.read(starts)[0].flatten(1).double()
+    replaced = []
     for seed in range(20):
-        other = replace(majority, budget=replace(majority.budget, seed=seed))
-        several.append(change_states(other, starts, Change.NOISE)[0].flatten(1).double())
-    drawn = torch.cat(several)
+        trial = replace(majority, budget=replace(majority.budget, seed=seed))
+        replaced.append(change_states(trial, starts, Change.NOISE)[0].flatten(1).double())
+    drawn = torch.cat(replaced)
     assert torch.allclose(
-        torch.cov(drawn.T), torch.cov(own.T), atol=0.15 * float(torch.cov(own.T).abs().max())
+        torch.cov(drawn.T), torch.cov(states.T), atol=0.15 * float(torch.cov(states.T).abs().max())
     )
-    assert torch.allclose(drawn.mean(0), own.mean(0), atol=0.15 * float(own.std(0).max()))
+    assert torch.allclose(drawn.mean(0), states.mean(0), atol=0.15 * float(states.std(0).max()))
 
 
 def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no_effect(majority):
@@ -86,15 +88,15 @@ def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no
 def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     """The influence of a swap in round 3, by another route."""
     (start,) = [t for t in majority.writes if t == 3]
-    given = torch.from_numpy(draw_donors(majority.shape[0], majority.budget.seed))
+    donors = torch.from_numpy(draw_donors(majority.shape[0], majority.budget.seed))
     hooked = interp.rollout(
         majority.model,
         majority.episodes,
-        fwd_hooks={start: [("hook_latents", lambda latents, hook: latents[given])]},
+        fwd_hooks={start: [("hook_latents", lambda latents, hook: latents[donors])]},
     )
     effect = majority.distance(majority.distribution(hooked.predictions), majority.plain)
-    found = used.influence(majority, ALL, Change.DONOR)
-    later = found.effect[majority.writes.index(start), :, : majority.shape[1] - start]
+    influence = used.influence(majority, ALL, Change.DONOR)
+    later = influence.effect[majority.writes.index(start), :, : majority.shape[1] - start]
     assert np.allclose(later, effect[:, start:], atol=1e-9)
     assert (effect[:, :start] == 0).all() and effect[:, start].mean() > 0.05
 
@@ -169,9 +171,11 @@ def test_content_and_presence_are_told_apart(majority):
 def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
     trial = of(interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False))
     for key in ("fewer_parents", "nearer_undirected"):
-        found = shortcuts.find_adversarial(trial, trial.heuristics[key])
-        assert (found.heuristic - found.algorithm > 0.05).all() and len(found.heuristic) >= 8
-        assert found.side().estimate == 1.0
+        found_episodes = shortcuts.find_adversarial(trial, trial.heuristics[key])
+        assert (found_episodes.heuristic - found_episodes.algorithm > 0.05).all() and len(
+            found_episodes.heuristic
+        ) >= 8
+        assert found_episodes.side().estimate == 1.0
 
 
 def test_every_threshold_says_why():
@@ -196,11 +200,13 @@ def test_fixed_points_of_known_maps():
     """Two basins with the saddle between them, one point of a leak, and a ring along which states stay."""
     episodes = experts.sample(16, 8, 4, seed=0)
     even = np.argwhere(episodes.advice.sum(-1) == 2)
-    episode, at = (int(i) for i in even[even[:, 1] == even[:, 1].max()][0])
-    basins = fixed_points(moving([[1.0]], inputs=0.2, bend=3.0), episodes, at, episode=episode)
+    episode, round_index = (int(i) for i in even[even[:, 1] == even[:, 1].max()][0])
+    basins = fixed_points(
+        moving([[1.0]], inputs=0.2, bend=3.0), episodes, round_index, episode=episode
+    )
     table = basins.to_frame().sort_values("modulus", ignore_index=True)
     assert (table["kind"] == "fixed").all() and table["leaving"].tolist() == [0, 0, 1]
-    x, kick = np.sort(basins.points[:, 0]), 0.2 * (episodes.advice[episode, at, 0] - 0.5)
+    x, kick = np.sort(basins.points[:, 0]), 0.2 * (episodes.advice[episode, round_index, 0] - 0.5)
     assert (
         np.allclose(x, np.tanh(3 * x) + kick, atol=1e-6)
         and x[0] < -0.8 < abs(x[1]) + 0.8 < 1 < x[2] + 0.2
@@ -214,13 +220,15 @@ def test_fixed_points_of_known_maps():
     )
     machine = moving([[1.0, 0.0], [0.0, 1.0]])
     machine.module.__class__ = type("Ringed", (_Ring, type(machine.module)), {})
-    ring = fixed_points(machine, episodes, at, episode=episode, starts=12)
-    on = (
+    ring = fixed_points(machine, episodes, round_index, episode=episode, starts=12)
+    is_on_ring = (
         np.linalg.norm(ring.points, axis=1) > 1e-6
     )  # the middle is a point, too, which states leave
-    assert on.sum() > 6 and np.allclose(np.linalg.norm(ring.points[on], axis=1), 1, atol=1e-6)
-    assert (ring.to_frame()["marginal"][on] == 1).all() and (
-        ring.to_frame()["leaving"] == np.where(on, 0, 2)
+    assert is_on_ring.sum() > 6 and np.allclose(
+        np.linalg.norm(ring.points[is_on_ring], axis=1), 1, atol=1e-6
+    )
+    assert (ring.to_frame()["marginal"][is_on_ring] == 1).all() and (
+        ring.to_frame()["leaving"] == np.where(is_on_ring, 0, 2)
     ).all()
     assert ring.plot().axes
     drifting = fixed_points(moving([[1.0]], drift=[0.5], inputs=0.0), episodes, starts=4)

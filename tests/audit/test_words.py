@@ -30,19 +30,19 @@ def copied(copy):
 def test_a_worth_is_the_share_of_the_loss_that_the_own_state_takes_away():
     """Held against even predictions, whose expected mistakes are 1/2 whatever the truth; by hand."""
     trial = Trial.of(PLANTED["pause"].make(), SMALL)
-    own = np.clip(trial.run.predictions.numpy(), 0.01, 0.99)
-    trial.run = replace(trial.run, predictions=torch.from_numpy(own))
+    own_predictions = np.clip(trial.run.predictions.numpy(), 0.01, 0.99)
+    trial.run = replace(trial.run, predictions=torch.from_numpy(own_predictions))
     truth = trial.episodes.labels
     even = torch.full_like(trial.run.predictions, 0.5)
 
     def lost_by(truth):
-        return np.abs(truth - own)[:, 1:].sum()
+        return np.abs(truth - own_predictions)[:, 1:].sum()
 
     whole = 0.5 * truth[:, 1:].size
     share = 1 - lost_by(truth) / whole
     compared = used.weigh(trial, even, used.Change.INITIAL, slice(1, None))
     assert compared.share.estimate == pytest.approx(share)
-    assert compared.effect.estimate == pytest.approx(np.abs(own - 0.5)[:, 1:].mean())
+    assert compared.effect.estimate == pytest.approx(np.abs(own_predictions - 0.5)[:, 1:].mean())
 
     circles = [used.draw_donors(len(truth), seed) for seed in range(1, 9)]
     others = np.mean([1 - lost_by(truth[np.argsort(circle)]) / whole for circle in circles])
@@ -81,8 +81,8 @@ def test_predictions_that_move_and_are_no_better_are_not_said_to_be_unmoved():
     assert (turns.verdict, turns.phrase) == ("no", "predicts no better for what it carries")
     # From the initial state the first expert is followed in every round: half of the time another vote, by .5.
     votes = trial.episodes.advice
-    moved = [0.5 * np.abs(votes[:, t, t % 4] - 1.0 * votes[:, t, 0]) for t in range(1, 8)]
-    assert used.worth_of_state(trial).effect.estimate == pytest.approx(np.mean(moved))
+    changes = [0.5 * np.abs(votes[:, t, t % 4] - 1.0 * votes[:, t, 0]) for t in range(1, 8)]
+    assert used.worth_of_state(trial).effect.estimate == pytest.approx(np.mean(changes))
     idle = used.used(Trial.of(PLANTED["idle weights"].make(), SMALL), ALL)
     assert (idle.verdict, idle.phrase) == ("no", "does not use what it carries")
 
@@ -102,8 +102,8 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, wo
         taken = lambda model=None: mean_interval(np.full(N, side if model is None else 0.4))  # noqa: E731
         return SimpleNamespace(name=f"rule {key}", side=taken, algorithm=np.zeros(N), drawn=99)
 
-    found = {key: adversarial(key, side) for key, side in sides.items()} | {"none": None}
-    monkeypatch.setattr(shortcuts, "adversarial_by_heuristic", lambda trial: found)
+    verdicts = {key: adversarial(key, side) for key, side in sides.items()} | {"none": None}
+    monkeypatch.setattr(shortcuts, "adversarial_by_heuristic", lambda trial: verdicts)
     copy = SimpleNamespace(model="blank")
     measure = shortcuts.side(SimpleNamespace(untrained=copied(copy)))
     assert measure.verdict == word
@@ -118,8 +118,8 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, wo
 
 def none_is_yes(name, seeds, budget):
     for seed in seeds:
-        found = audit(interp.load(name).untrained(seed), budget=budget)
-        assert [one.key for one in found if one.verdict == "yes"] == [], found
+        verdicts = audit(interp.load(name).untrained(seed), budget=budget)
+        assert [claim.key for claim in verdicts if claim.verdict == "yes"] == [], verdicts
 
 
 def test_an_untrained_copy_in_the_models_place_is_never_yes():

@@ -52,14 +52,18 @@ def test_an_oracle_is_right(material, question):
 def test_chance_is_at_chance(material):
     """The mean AUROC over draws has an interval that holds .5; precision is the share of edges that are true."""
     known = material.truth("edges")
-    drawn, other = [], copy(material)
-    for other.seed in range(60):
-        drawn.append(ranking(known, QUESTIONS["edges"].drawn(other.subject, other)))
-    interval = mean_interval([one["auroc"] for one in drawn])
+    drawn, second_material = [], copy(material)
+    for second_material.seed in range(60):
+        drawn.append(
+            ranking(known, QUESTIONS["edges"].drawn(second_material.subject, second_material))
+        )
+    interval = mean_interval([material_drawn["auroc"] for material_drawn in drawn])
     assert interval.low < 0.5 < interval.high
     kinds = list(known.values())
     content = kinds.count("content") / (kinds.count("content") + kinds.count(""))
-    assert np.mean([one["recall"] for one in drawn]) == pytest.approx(content, abs=0.04)
+    assert np.mean([material_drawn["recall"] for material_drawn in drawn]) == pytest.approx(
+        content, abs=0.04
+    )
 
 
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
@@ -77,11 +81,11 @@ def test_cuts_in_batches_are_those_of_one_edge_at_a_time(material, ablation):
 def test_resampling_sees_no_constant_wiring_and_each_metric_its_own_exit(material):
     resampled, zeroed = (scores(material, "edges", f"{how}:joined") for how in ("resample", "zero"))
     assert resampled["auroc constant"] == 0.5 and zeroed["auroc constant"] > 0.9
-    one, both = (
+    single, joint = (
         scores(material, "edges", "zero:prediction"),
         scores(material, "edges", "zero:joined"),
     )
-    assert both["auroc"] > one["auroc"] + 0.2
+    assert joint["auroc"] > single["auroc"] + 0.2
 
 
 def test_only_the_raw_latents_show_clean_up(material):
@@ -126,19 +130,19 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
         effort=SMALL,
         out=tmp_path,
     )
-    found = run([Method("heads-first", "edges that leave heads", "edges", heads_first)])
-    order = found.summary("edges")
+    result = run([Method("heads-first", "edges that leave heads", "edges", heads_first)])
+    order = result.summary("edges")
     assert order.loc[0, "method"] == "oracle" and set(order["method"]) == {
         "oracle",
         "random",
         "heads-first",
     }
-    assert found.table("edges").loc["heads-first", "auroc"] != 0.5
-    more = Method("attention", "attention", "edges", METHODS["edges", "attention"].answer)
-    again = run([Method("heads-first", "edges that leave heads", "edges", never), more])
+    assert result.table("edges").loc["heads-first", "auroc"] != 0.5
+    attention = Method("attention", "attention", "edges", METHODS["edges", "attention"].answer)
+    again = run([Method("heads-first", "edges that leave heads", "edges", never), attention])
     frame = again.to_frame()
-    assert len(frame) > len(found.rows)
-    assert frame[frame["method"] != "attention"].reset_index(drop=True).equals(found.to_frame())
+    assert len(frame) > len(result.rows)
+    assert frame[frame["method"] != "attention"].reset_index(drop=True).equals(result.to_frame())
     again.save(tmp_path)
     saved = json.loads((tmp_path / "benchmark.json").read_text())
     assert (
@@ -258,8 +262,8 @@ def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
     honest = METHODS["edges", "zero:joined"]
     subject = {"one": partial(build, "wma-handwired", "R", "plain")}
     alone = benchmark.run(subject, [honest], effort=SMALL)
-    found = benchmark.run(subject, [*mine, honest], effort=SMALL, out=tmp_path)
-    sentences = {refusal["method"]: refusal["sentence"] for refusal in found.refusals}
+    second_result = benchmark.run(subject, [*mine, honest], effort=SMALL, out=tmp_path)
+    sentences = {refusal["method"]: refusal["sentence"] for refusal in second_result.refusals}
     assert sentences.keys() == HOSTILE.keys()
     for key, (_, sentence) in HOSTILE.items():
         assert sentence in sentences[key], (key, sentences[key])
@@ -268,10 +272,10 @@ def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
         frame = result.to_frame()
         return frame[frame["method"] == key].set_index("score")["value"].to_dict()
 
-    np.testing.assert_equal(values(found, honest.key), values(alone, honest.key))
-    assert values(found, "oracle") and values(found, "random")
-    assert values(found, "changes weights")["auroc"] == 0.5
-    assert values(found, "leaves a hook")["auroc"] == 0.5
+    np.testing.assert_equal(values(second_result, honest.key), values(alone, honest.key))
+    assert values(second_result, "oracle") and values(second_result, "random")
+    assert values(second_result, "changes weights")["auroc"] == 0.5
+    assert values(second_result, "leaves a hook")["auroc"] == 0.5
     # What failed is asked again once it is mended; what was done is not.
     mended = [Method("raises", "raises", "edges", _scored(0.5)), honest]
     again = benchmark.run(subject, mended, effort=SMALL, out=tmp_path)

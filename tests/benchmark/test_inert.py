@@ -18,17 +18,25 @@ def test_edges_that_change_nothing_are_inert(
     effort = Workload(episodes=4, rounds=9)
     material = Material(subject, effort, 0)
     truth = material.truth("edges")
-    told = [subject.edges[edge] for edge, kind in truth.items() if kind == "inert"]
-    assert (told.count("content"), told.count("constant"), len(told)) == (*inert, sum(inert))
-    moved = np.zeros(len(truth))
+    inert_edges = [subject.edges[edge] for edge, kind in truth.items() if kind == "inert"]
+    assert (inert_edges.count("content"), inert_edges.count("constant"), len(inert_edges)) == (
+        *inert,
+        sum(inert),
+    )
+    largest_change = np.zeros(len(truth))
     for t in (effort.round, effort.early):
         for ablation in ("zero", "resample"):
             cut, clean = material.cut(ANOTHER, ablation, t), material.pair(ANOTHER, t).clean_readout
-            for one, other in ((cut.predictions, clean.predictions), (cut.latents, clean.latents)):
-                moved = np.maximum(moved, (one - other).abs().flatten(1).amax(1).numpy())
+            for ours, theirs in (
+                (cut.predictions, clean.predictions),
+                (cut.latents, clean.latents),
+            ):
+                largest_change = np.maximum(
+                    largest_change, (ours - theirs).abs().flatten(1).amax(1).numpy()
+                )
     kinds = np.array(list(truth.values()))
-    assert (moved[kinds == "inert"] <= 1e-12).all() and (
-        moved[(kinds != "inert") & (kinds != "")] > 1e-12
+    assert (largest_change[kinds == "inert"] <= 1e-12).all() and (
+        largest_change[(kinds != "inert") & (kinds != "")] > 1e-12
     ).all()
     oracle = QUESTIONS["edges"].known(subject, material)
     assert oracle.chosen == {edge for edge, kind in truth.items() if kind not in ("", "inert")}

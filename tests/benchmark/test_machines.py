@@ -58,8 +58,8 @@ def test_methods_find_what_it_holds(found):
 
 
 def test_what_needs_heads_is_said_in_its_place(result):
-    said = {(row["question"], row["sentence"]) for row in result.refusals}
-    assert said == {
+    sentences = {(row["question"], row["sentence"]) for row in result.refusals}
+    assert sentences == {
         (key, "not applicable: handmade has no attention heads") for key in ("edges", "nodes")
     }
     assert not {row["question"] for row in result.rows} & {"edges", "nodes"}

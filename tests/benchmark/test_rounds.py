@@ -13,12 +13,14 @@ def test_alignment_finds_what_predictions_identify_and_gives_no_score_behind_the
     """Two of three directions of the log-weights: predictions do not change when all weights are multiplied."""
     subject = build("wma-handwired", "R")
     places = tuple(place for place in subject.places["log_weights"] if place.site.layer == 1)
-    one = Material(
+    material = Material(
         replace(subject, places={"log_weights": places}), Workload(rounds=12, fits=32, steps=20)
     )
-    answer = METHODS["subspace", "das"].answer(one.subject, one)
+    answer = METHODS["subspace", "das"].answer(material.subject, material)
     assert (
-        set(answer.subspaces) == {("log_weights", "resid_post[1]@p?")} < set(one.items("subspace"))
+        set(answer.subspaces)
+        == {("log_weights", "resid_post[1]@p?")}
+        < set(material.items("subspace"))
     )
-    found = QUESTIONS["subspace"].grade(one.subject, one, answer)["cosine2"]
-    assert found == pytest.approx(1 / len(places) * 2 / 3, abs=0.02)
+    cosine = QUESTIONS["subspace"].grade(material.subject, material, answer)["cosine2"]
+    assert cosine == pytest.approx(1 / len(places) * 2 / 3, abs=0.02)

@@ -54,11 +54,11 @@ def test_directions_of_probes_are_nearer_to_the_truth_than_random_ones(found):
 
 def test_sites_that_hold_a_variable_are_the_constructions():
     truth = Material(build("wma-handwired", "R")).truth("where")
-    held = {item for item, kind in truth.items() if kind}
-    assert ("log_weights", "resid_post[1]@p?") in held and (
+    holding = {item for item, kind in truth.items() if kind}
+    assert ("log_weights", "resid_post[1]@p?") in holding and (
         "log_weights",
         "resid_post[1]@y",
-    ) not in held
+    ) not in holding
     assert "binding" not in {key for key, _ in truth}  # it never varies
 
 

@@ -19,13 +19,13 @@ MODELS = cases(__file__, "variants MODELS")
 def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant):
     """In another basis, or beside heads and neurons that nobody reads; a handwired one reads out the same state."""
     model = interp.load(name, **arguments)
-    other, episodes = variant(model, seed=1), interp.tasks.of(model).sample_for(model, 4, 6, 0)
-    here, there = interp.rollout(model, episodes), interp.rollout(other, episodes)
+    changed, episodes = variant(model, seed=1), interp.tasks.of(model).sample_for(model, 4, 6, 0)
+    here, there = interp.rollout(model, episodes), interp.rollout(changed, episodes)
     assert (here.predictions - there.predictions).abs().max() < tolerance
-    assert other.digest() != model.digest()
+    assert changed.digest() != model.digest()
     if model.is_handwired:
         assert (
-            model.read_state(here.latents) - other.read_state(there.latents)
+            model.read_state(here.latents) - changed.read_state(there.latents)
         ).abs().max() < tolerance
 
 
@@ -39,13 +39,13 @@ def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_st
         interp.rollout(m, episodes) for m in (model, widened(model, 2), rescaled(model, -4.0))
     )
     assert wider.latents.shape[-1] == first + 2 and not wider.latents[..., first:].any()
-    for other, run in ((widened(model, 2), wider), (rescaled(model, -4.0), scaled)):
+    for changed, run in ((widened(model, 2), wider), (rescaled(model, -4.0), scaled)):
         assert (here.predictions - run.predictions).abs().max() < tolerance
         assert (
-            model.read_state(here.latents) - other.read_state(run.latents)
+            model.read_state(here.latents) - changed.read_state(run.latents)
         ).abs().max() < tolerance
-    held = [model.read_state(run.latents) for run in (here, scaled)]
-    assert held[0].any() and torch.allclose(held[1], -4 * held[0])
+    states = [model.read_state(run.latents) for run in (here, scaled)]
+    assert states[0].any() and torch.allclose(states[1], -4 * states[0])
 
 
 def test_what_cannot_be_rescaled_or_widened_is_refused():
@@ -60,23 +60,23 @@ def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
     from circuits.registry import from_origin
 
     model = interp.load("wma-handwired", n_experts=2)
-    other = rotated(model, seed=3)
-    assert (model.W_E - other.W_E).abs().max() > 0.1
-    assert torch.allclose(model.W_E.norm(dim=1), other.W_E.norm(dim=1))
-    refuses("rotated, seed 3", from_origin, other.config.origin)
+    second_rotation = rotated(model, seed=3)
+    assert (model.W_E - second_rotation.W_E).abs().max() > 0.1
+    assert torch.allclose(model.W_E.norm(dim=1), second_rotation.W_E.norm(dim=1))
+    refuses("rotated, seed 3", from_origin, second_rotation.config.origin)
 
 
 def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_is_lost():
     """Three log-weights in two dimensions, at angles of 120 degrees; what it does read cannot be taken out."""
     model = interp.load("wma-handwired", n_experts=3)
     episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
-    other = without(model, model.state_map.sum(0, keepdim=True))
-    here, there = interp.rollout(model, episodes), interp.rollout(other, episodes)
+    blinded = without(model, model.state_map.sum(0, keepdim=True))
+    here, there = interp.rollout(model, episodes), interp.rollout(blinded, episodes)
     assert (here.predictions - there.predictions).abs().max() < 1e-9
-    state, centred = other.read_state(there.latents), model.read_state(here.latents)
+    state, centred = blinded.read_state(there.latents), model.read_state(here.latents)
     assert (state - (centred - centred.mean(-1, keepdim=True))).abs().max() < 1e-9
-    angles = torch.nn.functional.normalize(other.state_map, dim=1)
-    assert torch.linalg.matrix_rank(other.state_map) == 2
+    angles = torch.nn.functional.normalize(blinded.state_map, dim=1)
+    assert torch.linalg.matrix_rank(blinded.state_map) == 2
     assert torch.allclose(angles @ angles.T, 1.5 * torch.eye(3).to(angles) - 0.5)
     less = interp.rollout(without(model, model.state_map[:1]), episodes).predictions
     assert (here.predictions - less).abs().max() > 0.01
@@ -85,12 +85,12 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
 
 def test_distractors_compute_something_that_the_latents_hold():
     model = interp.load("wma-handwired", n_experts=2)
-    other = with_distractors(model, 3, seed=0)
+    distracted = with_distractors(model, 3, seed=0)
     assert (
-        other.config.n_heads == model.config.n_heads + 3
-        and other.config.head_names[0][-1] == "distractor 3"
+        distracted.config.n_heads == model.config.n_heads + 3
+        and distracted.config.head_names[0][-1] == "distractor 3"
     )
-    run = interp.rollout(other, interp.tasks.of(model).sample_for(model, 4, 6, 0))
+    run = interp.rollout(distracted, interp.tasks.of(model).sample_for(model, 4, 6, 0))
     assert (run.latents[:, 1:, :, model.config.d_model :].std((0, 1)) > 1e-3).all()
     refuses("n must be", with_distractors, model, 0)
 
@@ -98,10 +98,10 @@ def test_distractors_compute_something_that_the_latents_hold():
 def test_noise_has_the_size_asked_for_is_repeated_and_is_not_added_by_replay():
     model = interp.load("wma-handwired", n_experts=3)
     episodes = interp.tasks.of(model).sample_for(model, 64, 12, 0)
-    plain, other = interp.rollout(model, episodes), noisy(model, 0.1, seed=0)
-    run = interp.rollout(other, episodes)
-    assert torch.equal(run.latents, interp.rollout(other, episodes).latents)
-    assert (interp.replay(other, run)[0] - run.predictions).abs().max() < 1e-12
+    plain, noisy_run = interp.rollout(model, episodes), noisy(model, 0.1, seed=0)
+    run = interp.rollout(noisy_run, episodes)
+    assert torch.equal(run.latents, interp.rollout(noisy_run, episodes).latents)
+    assert (interp.replay(noisy_run, run)[0] - run.predictions).abs().max() < 1e-12
     known = interp.rollout(model, interp.tasks.of(model).sample_for(model, 32, 30, 0)).latents[
         :, 1:
     ]

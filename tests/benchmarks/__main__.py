@@ -13,13 +13,13 @@ NAMES = sorted(
     if not found.name.startswith("_")
 )
 
-asked, *rows = sys.argv[1:] or [""]
-if asked and asked not in NAMES:
-    sys.exit(f"no benchmark {asked!r}; there are {', '.join(NAMES)}")
-if asked:
-    importlib.import_module(f"tests.benchmarks.{asked}").main(*rows)
+command, *rows = sys.argv[1:] or [""]
+if command and command not in NAMES:
+    sys.exit(f"no benchmark {command!r}; there are {', '.join(NAMES)}")
+if command:
+    importlib.import_module(f"tests.benchmarks.{command}").main(*rows)
 for name in (
-    NAMES if not asked else []
+    NAMES if not command else []
 ):  # a process each: accelerate keeps the device that was taken first
     print(f"\n== {name}", flush=True)
     subprocess.run([sys.executable, "-m", "tests.benchmarks", name], check=True)

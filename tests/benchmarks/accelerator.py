@@ -151,12 +151,12 @@ def beside(
     finally:
         torch.set_float32_matmul_precision(before)
         torch.set_num_threads(threads)
-    apart = float(np.nanmax(np.abs(results[0] - results[1])))
+    gap = float(np.nanmax(np.abs(results[0] - results[1])))
     return {
         "cores_s": seconds[0],
         "device_s": seconds[1],
         "ratio": seconds[0] / seconds[1],
-        "apart": apart,
+        "apart": gap,
     }
 
 
@@ -175,10 +175,10 @@ def tables() -> dict[str, dict[str, Callable[[], Row]]]:
     device = "cpu" if where is None else where.type
     sizes = (32, 256, 64, 512, 128) if present() else (8,)
     return {
-        "patching": {one: partial(_sweep, device, one) for one in patching.TOOLS} if present() else {},
+        "patching": {tool: partial(_sweep, device, tool) for tool in patching.TOOLS} if present() else {},
         "cores": {
-            f"{what} {one} {products}": partial(beside, make, device, one, products)
-            for what, (make, sizes) in WORK.items() for one in sizes for products in ("highest", "high")
+            f"{what} {tool} {products}": partial(beside, make, device, tool, products)
+            for what, (make, sizes) in WORK.items() for tool in sizes for products in ("highest", "high")
         } if present() else {},
         "steps": {
             f"{task} {precision} {size}": partial(step, task, precision, size)

@@ -76,11 +76,11 @@ def measure(row: Row, n_pairs: int = N_PAIRS) -> dict[str, Any]:
 def largest_gap(ours: Numbers, theirs: Numbers) -> float:
     """The largest difference of two lists of tensors or arrays of equal shapes."""
     gaps = []
-    for left, right in zip(ours, theirs, strict=True):
-        left, right = torch.as_tensor(left), torch.as_tensor(right)
-        assert left.shape == right.shape, f"{left.shape} is not {right.shape}"
-        assert torch.equal(left.isnan(), right.isnan()), "numbers are missing in one of both"
-        gap = (left.double() - right.double()).nan_to_num(0.0).abs().max()
+    for mine, right in zip(ours, theirs, strict=True):
+        mine, right = torch.as_tensor(mine), torch.as_tensor(right)
+        assert mine.shape == right.shape, f"{mine.shape} is not {right.shape}"
+        assert torch.equal(mine.isnan(), right.isnan()), "numbers are missing in one of both"
+        gap = (mine.double() - right.double()).nan_to_num(0.0).abs().max()
         gaps.append(float(gap))
     return max(gaps)
 
@@ -213,7 +213,7 @@ def gru_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
     machine = interp.load("wma-gru")
     episodes = experts.sample(n_episodes, n_rounds, 4, seed=0)
     layout = machine.layout.fit(episodes)
-    said, module = Said(layout), machine.module
+    reader, module = Said(layout), machine.module
 
     def ours() -> Numbers:
         run = interp.rollout(machine, episodes)
@@ -223,18 +223,18 @@ def gru_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
     def bare(whole: bool) -> Numbers:
         encoded = machine.prepare(layout.encoded(episodes))
         rows = encoded.rows(range(n_rounds))
-        heard = module.hear(said.after(rows)).unflatten(0, (n_episodes, n_rounds))
-        asked = said.before(rows).unflatten(0, (n_episodes, n_rounds))
+        heard = module.hear(reader.after(rows)).unflatten(0, (n_episodes, n_rounds))
+        question = reader.before(rows).unflatten(0, (n_episodes, n_rounds))
         state = machine.initial(n_episodes, layout)[:, 0]
         inputs = heard.transpose(0, 1).contiguous()
         if whole:
             after = module.core(inputs, state.unsqueeze(0).contiguous())[0].transpose(0, 1)
             before = torch.cat([state.unsqueeze(1), after[:, :-1]], 1)
-            scores = module.read(torch.cat([before, asked], 2))
+            scores = module.read(torch.cat([before, question], 2))
             return [scores.softmax(-1)[..., 1], after]
         predictions, states = [], []
         for t in range(n_rounds):
-            scores = module.read(torch.cat([state, asked[:, t]], 1))
+            scores = module.read(torch.cat([state, question[:, t]], 1))
             predictions.append(scores.softmax(-1)[:, 1])
             state = module.core(inputs[t : t + 1], state.unsqueeze(0).contiguous())[1][0]
             states.append(state)

@@ -74,7 +74,7 @@ def edits(explorer: Explorer) -> list[Edit]:
 
 def main(*rows: str) -> None:
     """Print a row a model."""
-    found = {}
+    seconds = {}
     for name in rows or MODELS:
         wall, used = started(name)
         with one_thread():
@@ -86,7 +86,7 @@ def main(*rows: str) -> None:
                 explorer.page(View(edits=(edit,), round=edit.round))
                 times.append([time.perf_counter() - begun[0], time.process_time() - begun[1]])
         (median, median_used), (worst, worst_used) = np.median(times, 0), np.max(times, 0)
-        found[name] = {
+        seconds[name] = {
             "first view, s": wall,
             "CPU s": used,
             "edit, median s": median,
@@ -94,4 +94,4 @@ def main(*rows: str) -> None:
             "worst s": worst,
             "worst CPU s": worst_used,
         }
-    print(pd.DataFrame(found).T.round(3).to_string())
+    print(pd.DataFrame(seconds).T.round(3).to_string())

@@ -45,9 +45,11 @@ class _Joined(EpisodeSource):
         ]
         names = ("tokens", "values", "slots")
         rounds = EncodedRounds(
-            *(torch.cat([getattr(one.rounds, name) for one in shards]) for name in names)
+            *(torch.cat([getattr(part.rounds, name) for part in shards]) for name in names)
         )
-        return replace(shards[0], rounds=rounds, targets=torch.cat([one.targets for one in shards]))
+        return replace(
+            shards[0], rounds=rounds, targets=torch.cat([part.targets for part in shards])
+        )
 
 
 def config(batch: int) -> TrainingConfig:
@@ -114,17 +116,17 @@ def _launched(
 
 def measure(batch: int, steps: int, dtype: str) -> pd.DataFrame:
     """A row for one process and one for two."""
-    found = {}
+    runs = {}
     for n in (1, N_PROCESSES):
         with tempfile.TemporaryDirectory() as folder:
-            found[n] = _launched(n, (batch, steps, dtype), Path(folder))
-    (alone,), weights = found[1]
+            runs[n] = _launched(n, (batch, steps, dtype), Path(folder))
+    (alone,), weights = runs[1]
     rows = []
-    for n, (ranks, own) in found.items():
+    for n, (ranks, single) in runs.items():
         cpu, wall = sum(rank["cpu_s"] for rank in ranks), ranks[0]["wall_s"]
-        apart = [abs(a - b) for a, b in zip(ranks[0]["losses"], alone["losses"], strict=True)]
-        moved = [
-            float((own[name] - weight).abs().max())
+        loss_gaps = [abs(a - b) for a, b in zip(ranks[0]["losses"], alone["losses"], strict=True)]
+        weight_gaps = [
+            float((single[name] - weight).abs().max())
             for name, weight in weights.items()
             if weight.numel()
         ]
@@ -138,9 +140,9 @@ def measure(batch: int, steps: int, dtype: str) -> pd.DataFrame:
                 "cpu_s_a_step": cpu / (steps - 1),
                 "efficiency": alone["wall_s"] / wall / n,
                 "cpu_efficiency": alone["cpu_s"] / cpu,
-                "first_loss_apart": apart[0],
-                "losses_apart": max(apart),
-                "weights_apart": max(moved),
+                "first_loss_apart": loss_gaps[0],
+                "losses_apart": max(loss_gaps),
+                "weights_apart": max(weight_gaps),
             }
         )
     return pd.DataFrame(rows)
@@ -148,8 +150,8 @@ def measure(batch: int, steps: int, dtype: str) -> pd.DataFrame:
 
 def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
-    found = pd.concat([measure(*case) for case in CASES])
-    print(found.to_string(index=False, float_format=lambda x: f"{x:.3g}"))
+    table = pd.concat([measure(*case) for case in CASES])
+    print(table.to_string(index=False, float_format=lambda x: f"{x:.3g}"))
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ def busy() -> Iterator[None]:
     try:
         yield
     finally:
-        for other in others:
-            other.kill()
-            other.wait()
+        for process in others:
+            process.kill()
+            process.wait()
 
 
 def main() -> None:
@@ -84,10 +84,10 @@ def main() -> None:
     limits = {"one": one_thread, f"all {torch.get_num_threads()}": nullcontext}
     rows: dict[tuple[str, str, str], tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        asked = calls(Path(folder))
-        for call in asked.values():
+        functions = calls(Path(folder))
+        for call in functions.values():
             call()
         for beside, threads in product(loads, limits):
             with loads[beside](), limits[threads]():
-                rows |= {(what, beside, threads): timed(call) for what, call in asked.items()}
+                rows |= {(what, beside, threads): timed(call) for what, call in functions.items()}
     print(pd.DataFrame(rows, index=["wall s", "CPU s"]).T.unstack([1, 2]).round(2).to_string())

@@ -61,21 +61,21 @@ def decisions() -> tuple[float, dict[str, Any]]:
         layout, d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256
     )
     model = HookedLatentTransformer(config).eval()
-    one, many = (
+    single, many = (
         rollout(model, experts.sample(n, n_rounds, 4, seed=0))
         for n, n_rounds in ((1, 501), (64, 11))
     )
-    more = {}
+    numbers = {}
     with torch.no_grad():
         for name, run, t, n in (
-            *((f"round {t}", one, t, 1) for t in (10, 100, 500)),
+            *((f"round {t}", single, t, 1) for t in (10, 100, 500)),
             ("each of 64", many, 10, 64),
         ):
             tokens, latents = run.tokens[:, t], run.latents[:, t]
-            more[name] = round(
+            numbers[name] = round(
                 1e3 * cpu_of(lambda t=tokens, z=latents: model.predict(t, z), 50) / n, 3
             )
-    return more["round 500"], more
+    return numbers["round 500"], numbers
 
 
 def patching() -> tuple[float, dict[str, Any]]:
@@ -115,9 +115,9 @@ def experts_growth() -> tuple[float, dict[str, Any]]:
         seconds[n] = cpu_of(
             lambda model=model, batches=batches: interp.rollout(model, next(batches)), 2
         )
-    more = {f"{n} experts, s": round(s, 3) for n, s in seconds.items()}
+    numbers = {f"{n} experts, s": round(s, 3) for n, s in seconds.items()}
     return math.log(seconds[64] / seconds[16], 4), {
-        **more,
+        **numbers,
         "64 over 4": round(seconds[64] / seconds[4], 1),
     }
 
@@ -192,18 +192,20 @@ def measure(name: str) -> dict[str, Any]:
         else:
             command = ["-m", "tests.benchmarks.waits", name]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        with (Path(folder) / "said").open("w+") as said:
+        with (Path(folder) / "said").open("w+") as output:
             child = subprocess.Popen(
-                [sys.executable, *command], stdout=said, stderr=said, env=environment
+                [sys.executable, *command], stdout=output, stderr=output, env=environment
             )
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
-            said.seek(0)
-            text = said.read()
+            output.seek(0)
+            text = output.read()
     if child.returncode:
         sys.exit(f"{name!r} ended with {child.returncode}:\n{text}")
     cpu = round(used.ru_utime + used.ru_stime, 2)
-    value, more = (cpu, {}) if isinstance(row.what, tuple) else json.loads(text.splitlines()[-1])
+    value, more_numbers = (
+        (cpu, {}) if isinstance(row.what, tuple) else json.loads(text.splitlines()[-1])
+    )
     numbers = {"value": round(value, 3), "cpu_s": cpu, "peak_mib": round(used.ru_maxrss / 1024)}
     return {
         "commit": commit(),
@@ -211,15 +213,15 @@ def measure(name: str) -> dict[str, Any]:
         **numbers,
         "unit": row.unit,
         "goal": row.goal,
-        "more": json.dumps(more),
+        "more": json.dumps(more_numbers),
     }
 
 
 def commit() -> str:
     """The commit that is measured, marked when files have changed since."""
-    asked = ("describe", "--always", "--dirty", "--exclude", "*")
+    describe = ("describe", "--always", "--dirty", "--exclude", "*")
     return subprocess.run(
-        ["git", *asked], capture_output=True, text=True, check=True
+        ["git", *describe], capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
@@ -227,8 +229,8 @@ def main(*names: str) -> None:
     if unknown := [name for name in names if name not in ROWS]:
         sys.exit(f"no row {unknown[0]!r}; there are {', '.join(map(repr, ROWS))}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    held = list(csv.DictReader(OUT.open())) if OUT.exists() else []
-    done = {row["row"] for row in held if row["commit"] == commit()}
+    rows_before = list(csv.DictReader(OUT.open())) if OUT.exists() else []
+    done = {row["row"] for row in rows_before if row["commit"] == commit()}
     for name in names or [name for name in ROWS if name not in done]:
         row = measure(name)
         with OUT.open("a", newline="") as file:

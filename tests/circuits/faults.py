@@ -85,8 +85,10 @@ def one_later(head: Head) -> Head:
         if next(iter(k.coefficients))[0] == "pos" and len(k.coefficients) == 1
     ]
     keys = [k for _, k in terms][1:]
-    moved = tuple((q, k) for (q, _), k in zip(terms[:-1], keys, strict=True))
-    return replace(head, scores=(*moved, *(term for term in head.scores if term not in terms)))
+    shifted_terms = tuple((q, k) for (q, _), k in zip(terms[:-1], keys, strict=True))
+    return replace(
+        head, scores=(*shifted_terms, *(term for term in head.scores if term not in terms))
+    )
 
 
 HEAD_FAULTS = (scaled_value, negated_score, without_sink, without_value, other_rule)
@@ -121,13 +123,13 @@ def tables(circuit: Circuit) -> dict[str, Fault]:
     first, second = circuit.layout.outcomes[:2]
     names, latents = list(circuit.tokens), circuit.latents
     stray = circuit.basis[circuit.basis.blocks[2][0]][circuit.basis.blocks[2][1][0]]
-    own = circuit.layout.outcomes[0]
+    outcome = circuit.layout.outcomes[0]
     faults: dict[str, Fault] = {
         "two outcomes exchanged in the embedding": lambda c: replace(
             c, tokens={**c.tokens, first: c.tokens[second], second: c.tokens[first]}
         ),
         "an outcome embedded too long": lambda c: replace(
-            c, tokens={**c.tokens, own: 1.01 * c.tokens[own]}
+            c, tokens={**c.tokens, outcome: 1.01 * c.tokens[outcome]}
         ),
         "the first token embedded as the last": lambda c: replace(
             c, tokens={**c.tokens, names[0]: c.tokens[names[-1]]}
@@ -176,10 +178,10 @@ def change_equation(key: str) -> Fault:
 
             return replace(variable, equation=wrong)
 
-        made = replace(
+        changed_algorithm = replace(
             circuit.algorithm, variables=tuple(map(changed, circuit.algorithm.variables))
         )
-        return replace(circuit, algorithm=made)
+        return replace(circuit, algorithm=changed_algorithm)
 
     return fault
 

@@ -66,9 +66,9 @@ def table(**run: Any) -> pd.DataFrame:
 
 def main() -> None:
     """Write the page's table, and print it."""
-    made = table()
-    made.to_csv(PAGE, index=False)
-    print(made.to_string())  # noqa: T201
+    rows = table()
+    rows.to_csv(PAGE, index=False)
+    print(rows.to_string())  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -117,9 +117,9 @@ def test_a_sink_that_keeps_its_positional_score_takes_queries_from_their_targets
     """For sinusoids the first position looks like a target to some queries unless its own score is taken away."""
     basis, ours = chooser(PositionCode.sinusoidal(MANY, 8, seed=0), 1)
     *shift, (_, sink) = ours.scores
-    kept = Head(
+    sink_head = Head(
         "kept", 0, "hard", (*shift, ((1 - basis.positions.margin / 2) * basis.one, sink)), ()
     )
     targets = np.arange(2, len(MANY)), np.arange(1, len(MANY) - 1)
     assert (attended(basis, ours)[targets] == 1).all()
-    assert (attended(basis, kept)[targets] < 1).any()
+    assert (attended(basis, sink_head)[targets] < 1).any()

@@ -39,10 +39,10 @@ def test_classes_are_one_hot_and_a_score_holds_the_number_itself(case: str) -> N
     values = circuit.algorithm.run(episodes)
     one_hot = {"wma": ("votes", "label"), "q": ("state", "action", "next_state")}[case.split()[0]]
     for key in one_hot:
-        truth, held = circuit.truth(values, key), values[key]
-        classes = truth.reshape(*held.shape, -1)
-        assert np.array_equal(classes.argmax(-1), held)
-        assert np.array_equal(classes.sum(-1), np.ones(held.shape))
+        truth, state_values = circuit.truth(values, key), values[key]
+        classes = truth.reshape(*state_values.shape, -1)
+        assert np.array_equal(classes.argmax(-1), state_values)
+        assert np.array_equal(classes.sum(-1), np.ones(state_values.shape))
     if case == "wma R":
         assert np.array_equal(circuit.truth(values, "match"), values["match"])
 

@@ -126,10 +126,10 @@ def test_a_table_is_checked_as_it_is_read() -> None:
 def test_rows_of_a_form_are_those_all_of_whose_words_it_has(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("form,head\n,always\nmlp/lin,either\nmlp softmax,both\n")
-    found = {
+    heads = {
         form: [row["head"] for row in stated(path, form)] for form in (("lin",), ("mlp", "softmax"))
     }
-    assert found == {
+    assert heads == {
         ("lin",): ["always", "either"],
         ("mlp", "softmax"): ["always", "either", "both"],
     }

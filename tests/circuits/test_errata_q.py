@@ -162,10 +162,12 @@ def test_q6_averaging_over_ties_gives_no_one_hot_choice() -> None:
 
 
 def test_q7_a_soft_choice_that_shares_its_keys_backs_up_the_mean() -> None:
-    for beta, least in ((1.0, 0.1), (100.0, 1e-4)):
+    for beta, tolerance in ((1.0, 0.1), (100.0, 1e-4)):
         circuit = build(beta=beta)
         choice = circuit.head("3.1")
-        assert table_error(circuit.edit("3.2", scores=choice.scores, rule=choice.rule))[39] > least
+        assert (
+            table_error(circuit.edit("3.2", scores=choice.scores, rule=choice.rule))[39] > tolerance
+        )
         assert table_error(circuit).max() < 1e-14
 
 
@@ -193,12 +195,12 @@ def test_q9_the_state_must_go_to_id_because_buf1_holds_the_column(ours: Circuit)
 def with_states_in(circuit: Circuit, block: str) -> Circuit:
     """The circuit whose heads 1.1 to 1.3 write states to another block, and whose later parts read them there."""
     ids, there = circuit.basis["id"], circuit.basis[block]
-    made = circuit
+    changed = circuit
     for number in ("1.1", "1.2", "1.3"):
-        made = made.edit(number, moves=copy(circuit.basis, STATES, "id", block))
+        changed = changed.edit(number, moves=copy(circuit.basis, STATES, "id", block))
     for number in ("2.1", "4.1", "4.2"):
         writes = [write for _, write in circuit.head(number).moves]
-        made = made.edit(
+        changed = changed.edit(
             number, moves=tuple((there[s], write) for s, write in zip(STATES, writes, strict=True))
         )
 
@@ -207,7 +209,7 @@ def with_states_in(circuit: Circuit, block: str) -> Circuit:
         weight = neuron.read.coefficients["id", state]
         return replace(neuron, read=neuron.read - weight * ids[state] + weight * there[state])
 
-    return replace(made, neurons=tuple(map(moved, circuit.neurons)))
+    return replace(changed, neurons=tuple(map(moved, circuit.neurons)))
 
 
 def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circuit) -> None:
@@ -229,9 +231,9 @@ def test_q11_layer_1_also_fires_on_the_committed_choice_which_reaches_nothing(
     """a* gets a phase and a column like a candidate; whichever a* is committed, the update is bitwise the same."""
     model, hook, ids = circuits.compile_circuit(ours), "blocks.0.hook_resid_post", ours.basis["id"]
     run = interp.rollout(model, EPISODES, names_filter=[hook])
-    at = run.cache[hook][:, 30, model.layout.position("a*")].numpy()
-    assert np.array_equal(at @ ids["Qnext"].vector(), np.ones(6))
-    assert np.abs(at @ ours.basis["buf1"].sum(STATES).vector()).max() > 0.1
+    attended = run.cache[hook][:, 30, model.layout.position("a*")].numpy()
+    assert np.array_equal(attended @ ids["Qnext"].vector(), np.ones(6))
+    assert np.abs(attended @ ours.basis["buf1"].sum(STATES).vector()).max() > 0.1
     tokens, updates = run.tokens[:, 30].clone(), []
     for action in ACTIONS:
         tokens[:, model.layout.position("a*")] = model.layout.token_ids[action]
@@ -246,16 +248,22 @@ def test_q12_an_action_half_matches_its_earlier_twin() -> None:
         model = circuits.compile_circuit(build(variant="softmlp", eta=eta))
         hook = "blocks.0.attn.hook_pattern"
         run = interp.rollout(model, EPISODES, names_filter=[hook], n_rounds=21)
-        head, at = model.config.head_names[0].index("1.6 context fetch"), model.layout.position
+        head, position_of = (
+            model.config.head_names[0].index("1.6 context fetch"),
+            model.layout.position,
+        )
         for episode, action in enumerate(EPISODES.actions[:, 20]):
             name = ACTIONS[action]
-            pattern = run.cache[hook][episode, 20, head, at(name)]
-            own, twin = float(pattern[at(f"c_{action + 1}")]), float(pattern[at("a")])
+            pattern = run.cache[hook][episode, 20, head, position_of(name)]
+            own_weight, twin = (
+                float(pattern[position_of(f"c_{action + 1}")]),
+                float(pattern[position_of("a")]),
+            )
             if eta is None:
-                assert (own, twin) == (1.0, 0.0)
+                assert (own_weight, twin) == (1.0, 0.0)
             else:
                 assert 0 < twin <= 1.1 * np.exp(-eta)
-                assert 1 - own <= (model.layout.n_positions - 1) * np.exp(-eta / 2)
+                assert 1 - own_weight <= (model.layout.n_positions - 1) * np.exp(-eta / 2)
 
 
 def test_q13_the_target_uses_the_table_after_the_update_the_choice_the_one_before() -> None:

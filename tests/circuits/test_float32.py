@@ -31,8 +31,8 @@ def state_error(
     scale = np.maximum(1, np.abs(truth)) if name == "wma-handwired" else 1.0
     circuit = circuits.build(name, variant=variant, eta=120.0, **sizes, **arguments)
     model = circuits.compile_circuit(replace(circuit, float64_only=""), dtype)
-    found = model.read_state(interp.rollout(model, episodes).latents).double().numpy()
-    return float(np.nan_to_num(np.abs(found - truth) / scale, nan=np.inf).max())
+    state = model.read_state(interp.rollout(model, episodes).latents).double().numpy()
+    return float(np.nan_to_num(np.abs(state - truth) / scale, nan=np.inf).max())
 
 
 @pytest.mark.parametrize(("name", "variant"), PAIRS)
@@ -94,8 +94,10 @@ def test_lin_in_float32_refuses_rewards_that_it_was_not_built_for():
         larger,
     )
     highest = float(larger.rewards.max())
-    for own in ({"dtype": "float64"}, {"dtype": "float32", "rewards": (0.0, highest)}):
-        exact = interp.load("qlearning-handwired", n_states=3, n_actions=2, variant="lin", **own)
+    for options in ({"dtype": "float64"}, {"dtype": "float32", "rewards": (0.0, highest)}):
+        exact = interp.load(
+            "qlearning-handwired", n_states=3, n_actions=2, variant="lin", **options
+        )
         assert interp.rollout(exact, larger).n_rounds == 6
 
 

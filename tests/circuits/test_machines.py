@@ -34,28 +34,28 @@ def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
         "decay": decay,
     }
     assert result.settings["rounds"] == rounds and result.settings["digest"] == machine.digest()
-    for other in (handmade.algorithm(0.6, decay), handmade.algorithm(decay=0.9), bayes()):
-        failed = circuits.verify_machine(machine, other, **run)
+    for algorithm in (handmade.algorithm(0.6, decay), handmade.algorithm(decay=0.9), bayes()):
+        failed = circuits.verify_machine(machine, algorithm, **run)
         assert {check.variable for check in failed.failures} == {"distribution", "carried_state"}, (
-            other.name
+            algorithm.name
         )
 
 
 def test_a_state_that_is_right_and_predictions_that_are_not_are_told_apart():
     """Votes that are counted evenly keep the log-weights; a readout in other units keeps the predictions."""
     machine = handmade.majority(decay=0.8)
-    own, read = handmade.algorithm(decay=0.8), machine.reader
+    own_algorithm, read = handmade.algorithm(decay=0.8), machine.reader
     machine.reader = lambda carried: 1.001 * read(carried)
-    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == [
-        "carried_state"
-    ]
-    assert circuits.verify_machine(machine, own, n_rounds=20, tolerance=0.01).passed
+    assert [
+        c.variable for c in circuits.verify_machine(machine, own_algorithm, n_rounds=20).failures
+    ] == ["carried_state"]
+    assert circuits.verify_machine(machine, own_algorithm, n_rounds=20, tolerance=0.01).passed
     machine.reader = read
     vote = machine.module.votes
     machine.module.votes = lambda carried, said: vote(0 * carried, said)
-    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == [
-        "distribution"
-    ]
+    assert [
+        c.variable for c in circuits.verify_machine(machine, own_algorithm, n_rounds=20).failures
+    ] == ["distribution"]
     # An algorithm without a memory says nothing about what is carried.
     assert [
         c.variable for c in circuits.verify_machine(machine, majority_vote(), n_rounds=20).checks
@@ -115,14 +115,14 @@ def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     assert "exactly: all" in exact
     assert "carried_state" in (tmp_path / "verification.csv").read_text()
     failed = invoked("verify", "another", *small, "--json")
-    told = json.loads(failed.stdout)
-    assert failed.exit_code == 1 and told["exact"] is False and told["failures"] == 2
-    assert told["settings"]["arguments"] == {
+    output = json.loads(failed.stdout)
+    assert failed.exit_code == 1 and output["exact"] is False and output["failures"] == 2
+    assert output["settings"]["arguments"] == {
         "algorithm": "fading_majority",
         "gain": 0.5,
         "decay": 0.8,
     }
-    assert {check["variable"] for check in told["checks"]} == {"distribution", "carried_state"}
+    assert {check["variable"] for check in output["checks"]} == {"distribution", "carried_state"}
     refused = invoked("verify", "my-majority", *small, "--experts", 2, 3)
     assert refused.exit_code == 2 and "give --experts one number" in refused.output
     refused = invoked("verify", "my-majority", *small, "--dtype", "float32")
@@ -136,9 +136,9 @@ def test_a_machine_of_known_state_says_what_it_computes():
     assert {claim.variable for claim in Claim.of(machine)} == {"log_weights"}
     assert experts.TASK.explains(machine.untrained()).key == "bayes"
     known = {"step": machine.one_step, "channels": machine.channels, "check": False}
-    for more in (
+    for arguments in (
         {"algorithm": handmade.algorithm()},
         {"algorithm": q_learning(), "read": machine.reader},
     ):
         with pytest.raises(InputError, match="give read=, too, and an algorithm of its task"):
-            interp.adapt(machine.module, "experts", **known, **more)
+            interp.adapt(machine.module, "experts", **known, **arguments)

@@ -62,13 +62,15 @@ def faults_of(machine: str, larger: bool = False) -> dict[str, Fault]:
 def passes(machine: str, name: str | None = None, rounds: int = 30, episodes: int = 6) -> bool:
     """Whether verification of a machine passes, in float64, with a fault or without any: one that ends in NaN fails."""
     circuit = built(machine)
-    made = circuit if name is None else faults_of(machine)[name](circuit)
-    model, held = (made, circuit) if isinstance(made, HookedLatentTransformer) else (None, made)
+    changed = circuit if name is None else faults_of(machine)[name](circuit)
+    model, original = (
+        (changed, circuit) if isinstance(changed, HookedLatentTransformer) else (None, changed)
+    )
     sampled, plan = episodes_of(machine, False, rounds, episodes, 0), handwired(circuit.name).plan
     try:
         return all(
             entry.passed
-            for entry in check(held, sampled, SMALL[circuit.name], "float64", plan, model)
+            for entry in check(original, sampled, SMALL[circuit.name], "float64", plan, model)
         )
     except InputError as refused:
         assert "is not a number" in str(refused)
@@ -79,14 +81,14 @@ def passes(machine: str, name: str | None = None, rounds: int = 30, episodes: in
 def computed(machine: str, name: str | None = None) -> list[np.ndarray]:
     """What a larger machine predicts and writes on other episodes, and what verification would compare it with."""
     circuit, sampled = built(machine, larger=True), episodes_of(machine, True, 60, 9, 7)
-    made = circuit if name is None else faults_of(machine, larger=True)[name](circuit)
-    model, held = (
-        (made, circuit)
-        if isinstance(made, HookedLatentTransformer)
-        else (compile_circuit(made), made)
+    changed = circuit if name is None else faults_of(machine, larger=True)[name](circuit)
+    model, original = (
+        (changed, circuit)
+        if isinstance(changed, HookedLatentTransformer)
+        else (compile_circuit(changed), changed)
     )
-    run, values = rollout(model, sampled), held.algorithm.run(sampled)
-    reference = [values[key] for key in (*held.sites, NEXT + held.algorithm.memory)]
+    run, values = rollout(model, sampled), original.algorithm.run(sampled)
+    reference = [values[key] for key in (*original.sites, NEXT + original.algorithm.memory)]
     return [run.predictions.numpy(), run.latents.numpy(), *reference]
 
 

@@ -43,13 +43,13 @@ def test_the_circuit_explores_as_the_wrapper_does(
         {"n_states": n_states, "n_actions": n_actions},
     )
     plain = circuits.load(Q, variant=variant, **sizes)
-    own = circuits.load(Q, variant=variant, noise=True, **sizes)
+    own_noise = circuits.load(Q, variant=variant, noise=True, **sizes)
     wrapped, wrapped_run = interp.play(plain, worlds, 25, seed=seed, epsilon=epsilon)
-    played, run = interp.play(own, worlds, 25, seed=seed, epsilon=epsilon)
+    played, run = interp.play(own_noise, worlds, 25, seed=seed, epsilon=epsilon)
     for name in ("states", "actions", "rewards", "next_states", "q_tables", "noise"):
         assert np.array_equal(getattr(played, name), getattr(wrapped, name))
     assert np.array_equal(chosen(run)[:, :-1], played.actions[:, 1:])
-    before, after = own.read_state(run.latents), plain.read_state(wrapped_run.latents)
+    before, after = own_noise.read_state(run.latents), plain.read_state(wrapped_run.latents)
     assert torch.allclose(before, after, rtol=0, atol=1e-13)
 
 
@@ -75,13 +75,13 @@ def test_another_draw_changes_the_choice_and_never_the_update(
     greedy = replace(episodes, noise=np.zeros_like(episodes.noise))
     base = interp.rollout(model, greedy)
     # A soft head 3.1 gives e^-100 of its attention to a*, the chosen token, at Update.
-    least = 1e-40 if "beta" in form else 0.0
+    smallest = 1e-40 if "beta" in form else 0.0
     for action in range(3):
         run = interp.rollout(model, replace(greedy, noise=greedy.noise + 1 + action))
         assert torch.allclose(
             run.predictions, torch.eye(3).double()[action].expand(5, 15, 3), rtol=0, atol=1e-40
         )
-        assert torch.allclose(run.latents, base.latents, rtol=0, atol=least)
+        assert torch.allclose(run.latents, base.latents, rtol=0, atol=smallest)
     assert not torch.equal(base.predictions, run.predictions)
 
 
@@ -107,7 +107,7 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
     located = {
         (key, location.name) for key, locations in circuit.sites.items() for location in locations
     }
-    rows = {(row.located, at) for row in circuit.carried for at in row.locations}
+    rows = {(row.located, place) for row in circuit.carried for place in row.locations}
     assert rows | set(circuit.partial) == located and not rows & set(circuit.partial)
     frame = known_sites.sites(
         True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2
@@ -124,12 +124,16 @@ def test_soft_heads_choose_the_drawn_action_too() -> None:
 
 def test_the_algorithm_takes_the_drawn_action_and_learns_as_before() -> None:
     episodes = mdp.sample(6, 20, 4, 3, seed=3)
-    told, plain = (algorithms.q_learning(noise=noise).run(episodes) for noise in (True, False))
-    explores = told["noise"] > 0
+    with_noise, plain = (
+        algorithms.q_learning(noise=noise).run(episodes) for noise in (True, False)
+    )
+    explores = with_noise["noise"] > 0
     assert 0.1 < explores.mean() < 0.9
-    assert np.array_equal(told["policy"][explores], np.eye(3)[told["noise"][explores] - 1])
-    assert np.array_equal(told["policy"][~explores], plain["policy"][~explores])
-    assert np.array_equal(told["next_table"], plain["next_table"])
+    assert np.array_equal(
+        with_noise["policy"][explores], np.eye(3)[with_noise["noise"][explores] - 1]
+    )
+    assert np.array_equal(with_noise["policy"][~explores], plain["policy"][~explores])
+    assert np.array_equal(with_noise["next_table"], plain["next_table"])
 
 
 def test_the_draw_of_a_round_is_that_of_the_next_action() -> None:
@@ -147,10 +151,11 @@ def test_without_the_position_nothing_is_as_it_was_not() -> None:
     weights = b"".join(value.numpy().tobytes() for _, value in sorted(model.state_dict().items()))
     assert hashlib.sha256(weights).hexdigest().startswith("0b5d52e496d09609")
     assert "noise" not in model.layout.to_dict() and "noise" not in model.config.origin["arguments"]
-    told = circuits.load(Q, n_states=3, n_actions=2, noise=True)
-    assert set(told.layout.labels) - set(model.layout.labels) == {"n"}
+    noisy = circuits.load(Q, n_states=3, n_actions=2, noise=True)
+    assert set(noisy.layout.labels) - set(model.layout.labels) == {"n"}
     assert (
-        circuits.compile_circuit(circuits.from_origin(told.config.origin)).digest() == told.digest()
+        circuits.compile_circuit(circuits.from_origin(noisy.config.origin)).digest()
+        == noisy.digest()
     )
 
 
@@ -161,11 +166,11 @@ def recorded() -> MDPEpisodes:
 
 
 def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
-    told, plain = (circuits.load(Q, noise=noise) for noise in (True, False))
+    with_noise, plain = (circuits.load(Q, noise=noise) for noise in (True, False))
     refuses(
         r"no noise, the draw of every round that this model reads at 'n'",
         interp.rollout,
-        told,
+        with_noise,
         recorded(),
     )
     refuses(

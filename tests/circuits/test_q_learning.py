@@ -157,18 +157,21 @@ def test_sizes_are_those_of_the_specification() -> None:
     shapes = {"mlp": [6, 1, 3, 3], "softmlp": [6, 1, 3, 3], "lin": [6, 3, 3, 4]}
     slopes = {"mlp": (18, 38), "softmlp": (14, 39), "lin": (29, 62)}
     for variant in VARIANTS:
-        made = {
+        circuits_by_size = {
             size: circuits.build(
                 "qlearning-handwired", n_states=size[0], n_actions=size[1], variant=variant, tau=0.0
             )
             for size in ((2, 2), (5, 2), (2, 6))
         }
-        of = {size: sum(head.n_nonzero for head in circuit.heads) for size, circuit in made.items()}
-        assert (of[5, 2] - of[2, 2], of[2, 6] - of[2, 2]) == (
+        n_nonzero = {
+            size: sum(head.n_nonzero for head in circuit.heads)
+            for size, circuit in circuits_by_size.items()
+        }
+        assert (n_nonzero[5, 2] - n_nonzero[2, 2], n_nonzero[2, 6] - n_nonzero[2, 2]) == (
             3 * slopes[variant][0],
             4 * slopes[variant][1],
         )
-        for (n_states, n_actions), circuit in made.items():
+        for (n_states, n_actions), circuit in circuits_by_size.items():
             d_model = (
                 3 * n_states + 6 * n_actions + 29
                 if variant != "lin"

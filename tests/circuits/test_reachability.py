@@ -60,11 +60,11 @@ def exact(found: dict[str, float]) -> bool:
 @pytest.mark.parametrize("expand", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_every_variable_is_exact_in_both_dtypes(expand: str, dtype: str) -> None:
-    found = errors(battery(*SMALL, 60, 7), dtype, expand=expand)
-    assert found["prediction"] < 1e-25, (
+    errors_by_variable = errors(battery(*SMALL, 60, 7), dtype, expand=expand)
+    assert errors_by_variable["prediction"] < 1e-25, (
         "what head 2.2 leaves on other nodes is e^-60 of a candidate's weight"
     )
-    assert exact(found)
+    assert exact(errors_by_variable)
     assert {
         "source",
         "target",
@@ -74,16 +74,16 @@ def test_every_variable_is_exact_in_both_dtypes(expand: str, dtype: str) -> None
         "member",
         "active",
         "next_reached",
-    } < set(found)
+    } < set(errors_by_variable)
 
 
 @pytest.mark.parametrize(
     "form", [{}, {"expand": "mean"}, {"eta": 30.0}], ids=["sum", "mean", "softmax"]
 )
 def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) -> None:
-    found = errors(battery(*SMALL, 60, 7), marks=False, **form)
-    assert found["next_reached"] == found["carried_state"] == 0.0
-    assert found["prediction"] < 1e-9 and ("eta" in form or exact(found))
+    errors_by_variable = errors(battery(*SMALL, 60, 7), marks=False, **form)
+    assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0
+    assert errors_by_variable["prediction"] < 1e-9 and ("eta" in form or exact(errors_by_variable))
     marked, plain = reachability(*SMALL), reachability(*SMALL, marks=False)
     assert plain.layout.labels == tuple(
         label for label in marked.layout.labels if not label.startswith("e_")
@@ -92,9 +92,9 @@ def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) ->
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-11), ("float32", 1e-4)])
 def test_sinusoidal_positions_round_and_make_no_wrong_set(dtype: str, tolerance: float) -> None:
-    found = errors(battery(*SMALL, 60, 7), dtype, positions="sinusoidal")
-    assert found["next_reached"] == found["carried_state"] == 0.0
-    assert 0 < max(found.values()) < tolerance
+    errors_by_variable = errors(battery(*SMALL, 60, 7), dtype, positions="sinusoidal")
+    assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0
+    assert 0 < max(errors_by_variable.values()) < tolerance
 
 
 def test_sinusoidal_positions_make_heads_narrow() -> None:
@@ -112,16 +112,18 @@ def test_sinusoidal_positions_make_heads_narrow() -> None:
 @pytest.mark.parametrize("expand", ["sum", "mean"])
 def test_two_thousand_graphs_a_size(size: tuple[int, int], n_rounds: int, expand: str) -> None:
     for seed in range(20):
-        found = errors(battery(*size, 102, n_rounds, seed), expand=expand)
-        assert found["prediction"] < 1e-24
-        assert exact(found)
+        errors_by_variable = errors(battery(*size, 102, n_rounds, seed), expand=expand)
+        assert errors_by_variable["prediction"] < 1e-24
+        assert exact(errors_by_variable)
 
 
 @pytest.mark.parametrize(("eta", "prediction"), [(15.0, 1e-4), (20.0, 1e-6), (30.0, 1e-9)])
 def test_softmax_heads_make_no_wrong_set(eta: float, prediction: float) -> None:
-    found = errors(battery(*SMALL, 60, 7), eta=eta)
-    assert found["next_reached"] == found["carried_state"] == 0.0, "clipping restores exact bits"
-    assert 0 < found["prediction"] < prediction
+    errors_by_variable = errors(battery(*SMALL, 60, 7), eta=eta)
+    assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0, (
+        "clipping restores exact bits"
+    )
+    assert 0 < errors_by_variable["prediction"] < prediction
 
 
 def test_a_soft_eta_loses_nodes() -> None:

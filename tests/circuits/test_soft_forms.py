@@ -49,8 +49,8 @@ def checks(
     form: str, mutant: circuits.Circuit | HookedLatentTransformer | None = None
 ) -> list[Check]:
     model = mutant if isinstance(mutant, HookedLatentTransformer) else None
-    held = mutant if isinstance(mutant, circuits.Circuit) else built(form)
-    return check(held, episodes_of(form), 0, "float64", handwired(FORMS[form][0]).plan, model)
+    circuit = mutant if isinstance(mutant, circuits.Circuit) else built(form)
+    return check(circuit, episodes_of(form), 0, "float64", handwired(FORMS[form][0]).plan, model)
 
 
 right = cache(checks)
@@ -58,10 +58,10 @@ right = cache(checks)
 
 def mutants(form: str) -> dict[str, circuits.Circuit | HookedLatentTransformer]:
     """A random outcome, one weight of each part off by a thousandth, and the faults of two heads."""
-    rng, made = np.random.default_rng(0), {}
+    rng, mutants_by_name = np.random.default_rng(0), {}
     model = compile_circuit(built(form), torch.float64)
     model.W_U.data[:, 0] = torch.tensor(rng.normal(size=len(model.W_U)))
-    made["random outcome 0"] = model
+    mutants_by_name["random outcome 0"] = model
     for part in PARTS:
         model = compile_circuit(built(form), torch.float64)
         named = [
@@ -72,9 +72,9 @@ def mutants(form: str) -> dict[str, circuits.Circuit | HookedLatentTransformer]:
         if len(places):
             place = tuple(places[int(rng.integers(len(places)))])
             weights[place] *= 1.001
-            made[f"{part} off by a thousandth"] = model
+            mutants_by_name[f"{part} off by a thousandth"] = model
     of_heads = [name for name in faults(built(form)) if name.split(": ")[-1] in HEADS]
-    return made | {
+    return mutants_by_name | {
         name: faults(built(form))[name](built(form))
         for name in of_heads[2 :: max(1, len(of_heads) // 3)]
     }
@@ -89,9 +89,9 @@ DEAD["search"] = {"W_V off by a thousandth": _CLIPPED, "W_O off by a thousandth"
 @pytest.mark.parametrize("form", FORMS)
 def test_a_soft_form_passes_and_its_mutations_fail(form: str) -> None:
     assert all(entry.passed for entry in right(form))
-    made = mutants(form)
-    assert len(made) >= 6 and {
-        n for n, m in made.items() if all(e.passed for e in checks(form, m))
+    mutants_by_name = mutants(form)
+    assert len(mutants_by_name) >= 6 and {
+        n for n, m in mutants_by_name.items() if all(e.passed for e in checks(form, m))
     } == set(DEAD[form])
 
 
@@ -102,12 +102,12 @@ def test_the_tolerance_is_that_of_hard_heads_and_an_allowance_that_is_said(form:
     for entry in right(form):
         if entry.variable == "causality":
             continue
-        plain, by = plan.tolerance(entry.variable, "float64")
-        assert entry.by == by and (entry.tolerance > plain) == bool(entry.allowance)
+        plain, allowance = plan.tolerance(entry.variable, "float64")
+        assert entry.by == allowance and (entry.tolerance > plain) == bool(entry.allowance)
         assert entry.tolerance <= plain + _MOST_SOFT and (
             "e^(-eta/2)" in entry.allowance or not entry.allowance
         )
-        needed += (entry.error if by == "error" else entry.relative) > plain
+        needed += (entry.error if allowance == "error" else entry.relative) > plain
     assert needed
 
 
@@ -139,15 +139,18 @@ def test_what_a_competitor_weighs_and_what_a_pair_misses() -> None:
 
 @pytest.mark.parametrize("form", [form for form, dead in DEAD.items() if dead])
 def test_dead_mutations_change_nothing(form: str) -> None:
-    right, made = rollout(compile_circuit(built(form)), episodes_of(form)), mutants(form)
+    right, mutants_by_name = rollout(compile_circuit(built(form)), episodes_of(form)), mutants(form)
     for name in DEAD[form]:
-        mutant = made[name]
+        mutant = mutants_by_name[name]
         wrong = rollout(
             compile_circuit(mutant) if isinstance(mutant, circuits.Circuit) else mutant,
             episodes_of(form),
         )
-        for one, other in ((right.predictions, wrong.predictions), (right.latents, wrong.latents)):
-            assert torch.allclose(one, other, rtol=0, atol=1e-9), name
+        for ours, theirs in (
+            (right.predictions, wrong.predictions),
+            (right.latents, wrong.latents),
+        ):
+            assert torch.allclose(ours, theirs, rtol=0, atol=1e-9), name
 
 
 @pytest.mark.parametrize("hardness", [10.0, 1e3])
@@ -165,7 +168,7 @@ def test_the_page_has_every_cell_and_none_is_beyond_its_bound() -> None:
     assert page.shape == (len(HARDNESS) + len(BETA), 1 + len(SIZES))
     for row in page.head(len(HARDNESS)).itertuples(index=False):
         for cell in row[1:]:
-            missed, most = cell.rstrip(")").split(" (at most ")
-            assert float(missed) <= float(most)
+            missed, bound = cell.rstrip(")").split(" (at most ")
+            assert float(missed) <= float(bound)
     for row in page.tail(len(BETA)).itertuples(index=False):
         assert all(float(part.split()[-1]) < 1e-11 for cell in row[1:] for part in cell.split(","))

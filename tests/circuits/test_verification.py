@@ -110,9 +110,9 @@ def test_too_many_undecided_rows_fail() -> None:
 def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None:
     result = verified(dtype="float64")
     n = len({check.variable for check in result.checks})
-    assert len(result.measures) == n < len(result.checks) and {one.verdict for one in result} == {
-        "yes"
-    }
+    assert len(result.measures) == n < len(result.checks) and {
+        measure.verdict for measure in result
+    } == {"yes"}
     assert (
         result.sentence
         == f"{Q} is tabular Q-learning exactly: all {n} checks agree to float precision."
@@ -139,14 +139,14 @@ def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
             match=r"tau = .* is below 1\.90735e-06, what float32 resolves .* tau >= 1\.907e-06",
         ):
             circuits.compile_circuit(circuit, torch.float32)
-    for given in (
+    for options in (
         {"tau": 0.0},
         {"tau": 2e-6},
         {"relative_tau": 1.2e-7},
         {"gamma": 0.0, "tau": 1.2e-7},
     ):
         assert (
-            circuits.compile_circuit(circuits.build(Q, **given), torch.float32).W_E.dtype
+            circuits.compile_circuit(circuits.build(Q, **options), torch.float32).W_E.dtype
             == torch.float32
         )
     with pytest.raises(
@@ -243,9 +243,12 @@ def test_what_every_round_loses_is_seen_where_a_tolerance_for_one_horizon_does_n
         "2.3", moves=tuple((read, (1 - 3e-15) * write) for read, write in carry.moves)
     )
     episodes = plan.episodes(leaking, 30, 2, 0)
-    assert all(one.passed for one in check(leaking, episodes, 2, "float64", plan))
-    assert [one.passed for one in check_horizon(leaking, 2, "float64", plan, 30)] == [False, False]
-    assert all(one.passed for one in check_horizon(circuit, 2, "float64", plan, 30))
+    assert all(measure.passed for measure in check(leaking, episodes, 2, "float64", plan))
+    assert [measure.passed for measure in check_horizon(leaking, 2, "float64", plan, 30)] == [
+        False,
+        False,
+    ]
+    assert all(measure.passed for measure in check_horizon(circuit, 2, "float64", plan, 30))
 
 
 def test_weights_that_change_between_two_horizons_fail() -> None:
@@ -265,9 +268,9 @@ def test_weights_that_change_between_two_horizons_fail() -> None:
 
 
 def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() -> None:
-    found = circuits.verify(W, [2, 3], n_rounds=5, n_episodes=2)
-    rows = found.table().query("variable == 'horizon'")
-    assert found.passed and rows["size"].tolist() == [2] * 4 and rows["dtype"].nunique() == 2
+    result = circuits.verify(W, [2, 3], n_rounds=5, n_episodes=2)
+    rows = result.table().query("variable == 'horizon'")
+    assert result.passed and rows["size"].tolist() == [2] * 4 and rows["dtype"].nunique() == 2
     assert rows["where"].str.contains("after 5 rounds|after 10 rounds").all()
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):
         assert not check_horizon(

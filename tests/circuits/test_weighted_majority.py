@@ -76,7 +76,7 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
         "wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant
     )
     assert result.passed, result.table()[~result.table()["passed"]].to_string()
-    held = {
+    variables = {
         "log_weights",
         "binding",
         "votes",
@@ -85,8 +85,10 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
         "next_log_weights",
         "distribution",
     }
-    held |= {"carried_state", "residue", "position_code", "causality", "horizon"}
-    assert set(result.table()["variable"]) == (held | {"match"} if variant == "R" else held)
+    variables |= {"carried_state", "residue", "position_code", "causality", "horizon"}
+    assert set(result.table()["variable"]) == (
+        variables | {"match"} if variant == "R" else variables
+    )
     scores = result.table()["where"] == "blocks.2.attn.hook_attn_scores at w?"
     assert set(result.table()["variable"][scores]) == {
         "match" if variant == "R" else "next_log_weights"
@@ -96,10 +98,10 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
 def test_softmax_only_error_falls_with_the_inverse_temperature() -> None:
     """Every head softmax: the error of P follows (N - 1) e^{-eta/2}, down to rounding (the paper's claim)."""
     episodes = experts.sample(6, 60, 4, seed=7)
-    found = [errors(episodes, eta=eta)[0] for eta in (10.0, 20.0, 40.0, 80.0)]
-    assert all(later < earlier / 10 for earlier, later in pairwise(found[:3]))
-    assert found[0] > 0.01
-    assert found[3] <= 1e-13
+    error_by_eta = [errors(episodes, eta=eta)[0] for eta in (10.0, 20.0, 40.0, 80.0)]
+    assert all(later < earlier / 10 for earlier, later in pairwise(error_by_eta[:3]))
+    assert error_by_eta[0] > 0.01
+    assert error_by_eta[3] <= 1e-13
     rules = circuits.load("wma-handwired", eta=40.0).config.attention_rules
     assert {rule for row in rules for rule in row} == {"softmax"}
 

@@ -44,12 +44,12 @@ def wires(
     slots = slice(1, 1 + latents.shape[1])
     payload = values.unsqueeze(-1) * model.value_embed.table[tokens]
     embedded = cache["hook_embed"]
-    own, carried = embedded - payload, torch.zeros_like(embedded)
-    payload[:, slots], own[:, slots], carried[:, slots] = 0.0, 0.0, embedded[:, slots]
+    embedded_only, carried = embedded - payload, torch.zeros_like(embedded)
+    payload[:, slots], embedded_only[:, slots], carried[:, slots] = 0.0, 0.0, embedded[:, slots]
     sources: list[tuple[_Names, float, Tensor]] = [
         ((name,), -1.0, part)
         for name, part in zip(
-            EMBEDDINGS, (own, carried, payload, cache["hook_pos_embed"]), strict=True
+            EMBEDDINGS, (embedded_only, carried, payload, cache["hook_pos_embed"]), strict=True
         )
     ]
     for layer in range(circuit.n_layers):
@@ -65,16 +65,16 @@ def wires(
             sources.append(
                 ((name,), layer + 0.5, post @ rows([neurons[i].write for i in group], circuit))
             )
-    told: dict[tuple[str, str, str], str] = {
+    carried_by: dict[tuple[str, str, str], str] = {
         (e.source, e.target, e.port): e.carries for e in circuit.edges
     }
     labels = circuit.layout.labels
     edges: list[Edge] = []
-    for targets, port, at, directions in _reads(circuit):
+    for targets, port, position, directions in _reads(circuit):
         used = torch.ones(len(labels), dtype=torch.bool)
         if port == "value":
             used = (
-                _weight(cache[f"blocks.{int(at)}.attn.hook_pattern"], targets, circuit)
+                _weight(cache[f"blocks.{int(position)}.attn.hook_pattern"], targets, circuit)
                 .abs()
                 .amax((0, 1))
                 > _NOTHING
@@ -89,7 +89,7 @@ def wires(
         maps = rows(directions, circuit)
         maps = maps / maps.norm(dim=-1, keepdim=True).clamp(min=1.0)
         for names, written, contribution in sources:
-            if written >= at:
+            if written >= position:
                 continue
             read = contribution @ maps.T * used[:, None]
             where = read.abs().amax((0, 2)) > _NOTHING
@@ -102,7 +102,7 @@ def wires(
                 label for label, there in zip(labels, where.tolist(), strict=True) if there
             )
             for source, target in product(names, targets):
-                carries = told.get((source, target, port), "")
+                carries = carried_by.get((source, target, port), "")
                 edges.append(Edge(source, target, port, carries, kind, positions))  # type: ignore[arg-type]
     return tuple(edges)
 

@@ -35,10 +35,10 @@ class _Coded(Computed):
 
 def coded(algorithm: Algorithm, layout: RoundLayout, code: Code, back: Code, name: str) -> Machine:
     """The algorithm, carried as ``code(state)``; ``back`` is the inverse."""
-    made = _Coded(algorithm, layout, code, back)
-    channels, initial = [Channel(STATE, (made.n_carried,))], lambda own: {STATE: own.first}
+    machine = _Coded(algorithm, layout, code, back)
+    channels, initial = [Channel(STATE, (machine.n_carried,))], lambda own: {STATE: own.first}
     options = {"initial": initial, "reset": Computed.forget, "output": "probability", "name": name}
-    return adapt(made, layout, step=Computed.step, channels=channels, **options)
+    return adapt(machine, layout, step=Computed.step, channels=channels, **options)
 
 
 _TURN = torch.linalg.qr(
@@ -75,7 +75,7 @@ def relabelled(
     model: HookedLatentTransformer, order: tuple[int, ...], mirrored: bool
 ) -> HookedLatentTransformer:
     """The model, told the votes of the experts in another order, or every vote and label as its opposite."""
-    other, layout = copy.deepcopy(model), model.layout
+    changed, layout = copy.deepcopy(model), model.layout
     votes, zero = (
         list(layout.positions([f"p_{i + 1}" for i in range(len(order))])),
         layout.token_ids["q0"],
@@ -84,12 +84,12 @@ def relabelled(
     def exchange(module, given):
         tokens = given[0].clone()
         tokens[..., votes] = given[0][..., [votes[i] for i in order]]
-        said = (tokens == zero) | (tokens == zero + 1)
-        return torch.where(said & mirrored, 2 * zero + 1 - tokens, tokens), *given[1:]
+        is_answer = (tokens == zero) | (tokens == zero + 1)
+        return torch.where(is_answer & mirrored, 2 * zero + 1 - tokens, tokens), *given[1:]
 
-    other.register_forward_pre_hook(exchange)
-    other.config = renamed(model.config, "relabelled", f"experts {order}, mirrored {mirrored}")
-    return other
+    changed.register_forward_pre_hook(exchange)
+    changed.config = renamed(model.config, "relabelled", f"experts {order}, mirrored {mirrored}")
+    return changed
 
 
 def waiting(gain: float = 0.5) -> Algorithm:
@@ -108,11 +108,11 @@ def waiting(gain: float = 0.5) -> Algorithm:
         return v["log_weights"] + v["waits"] + np.where(mistaken, 0.0, new)
 
     read = ("prediction", "label", "match")
-    at = [variable.key for variable in base.variables].index("log_weights") + 1
+    place = [variable.key for variable in base.variables].index("log_weights") + 1
     variables = (
-        *base.variables[:at],
+        *base.variables[:place],
         Variable("waits", "w", "what waits", "nats", "state"),
-        *base.variables[at:],
+        *base.variables[place:],
         Variable("next_waits", "w'", "what waits", "nats", parents=read, equation=waits),
     )
     return base.varied(

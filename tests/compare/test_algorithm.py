@@ -59,8 +59,10 @@ def asked(task: str, *keys: str, coarse: bool = True) -> list[Family]:
 
 def blend(first, second, weight=0.5):
     """A predictor that is no single algorithm: ``weight`` of the first one's distribution, the rest of the second's."""
-    one, other = predictor(first), predictor(second)
-    return lambda episodes: weight * one(episodes) + (1 - weight) * other(episodes)
+    first_predictor, second_predictor = predictor(first), predictor(second)
+    return lambda episodes: (
+        weight * first_predictor(episodes) + (1 - weight) * second_predictor(episodes)
+    )
 
 
 def drawn(episodes):
@@ -84,11 +86,11 @@ def sets():
 
 @given(arrays(np.float64, (2, 1, 1, 3), elements=st.floats(1e-3, 1)))
 def test_the_divergence_is_the_square_of_scipys_distance(pair):
-    p, other = pair / pair.sum(-1, keepdims=True)
+    p, q = pair / pair.sum(-1, keepdims=True)
     expected = (
-        np.nan_to_num(jensenshannon(p[0, 0], other[0, 0])) ** 2
+        np.nan_to_num(jensenshannon(p[0, 0], q[0, 0])) ** 2
     )  # scipy takes the root of rounding below 0
-    assert divergence(p, other) == pytest.approx(expected, abs=1e-12)
+    assert divergence(p, q) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +126,11 @@ def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
     sets = {"uniform": TASK.sets_for(8, 20, seed=0, n_scored=90, n_experts=4)["uniform"]}
 
     def lapsing(episodes):
-        said = majority(episodes)
+        predictions = majority(episodes)
         if len(episodes) == 90:
-            sure = np.flatnonzero(np.abs(said[:, 10, 0] - 0.5) > 0.4)[:lapses]
-            said[sure, 10] = said[sure, 10, ::-1]
-        return said
+            sure = np.flatnonzero(np.abs(predictions[:, 10, 0] - 0.5) > 0.4)[:lapses]
+            predictions[sure, 10] = predictions[sure, 10, ::-1]
+        return predictions
 
     families = asked(
         "experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False
@@ -147,12 +149,13 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     family = asked("experts", "weighted_majority", coarse=False)
     part = explain(experts.weighted_majority(0.5), TASK, sets, seed=0, families=family)
     edits = Edits.of(TASK, sample(24, 12, 3, seed=0), 24 * 44)
-    found = _judge_responses(part, experts.weighted_majority(gain), edits)
-    assert (found.family == "weighted_majority") == named == (found.response.alike.low >= ARRIVES)
+    judged = _judge_responses(part, experts.weighted_majority(gain), edits)
+    assert (judged.family == "weighted_majority") == named == (judged.response.alike.low >= ARRIVES)
     every = cells(
-        edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5))
+        edits,
+        *(responses(experts.weighted_majority(log_gamma), edits) for log_gamma in (gain, 0.5)),
     )
-    assert found.response.alike.low == min(cell.alike.low for cell in every)
+    assert judged.response.alike.low == min(cell.alike.low for cell in every)
 
 
 @pytest.mark.parametrize(
@@ -174,38 +177,40 @@ def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(
     )
     assert (part.left, part.change) == _measure_left(predictor(subject), part.algorithm, sets, 0)
     halves: tuple[list, list] = ([], [])  # by hand: all sets together, by the pseudo-inverse
-    for half, episodes in ((i, one) for pair in sets.values() for i, one in enumerate(pair)):
+    for half, episodes in (
+        (i, predictions_of) for pair in sets.values() for i, predictions_of in enumerate(pair)
+    ):
         p, (q, slopes, _) = predictor(subject)(episodes), _changed(part.algorithm, episodes)
         rows = np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + 0.001)[..., None]
         halves[half].append(rows.reshape(-1, 21))
     fits, scores = map(np.concatenate, halves)
-    left = scores[:, 0] - scores[:, 1:] @ np.linalg.pinv(fits[:, 1:], 0.001) @ fits[:, 0]
+    residual = scores[:, 0] - scores[:, 1:] @ np.linalg.pinv(fits[:, 1:], 0.001) @ fits[:, 0]
     assert part.left.estimate == pytest.approx(
-        (left @ left) / (scores[:, 0] @ scores[:, 0]), rel=1e-6
+        (residual @ residual) / (scores[:, 0] @ scores[:, 0]), rel=1e-6
     )
 
 
 def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_changed(sets):
     """Of a thousandth more of a step, in proportion to the label, or not; what counts rounds stays as it is."""
-    more = {"next_counts": (("counts", "match"), lambda v: v["counts"] + 1.0005 * v["match"])}
-    count = experts.bayes().varied("more", "more", {}, more)
+    faster = {"next_counts": (("counts", "match"), lambda v: v["counts"] + 1.0005 * v["match"])}
+    count = experts.bayes().varied("more", "more", {}, faster)
     cases = (
         (experts.weighted_majority(0.5), experts.weighted_majority(0.50025)),
         (experts.bayes(), count),
     )
-    for plain, other in cases:
+    for plain, changed in cases:
         p, slopes, names = _changed(plain, episodes := sets["graded"][0])
         larger = slopes[..., names.index("a larger step")]
         assert len(names) == 20
         assert np.array_equal(p, predictor(plain)(episodes)) and slopes.shape == (*p.shape, 20)
-        assert larger == pytest.approx((predictor(other)(episodes) - p) / 0.0005, abs=1e-2)
+        assert larger == pytest.approx((predictor(changed)(episodes) - p) / 0.0005, abs=1e-2)
         assert np.abs(slopes).max((0, 1, 2)).min() > 0.01
         if plain.key == "weighted_majority":
-            told = (
+            slope = (
                 predictor(uneven(0.00025))(episodes) - predictor(uneven(-0.00025))(episodes)
             ) / 0.001
             by_label = slopes[..., names.index("steps that depend on label")]
-            assert 2 * by_label - larger == pytest.approx(told, abs=1e-2)
+            assert 2 * by_label - larger == pytest.approx(slope, abs=1e-2)
     none = _changed(experts.majority_vote(), episodes)[1]
     assert none.shape == (*p.shape, 1) and not none.any()
 
@@ -213,9 +218,11 @@ def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_c
 def test_what_a_round_could_leave_beside_its_step():
     """By hand, in the first and the sixth of six rounds of two episodes, for four numbers each."""
     state, after, votes = np.random.default_rng(0).normal(size=(3, 2, 6, 4))
-    label, other, step = np.tile([[2.0], [3.0]], 6), np.ones((2, 6, 5)), after - state
-    found = _list_directions(state, after, {"votes": votes, "label": label, "other": other})
-    of_rounds = np.stack(list(found.values()))
+    label, other_values, step = np.tile([[2.0], [3.0]], 6), np.ones((2, 6, 5)), after - state
+    directions = _list_directions(
+        state, after, {"votes": votes, "label": label, "other": other_values}
+    )
+    of_rounds = np.stack(list(directions.values()))
     for t, last, turns in (
         (0, np.zeros((2, 4)), (1, 1, 0, 1, 0)),
         (5, step[:, 4], (-1, -0.5, -(3**0.5) / 2, 0, 1)),
@@ -247,15 +254,19 @@ def test_what_a_round_could_leave_beside_its_step():
             "a clipped state": np.exp(gap),
             "steps of a neighbour": mine[:, [3, 0, 1, 2]],
         }
-        assert list(found) == list(wanted)
+        assert list(directions) == list(wanted)
         assert of_rounds[:, :, t] == pytest.approx(np.stack(list(wanted.values())), abs=1e-12)
 
 
 def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
     """By what the memories of both are worth."""
-    two = [predictor(made) for made in (experts.bayes(0.0, 1.0), experts.weighted_majority(0.2))]
+    two = [
+        predictor(algorithm)
+        for algorithm in (experts.bayes(0.0, 1.0), experts.weighted_majority(0.2))
+    ]
     copies = [
-        SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=one, task=TASK)]) for one in two
+        SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=copy_of, task=TASK)])
+        for copy_of in two
     ]
     (there,), (back,) = _compare_untrained(copies[0], two[1]), _compare_untrained(copies[1], two[0])
     assert there == pytest.approx(back, abs=1e-9) and there < 0.95
@@ -264,8 +275,8 @@ def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
 def test_a_machine_without_a_memory_is_none_of_these(sets):
     part = explain(experts.majority_vote(), TASK, sets, seed=0, families=asked("experts", *FEW))
     assert part.family is None and part.closest == part.baseline == "majority_vote"
-    left = _measure_memoryless(SimpleNamespace(sets=sets), predictor(experts.majority_vote()))
-    assert max(nats.max() for nats in left.values()) < 1e-6
+    share = _measure_memoryless(SimpleNamespace(sets=sets), predictor(experts.majority_vote()))
+    assert max(nats.max() for nats in share.values()) < 1e-6
 
 
 def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these(sets):
@@ -394,7 +405,7 @@ def test_a_result_says_itself_in_a_table_and_in_json(sets):
         seed=3,
         families=asked("experts", "bayes", "weighted_majority"),
     )
-    frame, told = part.to_frame(), json.loads(json.dumps(part.to_dict(), allow_nan=False))
+    frame, record = part.to_frame(), json.loads(json.dumps(part.to_dict(), allow_nan=False))
     assert list(frame.columns) == ["name", "set", "family", "number", "number_low", "number_high"]
     assert set(frame["set"]) == {*sets, "all"} and set(frame["family"]) == {
         "bayes",
@@ -405,16 +416,16 @@ def test_a_result_says_itself_in_a_table_and_in_json(sets):
         "number"
     ]
     assert whole["explained"] == part.explained.estimate and whole["ratio"] == part.ratio.estimate
-    assert told["family"] == "bayes" and told["settings"]["seed"] == 3
+    assert record["family"] == "bayes" and record["settings"]["seed"] == 3
 
 
 def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
     families = asked("experts", "weighted_majority", "follow_the_leader")
-    one, same, other = (
+    first, same, second = (
         explain(experts.bayes(), TASK, sets, seed=s, families=families) for s in (0, 0, 1)
     )
-    assert one.explained == same.explained and one.explained.low != other.explained.low
-    assert one.explained.estimate == other.explained.estimate
+    assert first.explained == same.explained and first.explained.low != second.explained.low
+    assert first.explained.estimate == second.explained.estimate
 
 
 def test_a_task_without_families_is_asked_for_its_algorithms():

@@ -151,18 +151,18 @@ def test_heads_that_change_nothing_have_no_similarity():
 def test_the_interval_is_over_episodes():
     """One episode of each kind: in resamples of one alone the tables are the same, or have nothing in common."""
     table = make_table([[1, 0], [0, 0], [0, 0]], NOTHING_HANDED_ON)
-    other = make_table([[1, 0], [0, 0], [0, 0]], NOTHING_HANDED_ON)
-    other.lost[1] = [[[0, 0]], [[1, 0]], [[0, 0]]]
-    similarity = compare_tables(table, other)[1]
+    second_table = make_table([[1, 0], [0, 0], [0, 0]], NOTHING_HANDED_ON)
+    second_table.lost[1] = [[[0, 0]], [[1, 0]], [[0, 0]]]
+    similarity = compare_tables(table, second_table)[1]
     assert (similarity.low, similarity.high) == (0, 1)
     assert similarity.estimate == pytest.approx(1 / 3)
-    same_player = compare_tables(table, other, participants=np.array(["a", "a"]))[1]
+    same_player = compare_tables(table, second_table, participants=np.array(["a", "a"]))[1]
     assert same_player.low == pytest.approx(1 / 3)
 
 
 def test_tables_of_other_positions_are_refused(samples, reference_table):
-    other = make_table(np.ones((3, 2)), CHAIN)
-    refuses("same positions", compare_tables, reference_table, other)
+    table = make_table(np.ones((3, 2)), CHAIN)
+    refuses("same positions", compare_tables, reference_table, table)
 
 
 def test_rows_name_what_a_head_reads_is_needed_for_and_feeds():
@@ -185,9 +185,9 @@ def test_the_predicting_head_reads_votes_where_the_prediction_is_read(reference_
     """It is needed for the prediction at p? alone, and for no update."""
     head = reference_table.heads.index("L2H0 3.1 predict")
     reads = reference_table.weigh(np.ones(SMALL.test)).reads[head]
-    at = reference_table.kinds.index("p?")
+    position = reference_table.kinds.index("p?")
     votes = [i for i, label in enumerate(reference_table.positions) if label.startswith("p_")]
-    assert reads[at][votes, 0].sum() == pytest.approx(reads.sum(), rel=1e-6)
+    assert reads[position][votes, 0].sum() == pytest.approx(reads.sum(), rel=1e-6)
 
 
 def test_in_variant_r_two_heads_fetch_for_two_others(reference_table):
@@ -296,8 +296,8 @@ def test_what_a_head_reads_is_what_varies_of_what_it_moves_from_each_key(direct,
     layer, number = head
     pattern = direct.seen[Site("pattern", layer)][:, number, :, :, None]
     values = direct.seen[Site("v", layer)][:, None, :, number]
-    moved = direct.written(layer, number, pattern * values)
-    sizes = direct.by_episode((moved - moved.mean(0)).pow(2).sum(-1))  # [episode, query, key]
+    effect = direct.written(layer, number, pattern * values)
+    sizes = direct.by_episode((effect - effect.mean(0)).pow(2).sum(-1))  # [episode, query, key]
     expected = np.einsum("eqk,qc->eck", sizes, direct.by_kind)
     assert direct.table.read[:, 4 * layer + number] == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
@@ -317,9 +317,9 @@ def test_a_rotated_circuit_is_the_same_one(samples):
     assert part.measure.verdict == "yes"
     assert part.similarity.estimate == pytest.approx(1, abs=1e-3)
     assert max(part.untrained) < 0.2
-    own = [role for role in part.heads if role.match and role.weight > 0.01]
-    assert len(own) == 5
-    assert all(role.head == role.match for role in own)
+    matched_roles = [role for role in part.heads if role.match and role.weight > 0.01]
+    assert len(matched_roles) == 5
+    assert all(role.head == role.match for role in matched_roles)
 
 
 def test_heads_that_nobody_reads_have_no_weight(samples, reference_table):

@@ -38,9 +38,9 @@ def pair():
 def test_the_interval_is_that_of_the_log_of_the_ratio():
     """Of four episodes that miss 1, 2, 3 and 2 of 8 each: contributions -.5, 0, .5 and 0."""
     half = math.sqrt(2) * t.ppf(0.975, 3) * math.sqrt(0.5 / 3) / 2
-    found = scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0])
+    score = scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0])
     expected = (0.75, 1 - 0.25 * math.exp(half), 1 - 0.25 * math.exp(-half))
-    assert (found.estimate, found.low, found.high) == pytest.approx(expected)
+    assert (score.estimate, score.low, score.high) == pytest.approx(expected)
     weighed = scored([1.0, 4.0], [8.0, 16.0])  # contributions 2 (1/5 - 1/3) and its opposite
     half = math.sqrt(2) * t.ppf(0.975, 1) * (4 / 15 * math.sqrt(2)) / math.sqrt(2)
     assert weighed.low == pytest.approx(1 - 5 / 24 * math.exp(half))
@@ -48,12 +48,12 @@ def test_the_interval_is_that_of_the_log_of_the_ratio():
 
 def test_nothing_missed_is_1_exactly_and_what_has_no_score_is_nan():
     assert vars(scored([0.0, 0.0], [1.0, 2.0])) == {"estimate": 1.0, "low": 1.0, "high": 1.0}
-    for missed, asked in (
+    for missed, totals in (
         ([1.0, 2.0], [0.0, 0.0]),
         ([1.0, math.inf], [1.0, 1.0]),
         ([1.0, 1.0], [math.nan, 1.0]),
     ):
-        assert all(math.isnan(value) for value in vars(scored(missed, asked)).values())
+        assert all(math.isnan(value) for value in vars(scored(missed, totals)).values())
 
 
 def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
@@ -63,12 +63,13 @@ def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
         (slice(11), subject.samples.known),
         (slice(11, None), subject.samples.test),
     ):
-        own, cut = subject.run(episodes), run.select(rows)
-        assert torch.equal(cut.latents, own.latents) and torch.equal(
-            cut.predictions, own.predictions
+        whole_run, cut = subject.run(episodes), run.select(rows)
+        assert torch.equal(cut.latents, whole_run.latents) and torch.equal(
+            cut.predictions, whole_run.predictions
         )
         assert all(
-            torch.equal(part, own.fed.tensors()[name]) for name, part in cut.fed.tensors().items()
+            torch.equal(part, whole_run.fed.tensors()[name])
+            for name, part in cut.fed.tensors().items()
         )
         assert all(
             np.array_equal(values[key][rows], value)
@@ -97,9 +98,9 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
         pooled(source).latents[:, :-1],
         pooled_values(weighted_majority(0.5), source.samples),
     )
-    other = np.arange(19) % 5 != 2
+    in_others = np.arange(19) % 5 != 2
     by_hand = Decoder.fit(
-        latents[torch.from_numpy(other)], values["log_weights"][other], ridge=RIDGE
+        latents[torch.from_numpy(in_others)], values["log_weights"][in_others], ridge=RIDGE
     )
     assert torch.allclose(decoder(latents)[2::5], by_hand(latents[2::5]))
     assert not torch.allclose(decoder(latents)[1::5], by_hand(latents[1::5]), atol=1e-6)
@@ -108,12 +109,12 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     assert before.shape == (19, 2, *pooled(target).latents.shape[2:])
     with session():
         goal, mine = pooled(target).latents, 4
-        kept = goal[mine].clone()
+        goal_before = goal[mine].clone()
         goal[mine] += 1.0
         after = _map_latents(source, target, SMALL, ("round",), RIDGE)
-        goal[mine] = kept
-    moved = (after - before).abs().amax((1, 2, 3)) > 1e-9
-    assert moved.tolist() == [k % 5 != 4 for k in range(19)]
+        goal[mine] = goal_before
+    is_changed = (after - before).abs().amax((1, 2, 3)) > 1e-9
+    assert is_changed.tolist() == [k % 5 != 4 for k in range(19)]
 
 
 def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pair):
@@ -125,11 +126,11 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     )  # other episodes' latents
     receiver = _Receiver.of(wired, SMALL, torch.Generator().manual_seed(0))
     assert _choose_penalty(learned, receiver) == RIDGE  # without one a map is hardly better
-    one, other = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
+    direct, swapped = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
     key = lambda s: (s.source, s.target, s.supplied, s.control)  # noqa: E731
     assert (
-        sorted(one.stitchings, key=key) == sorted(other.stitchings, key=key)
-        and one.worth == other.worth
+        sorted(direct.stitchings, key=key) == sorted(swapped.stitchings, key=key)
+        and direct.worth == swapped.worth
     )
 
 

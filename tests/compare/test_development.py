@@ -21,12 +21,12 @@ def test_every_kept_state_is_asked_once_and_its_run_as_it_was(tmp_path: Path) ->
     assert list(states) == [2, 4]
     assert [load_run(path, "model").step for path in states.values()] == [2, 4]
 
-    asked = ["--targets", "label", "--episodes", "16", "--rounds", "4", "--out", tmp_path / "out"]
-    printed("develop", tmp_path / "run", *asked, "--every", "2")
+    options = ["--targets", "label", "--episodes", "16", "--rounds", "4", "--out", tmp_path / "out"]
+    printed("develop", tmp_path / "run", *options, "--every", "2")
     (first,) = (tmp_path / "out" / "parts").glob("*.json")
-    made = first.stat().st_mtime_ns
-    printed("develop", tmp_path / "run", *asked)
-    assert first.stat().st_mtime_ns == made
+    time_written = first.stat().st_mtime_ns
+    printed("develop", tmp_path / "run", *options)
+    assert first.stat().st_mtime_ns == time_written
     measures = pd.read_csv(tmp_path / "out" / "measures.csv")
     assert measures["step"].tolist() == [2, 2, 4, 4]
     assert measures["key"].tolist() == ["excess", "probe label"] * 2

@@ -47,7 +47,7 @@ def test_a_divergence_is_a_mean_over_rounds_and_nothing_where_only_rounding_diff
 
 def test_normals_are_apart_by_the_mean_of_both_kullback_leibler_divergences_and_means_by_their_square():
     drawn = np.random.default_rng(0).normal(size=(2, 3, 4, 2))
-    p, q = (Normal(each[..., 0], (each[..., 1] / 2).exp()) for each in torch.from_numpy(drawn))
+    p, q = (Normal(draw[..., 0], (draw[..., 1] / 2).exp()) for draw in torch.from_numpy(drawn))
     expected = ((kl_divergence(p, q) + kl_divergence(q, p)) / 2).mean(1)
     assert divergence(*drawn, "normal") == pytest.approx(expected.numpy())
     assert divergence(*drawn[::-1], "normal") == pytest.approx(expected.numpy())
@@ -67,15 +67,15 @@ def test_the_divergence_of_every_round_is_that_of_the_round_alone_and_of_means_i
 
 
 def test_what_an_untrained_copy_predicts_is_made_probable_and_real_numbers_stay_within_a_hundred():
-    found = probable([[2.0, 0.5, np.nan, -1.0], [0.0, -np.inf, -1.0, np.nan]])
-    assert (found >= 0).all() and found == pytest.approx(
+    repaired = probable([[2.0, 0.5, np.nan, -1.0], [0.0, -np.inf, -1.0, np.nan]])
+    assert (repaired >= 0).all() and repaired == pytest.approx(
         np.array([[2 / 3, 1 / 3, 0, 0], [0.25] * 4])
     )
     assert probable([300.0, -np.inf, 99.0, np.nan], "mean").tolist() == [100.0, -100.0, 99.0, 0.0]
 
 
 def test_only_probabilities_in_half_precision_are_made_to_sum_to_one():
-    given = torch.tensor([[0.5, 0.25, 0.5], [0.25, 0.25, 0.75]])
+    values = torch.tensor([[0.5, 0.25, 0.5], [0.25, 0.25, 0.75]])
     for kind, precision, total in (
         ("classes", torch.half, 1.25),
         ("classes", torch.float, 1),
@@ -83,7 +83,7 @@ def test_only_probabilities_in_half_precision_are_made_to_sum_to_one():
     ):
         layout = SimpleNamespace(kind=kind, distribution=lambda p: p)
         assert np.array_equal(
-            distributions(layout, given.to(precision)), given.double().numpy() / total
+            distributions(layout, values.to(precision)), values.double().numpy() / total
         )
 
 
@@ -93,9 +93,9 @@ def episodes():
 
 
 def _with_first(episodes, *pair):
-    given = np.full((len(episodes), episodes.n_rounds, 2), 0.5)
-    given[0, 0] = pair
-    return given
+    values = np.full((len(episodes), episodes.n_rounds, 2), 0.5)
+    values[0, 0] = pair
+    return values
 
 
 @pytest.mark.parametrize("pair", [(0.4, 0.6008), (0.4, 0.5992), (-5e-7, 1.0), (-1e-6, 1.0)])
@@ -119,11 +119,11 @@ def test_predictions_that_are_no_probabilities_are_refused(episodes, pair):
 
 
 def test_a_refusal_says_the_sum_that_is_farthest_from_one(episodes):
-    given = _with_first(episodes, 0.4, 0.5)
-    refuses("a sum of 0.9", checked_distributions, given, episodes)
-    for far, said in ((0.75, "1.25"), (0.55, "0.9"), (0.25, "0.75")):
-        given[1, 2] = 0.5, far
-        refuses(f"a sum of {said}", checked_distributions, given, episodes)
+    start = _with_first(episodes, 0.4, 0.5)
+    refuses("a sum of 0.9", checked_distributions, start, episodes)
+    for far, sum_text in ((0.75, "1.25"), (0.55, "0.9"), (0.25, "0.75")):
+        start[1, 2] = 0.5, far
+        refuses(f"a sum of {sum_text}", checked_distributions, start, episodes)
 
 
 def test_real_numbers_are_as_many_as_their_kind_has_and_finite(monkeypatch):
@@ -136,9 +136,9 @@ def test_real_numbers_are_as_many_as_their_kind_has_and_finite(monkeypatch):
             outcomes=kind,
         )
         tasks.register(level)
-        batch, given = level.sample(2, 3, seed=0), np.zeros((2, 3, numbers))
-        assert np.array_equal(checked_distributions(given, batch), given)
-        for wrong in (np.zeros((2, 3, 3 - numbers)), np.full_like(given, np.nan)):
+        batch, values = level.sample(2, 3, seed=0), np.zeros((2, 3, numbers))
+        assert np.array_equal(checked_distributions(values, batch), values)
+        for wrong in (np.zeros((2, 3, 3 - numbers)), np.full_like(values, np.nan)):
             refuses(
                 f"of the kind '{kind}' must be {numbers} finite",
                 checked_distributions,
@@ -196,12 +196,12 @@ def test_what_predicts_is_an_algorithm_or_a_function(episodes):
 
 
 def test_sets_are_of_one_task(episodes):
-    other = mdp.sample(2, 3, 2, 2, seed=0)
+    mdp_episodes = mdp.sample(2, 3, 2, 2, seed=0)
     assert task_of({"a": (episodes, episodes), "b": (episodes, episodes)}) == "experts"
     refuses(
         "of one task, got experts, qlearning",
         task_of,
-        {"a": (episodes, episodes), "b": (episodes, other)},
+        {"a": (episodes, episodes), "b": (episodes, mdp_episodes)},
     )
 
 
@@ -264,13 +264,15 @@ def test_a_fit_is_the_mean_over_batches_that_count_alike_whatever_their_sizes():
     ]  # 2 are run as one
     subject = [sigmoid_vote(gain) for gain in (0.2, 1.0, 0.5)]
     predictions = [a.distribution(a.run(batch)) for a, batch in zip(subject, batches, strict=True)]
-    nats, found = fit(family, batches, predictions)
-    algorithm = family.make(**found)
-    whole = [divergence(algorithm.distribution(algorithm.run(batch)), given).mean()
-             for batch, given in zip(batches, predictions, strict=True)]  # fmt: skip
-    assert nats == pytest.approx(np.mean(whole)) and 0.2 < found["gain"] < 1.0
-    more, nothing = fit(replace(family, searched=(), make=majority_vote), batches, predictions)
-    assert nothing == {} and more > nats
+    nats, parameters = fit(family, batches, predictions)
+    algorithm = family.make(**parameters)
+    whole = [divergence(algorithm.distribution(algorithm.run(batch)), target).mean()
+             for batch, target in zip(batches, predictions, strict=True)]  # fmt: skip
+    assert nats == pytest.approx(np.mean(whole)) and 0.2 < parameters["gain"] < 1.0
+    majority_nats, nothing = fit(
+        replace(family, searched=(), make=majority_vote), batches, predictions
+    )
+    assert nothing == {} and majority_nats > nats
 
 
 def test_a_round_that_is_missing_leaves_the_state_as_it_is_in_a_fit_too():
@@ -285,12 +287,12 @@ def test_a_round_that_is_missing_leaves_the_state_as_it_is_in_a_fit_too():
 
 def test_a_fit_changes_the_parameters_of_the_state_slowest(family, runs):
     narrow = [replace(p, grid=p.grid[:2], kind="choice") for p in family.searched]
-    asked = replace(family, searched=tuple(sorted(narrow, key=lambda p: not p.enters)))
+    slow_last = replace(family, searched=tuple(sorted(narrow, key=lambda p: not p.enters)))
     trajectories = mdp.sample(2, 5, 2, 2, seed=0)
     target = predictor(family.make(**{p.name: p.grid[0] for p in family.searched}))(trajectories)
     runs.clear()
-    fit(asked, [trajectories], [target])
-    of_state = [p for p in asked.searched if not p.enters]
+    fit(slow_last, [trajectories], [target])
+    of_state = [p for p in slow_last.searched if not p.enters]
     assert len(runs) == np.prod([len(p.grid) for p in of_state])
 
 
@@ -311,17 +313,21 @@ def searched(parameters, loss):
 
 
 def test_the_grid_is_tried_first_and_nothing_more_where_a_point_fits_exactly():
-    least, best, tried = searched((X, KIND), lambda p: abs(p["x"] - 2) + abs(p["kind"] - 1))
-    assert (least, best) == (0.0, {"x": 2.0, "kind": 1.0})
+    lowest, best, tried = searched((X, KIND), lambda p: abs(p["x"] - 2) + abs(p["kind"] - 1))
+    assert (lowest, best) == (0.0, {"x": 2.0, "kind": 1.0})
     assert tried == [(x, k) for x in X.grid for k in KIND.grid]
 
 
 def test_a_choice_is_taken_from_the_grid_and_a_real_parameter_between_its_points():
-    least, best, tried = searched(
+    lowest, best, tried = searched(
         (X, KIND), lambda p: (p["x"] - 2.9) ** 2 + 1 + (p["kind"] - 1.2) ** 2
     )
     assert best["kind"] == 1.0 and best["x"] == pytest.approx(2.9, abs=0.01)
-    assert least == pytest.approx(1.04, abs=1e-4) and {kind for _, kind in tried} == {0.0, 1.0, 2.0}
+    assert lowest == pytest.approx(1.04, abs=1e-4) and {kind for _, kind in tried} == {
+        0.0,
+        1.0,
+        2.0,
+    }
     assert searched((KIND,), lambda p: abs(p["kind"] - 1.2))[:2] == (
         pytest.approx(0.2),
         {"kind": 1.0},
@@ -331,14 +337,14 @@ def test_a_choice_is_taken_from_the_grid_and_a_real_parameter_between_its_points
 def test_the_best_points_of_the_two_best_choices_are_refined_and_then_the_others_from_what_was_found():
     """The choice that is second on the grid wins between its points; the third starts where that one ended."""
     bottom = {0.0: 0.3, 1.0: 0.1, 2.0: 0.0}
-    at = {0.0: 1.0, 1.0: 1.45, 2.0: 3.0}
-    least, best, tried = searched(
-        (X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - at[p["kind"]]) * 2
+    offsets = {0.0: 1.0, 1.0: 1.45, 2.0: 3.0}
+    lowest, best, tried = searched(
+        (X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - offsets[p["kind"]]) * 2
     )
     assert (
         best["kind"] == 2.0
         and best["x"] == pytest.approx(3.0, abs=0.02)
-        and least == pytest.approx(0.0, abs=0.02)
+        and lowest == pytest.approx(0.0, abs=0.02)
     )
     kinds = [kind for _, kind in tried[12:]]
     first = kinds.index(2.0)
@@ -358,22 +364,22 @@ def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
             else broad[p["kind"]] + 0.1 * abs(p["x"] - 1.5)
         )
 
-    least, best, tried = searched((X, five), loss)
+    lowest, best, tried = searched((X, five), loss)
     assert tried[20][1] == 1.0  # on the grid others lead
     assert (
         best["kind"] == 3.0
         and best["x"] == pytest.approx(1.4, abs=0.01)
-        and least == pytest.approx(0, abs=0.01)
+        and lowest == pytest.approx(0, abs=0.01)
     )
 
 
 @by_cases("goal, starts")
 def test_a_simplex_starts_half_a_step_wide_towards_the_inside(goal, starts):
     """In units of grid steps, from the best grid point."""
-    least, best, tried = searched(
+    lowest, best, tried = searched(
         (X, Y), lambda p: 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10
     )
-    assert tried[8:11] == [*starts] and (least, best) == (1.0, {"x": goal[0], "y": goal[1]})
+    assert tried[8:11] == [*starts] and (lowest, best) == (1.0, {"x": goal[0], "y": goal[1]})
 
 
 def test_a_smooth_loss_is_ended_from_where_the_simplex_is_a_tenth_of_a_step_wide():
@@ -398,20 +404,20 @@ def test_a_kink_is_found_between_two_grid_points_and_a_valley_that_bends_is_foll
 def test_a_search_ends_after_thirty_tries_a_parameter():
     """A loss that keeps falling is not followed further, but for the simplex and the line that is then searched."""
     falling = iter(range(10**6, 0, -1))
-    for parameters, n, most in (
+    for parameters, n, limit in (
         ((X,), 4, 30),
         ((X, Y), 8, 60),
         ((Searched("z", (3.0,)), X), 4, 30),
     ):
-        assert most < len(searched(parameters, lambda p: float(next(falling)))[2]) - n < 2 * most
+        assert limit < len(searched(parameters, lambda p: float(next(falling)))[2]) - n < 2 * limit
 
 
 def test_a_parameter_with_one_value_is_left_alone():
     fixed = Searched("z", (3.0,))
-    least, best, tried = searched((fixed, X), lambda p: 1 + abs(p["x"] - 1.5))
+    lowest, best, tried = searched((fixed, X), lambda p: 1 + abs(p["x"] - 1.5))
     assert (
         best["z"] == 3.0
-        and least == pytest.approx(1.0, abs=0.01)
+        and lowest == pytest.approx(1.0, abs=0.01)
         and {z for z, _ in tried} == {3.0}
     )
     assert searched((), lambda p: 2.0) == (2.0, {}, [(), ()])

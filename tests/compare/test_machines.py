@@ -74,9 +74,9 @@ def test_every_machine_holds_its_own_state(make):
     budget = Budget(known=60, test=16, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
     machine = make()
     samples = Samples.draw(machine, budget, {"n_experts": 4})
-    one, other = Participant(machine, samples), Participant(machine, samples, "other")
-    part = stitch(one, other, [], budget)
-    assert part.best(one.name, "other").score.low > 0.98
+    subject, twin = Participant(machine, samples), Participant(machine, samples, "other")
+    part = stitch(subject, twin, [], budget)
+    assert part.best(subject.name, "other").score.low > 0.98
     shuffled = [s.score.high for s in part.stitchings if s.control == "shuffled"]
     assert len(shuffled) == 2 and max(shuffled) < 0.9
 
@@ -87,16 +87,16 @@ def test_what_is_no_memory_stays_the_targets_own():
     budget, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
     samples = Samples.draw(cached, budget, {"n_experts": 4})
     source, target = Participant(wired, samples), Participant(cached, samples)
-    own, mapped = (
+    latents, mapped = (
         pooled(target).latents[:, budget.at],
         _map_latents(source, target, budget, (), RIDGE),
     )
-    assert mapped.shape == own.shape == (24, 2, 7, 8)
+    assert mapped.shape == latents.shape == (24, 2, 7, 8)
     assert (
-        torch.equal(mapped[:, :, 6], own[:, :, 6].double())
-        and own[0, :, 6, 0].tolist() == budget.at
+        torch.equal(mapped[:, :, 6], latents[:, :, 6].double())
+        and latents[0, :, 6, 0].tolist() == budget.at
     )
-    assert not torch.allclose(mapped[:, :, :2], own[:, :, :2].double(), atol=1e-3)
+    assert not torch.allclose(mapped[:, :, :2], latents[:, :, :2].double(), atol=1e-3)
     (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], budget).updates
     assert np.isfinite(first.r2.estimate)
 
@@ -129,26 +129,29 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
 
     assert lacking(subjects[WIRED], subjects[WIRED]) == ""
     assert lacking(subjects[WIRED], subjects["lstm"]) == "lstm has no attention heads"
-    both = lacking(subjects["itself"], subjects["lstm"])
-    assert both == "itself has no attention heads; lstm has no attention heads"
+    lacking_heads = lacking(subjects["itself"], subjects["lstm"])
+    assert lacking_heads == "itself has no attention heads; lstm has no attention heads"
 
 
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
-    found = compare.machines(
+    comparison = compare.machines(
         handmade.majority(), WIRED, budget=replace(SMALL, known=24, test=12, edits=80)
     )
-    assert found.algorithm.family == "weighted_majority"
-    assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
-    words = {one.key: one.verdict for one in found}
+    assert comparison.algorithm.family == "weighted_majority"
+    assert comparison.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
+    words = {measure.key: measure.verdict for measure in comparison}
     assert words == {
         "behaviour": "yes",
         "state": "yes",
         "update": "yes",
         "circuit": "not applicable",
     }
-    assert found["circuit"].reason == "handmade has no attention heads" and found.circuit is None
-    read = found.to_dict()
+    assert (
+        comparison["circuit"].reason == "handmade has no attention heads"
+        and comparison.circuit is None
+    )
+    read = comparison.to_dict()
     assert set(read["tables"]) == {
         "algorithm",
         "behaviour",
@@ -165,9 +168,11 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
-    other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
-    found = compare.machines(other, handmade.majority(), budget=replace(TINY, rounds=10, known=24))
-    words = {one.key: one.verdict for one in found}
+    reference = interp.load(WIRED, n_experts=4, log_gamma=1.5)
+    comparison = compare.machines(
+        reference, handmade.majority(), budget=replace(TINY, rounds=10, known=24)
+    )
+    words = {measure.key: measure.verdict for measure in comparison}
     assert words.pop("state") in ("yes", "undecided")  # memories of 12 rounds are worth little
     assert words == {"behaviour": "no", "update": "yes", "circuit": "not applicable"}
-    assert found["state"].number.low > 0.99 and found.reference == "handmade"
+    assert comparison["state"].number.low > 0.99 and comparison.reference == "handmade"

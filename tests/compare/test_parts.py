@@ -61,17 +61,17 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     budget = replace(SMALL, known=16, test=8, rounds=12)
     subject = Participant(model, Samples.draw(model, budget, {"n_states": 2, "n_actions": 2}))
     rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], budget).fitted
-    own = next(rule for rule in rules if rule.key == "q_learning")
+    q_rule = next(rule for rule in rules if rule.key == "q_learning")
     assert (
-        own in rules[:2] and rules[-1].key == "no_bootstrap"
+        q_rule in rules[:2] and rules[-1].key == "no_bootstrap"
     )  # a maximum that is hardly soft differs by rounding
     assert (
-        own.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003)
-        and own.r2.low > 0.9999
+        q_rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003)
+        and q_rule.r2.low > 0.9999
     )
     mean = next(rule for rule in rules if rule.key == "mean_bootstrap")
     assert (
-        mean.r2.high < 0.999 < own.r2.low and mean.left.low > 1_000
+        mean.r2.high < 0.999 < q_rule.r2.low and mean.left.low > 1_000
     )  # times as much unexplained as by the maximum
 
 
@@ -83,9 +83,10 @@ def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
     for pair in ((wide, narrow), (narrow, wide)):
         compared = _compared(*pair, replace(SMALL, known=8, test=8).of_rounds(6), sizes)
         drawn = [episodes for part in compared.sets.values() for episodes in part]
-        assert {(one.n_states, one.n_actions) for one in (*drawn, compared.model.samples.test)} == {
-            (4, 2)
-        }
+        assert {
+            (sampled.n_states, sampled.n_actions)
+            for sampled in (*drawn, compared.model.samples.test)
+        } == {(4, 2)}
 
 
 def test_bad_efforts_and_pairs_are_refused():

@@ -75,14 +75,14 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
     learned = interp.load("wma-learned-additive").double()
     samples = Samples.draw(learned, SMALL, {"n_experts": 4})
     others = {rotated(learned, 1): 0.003, relabelled(learned, (2, 0, 3, 1), True): 0.01}
-    one, *several = (
+    first_updates, *later_updates = (
         updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL).updates
         for m in (learned, *others)
     )
-    for other, apart in zip(several, others.values(), strict=True):
-        for plain, turned in zip(one, other, strict=True):
+    for update, is_changed in zip(later_updates, others.values(), strict=True):
+        for plain, turned in zip(first_updates, update, strict=True):
             assert plain.r2.low > 0.95 and turned.r2.estimate == pytest.approx(
-                plain.r2.estimate, abs=apart
+                plain.r2.estimate, abs=is_changed
             )
 
 
@@ -116,10 +116,10 @@ def test_noise_is_another_update(wired):
 def test_an_update_that_waits_after_mistakes_is_another_one(wired):
     """The log-weights that are decoded hold what waits, and step exactly; the next prediction does not know it yet."""
     machine = by_algorithm.machine(waiting(), wired[0].model.layout, name="waits")
-    found = type("Found", (), {"algorithm": MAJORITY})
+    fitted_family = type("Found", (), {"algorithm": MAJORITY})
     budget, subject = replace(SMALL, edits=240), Participant(machine, wired[0].samples)
     response = _compare_responses(
-        Compared(subject, wired[0], [], [], budget, {}, {"algorithm": found})
+        Compared(subject, wired[0], [], [], budget, {}, {"algorithm": fitted_family})
     )
     steps, measure = _updated(wired, machine, response)
     assert (
@@ -132,9 +132,9 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
 def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
     """Q(.3): nearly the reference's steps, and all of them once a trace is fitted."""
     reference, task = known.reference("qlearning"), interp.tasks.get("qlearning")
-    asked = {key: family for key, family in task.update_families().items() if "soft" not in key}
-    monkeypatch.setattr(type(task), "update_families", lambda self: asked)
-    traced = acting(asked["trace_q"].make(0.1, 0.9, 0.3), shared_ties=False, after=False)
+    families = {key: family for key, family in task.update_families().items() if "soft" not in key}
+    monkeypatch.setattr(type(task), "update_families", lambda self: families)
+    traced = acting(families["trace_q"].make(0.1, 0.9, 0.3), shared_ties=False, after=False)
     machine = by_algorithm.machine(traced, reference.layout)
     budget = replace(SMALL, known=32, rounds=20)
     subject = Participant(machine, Samples.draw(reference, budget, {"n_states": 4, "n_actions": 3}))
@@ -160,16 +160,16 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
         interp.tasks.get("qlearning").explains(plain),
         replace(SMALL, known=32, rounds=20),
     )
-    least = {"choice": (("next_values",), lambda v: v["next_values"].argmin(-1))}
-    other = by_algorithm.machine(algorithm.varied("least", "least", {}, least), plain.layout)
+    lowest = {"choice": (("next_values",), lambda v: v["next_values"].argmin(-1))}
+    flipped = by_algorithm.machine(algorithm.varied("least", "least", {}, lowest), plain.layout)
     samples = Samples.draw(plain, budget, {"n_states": 4, "n_actions": 3})
-    hard, told, tied = (
-        Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (other, ""))
+    hard, soft_participant, tied = (
+        Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (flipped, ""))
     )
-    assert is_hard(hard) and not is_hard(told)
+    assert is_hard(hard) and not is_hard(soft_participant)
     ways = {
         (s.source, s.seen): s.score.low
-        for s in stitch(told, hard, [], budget).stitchings
+        for s in stitch(soft_participant, hard, [], budget).stitchings
         if not s.control
     }
     assert ways == {
@@ -177,6 +177,8 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
         (hard.name, "predictions"): pytest.approx(1),
     }
     assert stitch(tied, hard, [], budget).measure.number.low > 0.999
-    found = type("Found", (), {"algorithm": algorithm})
-    response = _compare_responses(Compared(tied, hard, [], [], budget, {}, {"algorithm": found}))
+    fitted_family = type("Found", (), {"algorithm": algorithm})
+    response = _compare_responses(
+        Compared(tied, hard, [], [], budget, {}, {"algorithm": fitted_family})
+    )
     assert response.arrives.low > 0.999 and all(cell.alike.low > 0.999 for cell in response.cells)

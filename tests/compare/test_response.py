@@ -25,8 +25,8 @@ T = 12
 
 def said(log_weights, votes):
     weights = np.exp(log_weights - log_weights.max(-1, keepdims=True))
-    one = (weights * votes).sum(-1) / weights.sum(-1)
-    return np.stack([1 - one, one], -1)
+    p_one = (weights * votes).sum(-1) / weights.sum(-1)
+    return np.stack([1 - p_one, p_one], -1)
 
 
 def majority(gain=0.5, lag=0, deaf=None, stop=None):
@@ -95,12 +95,12 @@ def test_a_machine_responds_as_its_algorithm_does(edits):
 
 def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
     change = np.abs(responses(weighted_majority(0.5), edits)).max(-1)
-    told = of_each(edits)
-    lag = np.arange(T) - told[:, 1:2]
+    edit_table = of_each(edits)
+    lag = np.arange(T) - edit_table[:, 1:2]
     assert change[lag < 0].max() == 0
     assert (
-        change[(told[:, :1] == 3) & (lag == 0)].max() == 0
-        and change[(told[:, :1] == 3) & (lag == 1)].max() > 0.05
+        change[(edit_table[:, :1] == 3) & (lag == 0)].max() == 0
+        and change[(edit_table[:, :1] == 3) & (lag == 1)].max() > 0.05
     )
 
 
@@ -138,8 +138,8 @@ def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
     ranked = cells(edits, responses(majority(), edits), responses(inverted, edits))
     assert [cell.alike.low for cell in ranked] == sorted(cell.alike.low for cell in ranked)
     assert ranked[0].alike.high < 0.9
-    by = {(cell.what, cell.when): cell.alike.estimate for cell in ranked}
-    assert min(by, key=by.__getitem__) == ("any input", "changed in round 9")
+    by_cell = {(cell.what, cell.when): cell.alike.estimate for cell in ranked}
+    assert min(by_cell, key=by_cell.__getitem__) == ("any input", "changed in round 9")
 
 
 def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
@@ -174,31 +174,39 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):
     """Estimate, interval and sizes of one cell, from the formula of the module."""
-    told, floor = of_each(edits), _NOTICED**2 * unit
-    episodes = [mask & (told[:, 2:] == e) for e in range(len(edits.episodes))]
+    edit_table, floor = of_each(edits), _NOTICED**2 * unit
+    episodes = [mask & (edit_table[:, 2:] == e) for e in range(len(edits.episodes))]
     n = np.array([m.sum() for m in episodes])
-    both, mine, other = (
+    in_both, mine, their_squares = (
         np.array([(x.sum(-1) * m).sum() for m in episodes])
         for x in (ours * theirs, ours**2, theirs**2)
     )
     weights = resample_weights(len(n), 1000, seed=0)
-    samples = (weights @ (2 * both + n * floor)) / (weights @ (mine + other + n * floor))
-    alike = (2 * both.sum() + n.sum() * floor) / (mine.sum() + other.sum() + n.sum() * floor)
+    samples = (weights @ (2 * in_both + n * floor)) / (weights @ (mine + their_squares + n * floor))
+    likeness = (2 * in_both.sum() + n.sum() * floor) / (
+        mine.sum() + their_squares.sum() + n.sum() * floor
+    )
     low, high = np.quantile(samples, [0.005, 0.995])
-    return [alike, low, high, np.sqrt(mine.sum() / n.sum()), np.sqrt(other.sum() / n.sum())]
+    return [
+        likeness,
+        low,
+        high,
+        np.sqrt(mine.sum() / n.sum()),
+        np.sqrt(their_squares.sum() / n.sum()),
+    ]
 
 
 @pytest.mark.parametrize(("kind", "first_asked"), [("classes", 0), ("mean", 2)])
 def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, first_asked):
-    of = SimpleNamespace(kind=kind, data=SimpleNamespace(first_asked=first_asked))
-    monkeypatch.setattr(response.tasks, "of", lambda episodes: of)
-    rng, told = np.random.default_rng(0), of_each(edits)
-    ours, theirs = rng.normal(0, 0.05, (2, len(told), T, 2))
+    task = SimpleNamespace(kind=kind, data=SimpleNamespace(first_asked=first_asked))
+    monkeypatch.setattr(response.tasks, "of", lambda episodes: task)
+    rng, edit_table = np.random.default_rng(0), of_each(edits)
+    ours, theirs = rng.normal(0, 0.05, (2, len(edit_table), T, 2))
     theirs = 0.6 * ours + theirs
-    lag, asked = np.arange(T) - told[:, 1:2], np.arange(T)[None] >= first_asked
+    lag, is_counted = np.arange(T) - edit_table[:, 1:2], np.arange(T)[None] >= first_asked
     unit = 1.0
     if kind == "mean":
-        every = (lag >= 0) & asked
+        every = (lag >= 0) & is_counted
         unit = ((ours**2 + theirs**2).sum(-1)[every]).sum() / (2 * every.sum())
     bands = {"in the same round": (0, 1), "one round later": (1, 2), "2 rounds later": (2, 3)}
     bands |= {
@@ -207,12 +215,12 @@ def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, fir
         "9 to 11 rounds later": (9, 12),
     }
     masks = {
-        (name, when): (lag >= low) & (lag < high) & (told[:, :1] == i) & asked
+        (name, when): (lag >= low) & (lag < high) & (edit_table[:, :1] == i) & is_counted
         for i, name in enumerate(edits.kinds)
         for when, (low, high) in bands.items()
     }
     masks |= {
-        ("any input", f"changed in round {t}"): (lag >= 0) & (told[:, 1:2] == t) & asked
+        ("any input", f"changed in round {t}"): (lag >= 0) & (edit_table[:, 1:2] == t) & is_counted
         for t in range(T - 1)
     }
     cells_found = {(c.what, c.when): c for c in cells(edits, ours, theirs)}
@@ -224,10 +232,10 @@ def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, fir
 
 
 def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits):
-    told = of_each(edits)
-    asked = (np.arange(T) - told[:, 1:2] >= 0) & (told[:, :1] == 3)
+    edit_table = of_each(edits)
+    is_counted = (np.arange(T) - edit_table[:, 1:2] >= 0) & (edit_table[:, :1] == 3)
     for n, there in ((7, False), (8, True)):
-        some = np.where((asked & (told[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
+        some = np.where((is_counted & (edit_table[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
         for pair in ((some, 0 * some), (0 * some, some)):
             assert (
                 ("flip the label", "one round later")
@@ -240,15 +248,15 @@ def _from_the_set_before():
     base = breadth_first()
     plain = base.variable("member")
     old = Variable("old", "old", "the set a round before", "indicator", "state")
-    kept = replace(
+    next_old = replace(
         old, key="next_old", role="round", parents=("reached",), equation=lambda v: v["reached"]
     )
     member = (("old", *plain.parents), lambda v: plain.equation({**v, "reached": v["old"]}))
-    made = base.varied(
-        "before", "before", {}, {"member": member}, variables=(old, *base.variables, kept)
+    varied = base.varied(
+        "before", "before", {}, {"member": member}, variables=(old, *base.variables, next_old)
     )
     return makers.computed(
-        replace(made, initial=lambda e: {**base.initial(e), "old": np.zeros((len(e), e.n_nodes))})
+        replace(varied, initial=lambda e: {**base.initial(e), "old": np.zeros((len(e), e.n_nodes))})
     )
 
 
@@ -257,12 +265,12 @@ def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_ch
     key, low, high
 ):
     """A correlation, whatever the read-out; in the worst rounds: two hops are a search in the first of them."""
-    made = (
+    machine = (
         known.gallery("reachability")[key].make()
         if key != "from the set before"
         else _from_the_set_before()
     )
     budget = Budget(known=48, test=24, rounds=6, starts=1, horizon=2)
-    samples = Samples.draw(made, budget, {"n_nodes": 28, "n_edges": 24})
-    found = _correlate_with_next_state(Participant(made, samples), breadth_first())
-    assert low <= round(found.low, 9) <= round(found.high, 9) <= high
+    samples = Samples.draw(machine, budget, {"n_nodes": 28, "n_edges": 24})
+    correlation = _correlate_with_next_state(Participant(machine, samples), breadth_first())
+    assert low <= round(correlation.low, 9) <= round(correlation.high, 9) <= high

@@ -54,7 +54,7 @@ def test_the_learned_machine_has_the_handwired_state_and_update_another_output_a
 ):
     """The README's sentence by its own code: Bayes by Weighted Majority's state plus the round."""
     assert found.algorithm.closest == "bayes"
-    words = {one.key: one.verdict for one in found}
+    words = {measure.key: measure.verdict for measure in found}
     assert words["behaviour"] == "no" and words["update"] == "yes" and words["circuit"] == "no"
     assert words["state"] in ("yes", "undecided")  # memories of 20 rounds are worth little
     assert found.failures[0].nats >= found.failures[-1].nats > 0.1
@@ -77,9 +77,9 @@ def test_tables_and_json_hold_the_measures(found, tmp_path):
         (tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name)
     )
     check(read, SCHEMA["$defs"]["compare"])
-    assert [one["key"] for one in read["measures"]] == ["behaviour", "state", "update", "circuit"]
-    for said, measure in zip(read["measures"], found, strict=True):
-        assert (said["verdict"], said["number"], said["rests_on"]) == (
+    assert [item["key"] for item in read["measures"]] == ["behaviour", "state", "update", "circuit"]
+    for record, measure in zip(read["measures"], found, strict=True):
+        assert (record["verdict"], record["number"], record["rests_on"]) == (
             measure.verdict, measure.number.estimate, [measure.key],
         )  # fmt: skip
     assert (
@@ -97,34 +97,34 @@ def test_tables_and_json_hold_the_measures(found, tmp_path):
 
 def test_the_sentence_names_the_reference_once_and_the_condition(found):
     """In at most twenty words; what differs is said of it, too; where nothing is true the difference names it."""
-    held = {
+    options = {
         "threshold": 0.5,
         "controls": {"an untrained copy": Control(0.1)},
         "number": Interval(0.9, 0.9, 0.9),
     }
     measures = {
         "behaviour": Measure(
-            "behaviour", "", **held, yes="predicts the same", no="predicts differently"
+            "behaviour", "", **options, yes="predicts the same", no="predicts differently"
         ),
         "state": Measure(
-            "state", "", **held, yes="has the same state", condition="given the round number"
+            "state", "", **options, yes="has the same state", condition="given the round number"
         ),
         "update": Measure(
             "update",
             "",
-            **held,
+            **options,
             yes="updates its state likewise",
             no="updates its state differently",
         ),
     }
     away = {"behaviour": replace(measures["behaviour"], number=Interval(0.1, 0.1, 0.1))}
-    said = replace(found, measures=tuple((measures | away).values())).sentence
-    assert said == (
+    sentence = replace(found, measures=tuple((measures | away).values())).sentence
+    assert sentence == (
         "wma-learned-additive has the same state as wma-handwired (given the round number) "
         "and updates its state likewise, "
         "but predicts differently."
     )
-    assert len(said.split()) <= _MOST_WORDS
+    assert len(sentence.split()) <= _MOST_WORDS
     alone = replace(found, measures=(measures["update"],)).sentence
     assert alone == "wma-learned-additive updates its state as wma-handwired."
     alone = replace(found, measures=(away["behaviour"],)).sentence
@@ -164,21 +164,21 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_machine_is_the_same_as_itself_in_everything_that_applies():
     """Of one digest nothing has to be measured: a GRU's decoded steps alone would make its update another one's."""
-    one, other = (interp.load("wma-gru") for _ in range(2))
+    first, second = (interp.load("wma-gru") for _ in range(2))
     tiny = replace(
         SMALL, known=8, test=8, rounds=8, starts=1, horizon=2, battery=2, scored=8, edits=20
     )
-    found = compare.machines(one, other, budget=tiny)
-    words = {measure.key: measure.verdict for measure in found}
+    comparison = compare.machines(first, second, budget=tiny)
+    words = {measure.key: measure.verdict for measure in comparison}
     assert words == {
         "behaviour": "yes",
         "state": "yes",
         "update": "yes",
         "circuit": "not applicable",
     }
-    assert max(found.tables["update"]["number_low"]) < 0.95 and found["update"].note.startswith(
-        "the two are one"
-    )
+    assert max(comparison.tables["update"]["number_low"]) < 0.95 and comparison[
+        "update"
+    ].note.startswith("the two are one")
 
 
 @pytest.mark.usefixtures("few_fits")
@@ -198,8 +198,8 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     stopping("update")
     with pytest.raises(KeyboardInterrupt):
         compare.machines(model, budget=SMALL, folder=tmp_path)
-    kept = sorted((tmp_path / ".parts").iterdir())
-    assert [path.name.split("-")[0] for path in kept] == [
+    part_files = sorted((tmp_path / ".parts").iterdir())
+    assert [path.name.split("-")[0] for path in part_files] == [
         "algorithm",
         "behaviour",
         "response",
@@ -208,13 +208,13 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     stopping("algorithm", "behaviour", "response")
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
         compare.machines(model, budget=replace(SMALL, seed=1), folder=tmp_path)
-    found = compare.machines(model, budget=SMALL, folder=tmp_path)
+    comparison = compare.machines(model, budget=SMALL, folder=tmp_path)
     assert not list(tmp_path.iterdir())
-    assert [one.key for one in found] == [
+    assert [measure.key for measure in comparison] == [
         "behaviour",
         "update",
-    ] and found.algorithm.family == "weighted_majority"
-    assert found["update"].claim == "It updates its state as Weighted Majority does"
+    ] and comparison.algorithm.family == "weighted_majority"
+    assert comparison["update"].claim == "It updates its state as Weighted Majority does"
 
 
 def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_model_says():

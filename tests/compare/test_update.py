@@ -95,9 +95,9 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         missed, varied = _pooled_steps(steps, model)
         assert len(missed) == SMALL.known + SMALL.test and found.r2 == scored(missed, varied)
         for control, score in zip(subjects[1:], found.untrained, strict=True):
-            left, asked = steps.missed(control, slice(SMALL.known, None))
-            assert len(left) == SMALL.test
-            assert score == pytest.approx(1 - left.sum() / asked.sum(), abs=1e-12)
+            missed_by_control, totals = steps.missed(control, slice(SMALL.known, None))
+            assert len(missed_by_control) == SMALL.test
+            assert score == pytest.approx(1 - missed_by_control.sum() / totals.sum(), abs=1e-12)
         assert found.model == model.name
         assert found.decoded == _decoding_r2(writer, model, algorithm)
     assert part.updates[4].state == ("counts",) and part.updates[4].missing == ("elapsed",)
@@ -119,18 +119,20 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
     missed, varied = _pooled_steps(steps, model)
     run, fold = pooled(model), np.arange(n + SMALL.test) % 5
     for rows, episodes in ((slice(n), model.samples.known), (slice(n, None), model.samples.test)):
-        by = moves and {"log_weights": moves["log_weights"][rows]}
+        offsets = moves and {"log_weights": moves["log_weights"][rows]}
         for k in range(5):
             others = torch.from_numpy(fold != k)
-            held = {"log_weights": values["log_weights"][fold != k]}
+            rest = {"log_weights": values["log_weights"][fold != k]}
             writer = Writer.fit(
-                model.model, run.select(others), held, ("log_weights",), ridge=RIDGE
+                model.model, run.select(others), rest, ("log_weights",), ridge=RIDGE
             )
-            found = transition(
-                model.model, episodes, writer, round=SMALL.at, horizon=3, by=by
+            transition_found = transition(
+                model.model, episodes, writer, round=SMALL.at, horizon=3, by=offsets
             ).under(algorithm)
             mine = fold[rows] == k
-            assert missed[rows][mine] == pytest.approx(found.missed.sum(1)[mine], rel=1e-6)
+            assert missed[rows][mine] == pytest.approx(
+                transition_found.missed.sum(1)[mine], rel=1e-6
+            )
     assert varied.shape == missed.shape == (n + SMALL.test,) and (missed > 0).all()
 
 
@@ -159,12 +161,14 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     half = modulo_sum(half, model.samples.known)
     writer, test = model.writer(half), model.samples.test
     part = updates(model, {"wm": half}, [], SMALL)
-    held = transition(model.model, test, writer, round=SMALL.at).under(half).missed.sum()
+    total_missed = transition(model.model, test, writer, round=SMALL.at).under(half).missed.sum()
     families = interp.tasks.get("experts").update_families()
-    for rule in (one for one in part.fitted if families[one.key].extends != half.key):
-        made = centre_states(_member(families[rule.key], rule.parameters), ["log_weights"])
-        missed = transition(model.model, test, writer, round=SMALL.at).under(made).missed.sum()
-        assert rule.left.estimate == pytest.approx(missed / held)
+    for rule in (
+        fitted_rule for fitted_rule in part.fitted if families[fitted_rule.key].extends != half.key
+    ):
+        centred = centre_states(_member(families[rule.key], rule.parameters), ["log_weights"])
+        missed = transition(model.model, test, writer, round=SMALL.at).under(centred).missed.sum()
+        assert rule.left.estimate == pytest.approx(missed / total_missed)
 
 
 def test_parameters_that_are_not_given_are_the_first_of_their_grids():
@@ -204,21 +208,22 @@ def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eig
     there = here + rng.standard_normal((SMALL.test, 2, 2)) * here.std(0, keepdims=True)
     within = np.clip(there, fake.q.min((0, 1)), fake.q.max((0, 1)))  # no element leaves its range
     assert (within != there).any() and changes["q"] == pytest.approx(within - here)
-    by = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
+    offsets = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
     within = (
-        np.clip(fake.elapsed[:, SMALL.at] + by, 0, SMALL.rounds - 1) - fake.elapsed[:, SMALL.at]
+        np.clip(fake.elapsed[:, SMALL.at] + offsets, 0, SMALL.rounds - 1)
+        - fake.elapsed[:, SMALL.at]
     )
-    assert (within != by).any() and changes["elapsed"] == pytest.approx(
+    assert (within != offsets).any() and changes["elapsed"] == pytest.approx(
         within
     )  # there is no later round
 
 
 def test_a_set_off_the_manifold_is_another_set():
-    held = (np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5).astype(float)
-    changes = draw_strange_states({"reached": held}, ("reached",), SMALL)["reached"]
-    other = np.random.default_rng([4, 7]).random(changes.shape) < 0.1
+    sets = (np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5).astype(float)
+    changes = draw_strange_states({"reached": sets}, ("reached",), SMALL)["reached"]
+    is_flipped = np.random.default_rng([4, 7]).random(changes.shape) < 0.1
     assert np.array_equal(
-        held[:, SMALL.at] + changes, np.where(other, 1 - held[:, SMALL.at], held[:, SMALL.at])
+        sets[:, SMALL.at] + changes, np.where(is_flipped, 1 - sets[:, SMALL.at], sets[:, SMALL.at])
     )
 
 
@@ -228,17 +233,17 @@ def test_what_a_decoder_reads_worst_is_its_score(fake, worse):
     true = {"q": fake.q, "elapsed": fake.elapsed}
     read = {}
     for key, values in true.items():
-        about = values - values.mean((0, 1))
-        read[key] = values + about * (0.5 if key == worse else 0.1)
+        deviations = values - values.mean((0, 1))
+        read[key] = values + deviations * (0.5 if key == worse else 0.1)
     latents = np.zeros((SMALL.test, SMALL.rounds + 1, 1))
     run = SimpleNamespace(latents=latents)
     subject = SimpleNamespace(samples=SimpleNamespace(test=None), run=lambda episodes: run)
-    asked = []
+    calls = []
     writer = SimpleNamespace(
-        shapes=("q", "elapsed"), read=lambda latents: asked.append(latents.shape[1]) or read
+        shapes=("q", "elapsed"), read=lambda latents: calls.append(latents.shape[1]) or read
     )
     assert _decoding_r2(writer, subject, fake) == pytest.approx(0.75)
-    assert asked == [SMALL.rounds]  # the latents before each round
+    assert calls == [SMALL.rounds]  # the latents before each round
 
 
 def test_a_non_linear_decoder_reads_a_curved_code_and_no_noise(monkeypatch):
@@ -290,14 +295,16 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
     """An extension at a point of its grid, another one between them, without what enters the prediction alone."""
     family = interp.tasks.get("qlearning").update_families()["trace_q"]
     grid = next(s.grid for s in family.searched if s.name == "trace")
-    own = SimpleNamespace(missed=np.ones((4, 1)), varied=np.full((4, 1), 2.0), participants=None)
+    zero_step = SimpleNamespace(
+        missed=np.ones((4, 1)), varied=np.full((4, 1), 2.0), participants=None
+    )
     under = SimpleNamespace(
         missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6)
     )
 
     def steps(model, episodes, writer, round):
-        left = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
-        return SimpleNamespace(left=left, under=lambda made: under, shapes=("q",))
+        distance_from_best = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
+        return SimpleNamespace(left=distance_from_best, under=lambda made: under, shapes=("q",))
 
     monkeypatch.setattr(update, "transition", steps)
     samples = SimpleNamespace(other=None, test=None)
@@ -308,8 +315,12 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
         penalty=lambda algorithm: 0.0,
     )
     base = interp.tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
-    left, rule = _fit_extension(subject, family, base, ("q",), own, SMALL)
-    assert left == 0 and rule.parameters == {"alpha": 0.1, "gamma": 0.9, "trace": grid[1]}
+    distance_from_best, rule = _fit_extension(subject, family, base, ("q",), zero_step, SMALL)
+    assert distance_from_best == 0 and rule.parameters == {
+        "alpha": 0.1,
+        "gamma": 0.9,
+        "trace": grid[1],
+    }
     assert rule.left.estimate == pytest.approx(
         2
     )  # as much of its own steps as the algorithm of twice its own
@@ -317,7 +328,7 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
         left=lambda made: abs(made.parameters["alpha"] - 0.3) + abs(made.parameters["gamma"] - 0.6)
     )
     family = interp.tasks.get("qlearning").rivals()["q_learning"]
-    rule = _fit_family(family, base, fits, steps(*"abcd"), own, 0)[1]
+    rule = _fit_family(family, base, fits, steps(*"abcd"), zero_step, 0)[1]
     assert rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.01)
 
 
@@ -348,28 +359,37 @@ def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_eac
         ),
         StepScore("m", "wm", ("a",), (), 0.9, np.nan, "off", 5, Interval(0.5, 0.4, 0.55), ()),
     ]
-    left = Interval(0.6, 0.5, 0.7)
+    residual = Interval(0.6, 0.5, 0.7)
     rules = (
         FittedUpdate(
-            "q", "Q", ("a", "b"), {"alpha": 0.123456, "gamma": 0.5}, Interval(0.3, 0.1, 0.4), left
+            "q",
+            "Q",
+            ("a", "b"),
+            {"alpha": 0.123456, "gamma": 0.5},
+            Interval(0.3, 0.1, 0.4),
+            residual,
         ),
     )
     first, second, third = UpdatePart(tuple(steps), rules).to_frame().to_dict("records")
-    said = {
+    record = {
         "name": "step R2",
         "model": "m",
         "algorithm": "wm",
         "state": "a + b",
         "not decodable": "c",
     }
-    said |= {"decoded R2": 0.9, "manifold": "on", "horizon": 1, "untrained": 0.4}
-    assert (said | {"number": 0.7, "number_low": 0.6, "number_high": 0.8}).items() <= first.items()
+    record |= {"decoded R2": 0.9, "manifold": "on", "horizon": 1, "untrained": 0.4}
+    assert (
+        record | {"number": 0.7, "number_low": 0.6, "number_high": 0.8}
+    ).items() <= first.items()
     assert (second["manifold"], second["horizon"]) == ("off", 5) and np.isnan(second["untrained"])
-    said = {
+    record = {
         "name": "fitted update",
         "algorithm": "q",
         "parameters": "alpha 0.123, gamma 0.5",
         "state": "a + b",
     }
-    said |= {"manifold": "on", "horizon": 1, "left": 0.6, "left_low": 0.5, "left_high": 0.7}
-    assert (said | {"number": 0.3, "number_low": 0.1, "number_high": 0.4}).items() <= third.items()
+    record |= {"manifold": "on", "horizon": 1, "left": 0.6, "left_low": 0.5, "left_high": 0.7}
+    assert (
+        record | {"number": 0.3, "number_low": 0.1, "number_high": 0.4}
+    ).items() <= third.items()

@@ -124,13 +124,13 @@ def test_behaviour_that_differs_in_one_number_differs_whatever_is_undecided():
 
 
 def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_with_it():
-    found = _behaviour(_agreement(BELOW), _agreement())
-    assert (found.verdict, found.number, found.condition) == (
+    without_read_out = _behaviour(_agreement(BELOW), _agreement())
+    assert (without_read_out.verdict, without_read_out.number, without_read_out.condition) == (
         "yes",
         SURE,
         "with its read-out fitted",
     )
-    assert found.note == f"spread 0.6; alike {SURE}, as it is {BELOW}"
+    assert without_read_out.note == f"spread 0.6; alike {SURE}, as it is {BELOW}"
     assert _behaviour(_agreement(ACROSS), _agreement()).verdict == "yes"
     unsure = _behaviour(_agreement(BELOW), _agreement(ACROSS))
     assert (unsure.verdict, unsure.number) == ("undecided", ACROSS) and unsure.note.endswith(
@@ -141,8 +141,13 @@ def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_wi
         _agreement(cells=((0.1, 0.2),)),
         _agreement(apart=between(0.5, 0.6)),
     ):
-        kept = _behaviour(_agreement(BELOW), fitted)
-        assert (kept.verdict, kept.number, kept.condition, kept.note) == ("no", BELOW, "", "")
+        with_read_out = _behaviour(_agreement(BELOW), fitted)
+        assert (
+            with_read_out.verdict,
+            with_read_out.number,
+            with_read_out.condition,
+            with_read_out.note,
+        ) == ("no", BELOW, "", "")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +167,9 @@ def test_behaviour_needs_a_control_and_to_be_clear_of_all_of_it(untrained, word,
 def test_predictions_are_alike_by_half_of_what_the_two_memories_are_worth():
     """.1 nats apart, where the memories are worth .2 and .6: a quarter of their mean is missed."""
     nats = {"one": np.full((8, 3), 0.1), "two": np.full((8, 2), 0.1)}
-    own, base = ({name: np.full(8, worth) for name in nats} for worth in (0.2, 0.6))
+    own_nats, base = ({name: np.full(8, worth) for name in nats} for worth in (0.2, 0.6))
     sets = dict.fromkeys(nats, (None, range(8)))
-    for pair in ((own, base), (base, own)):
+    for pair in ((own_nats, base), (base, own_nats)):
         assert vars(_measure_likeness(nats, *pair, sets, seed=0)) == pytest.approx(
             dict.fromkeys(("estimate", "low", "high"), 0.75)
         )
@@ -257,8 +262,8 @@ def test_small_changes_have_names_and_the_one_that_explains_most_is_said():
     leak = lambda v: 0.98 * v["log_weights"] + 0.3 * v["match"]  # noqa: E731
     changes = {"next_log_weights": (("log_weights", "match"), leak)}
     leaky = plain.varied("leaky", "leaky", {}, changes)
-    left, change = _measure_left(predictor(leaky), plain, sets, 0)
-    assert left.high < 0.1
+    residual, change = _measure_left(predictor(leaky), plain, sets, 0)
+    assert residual.high < 0.1
     assert change.startswith("a leak alone leaves 0.0")
 
 
@@ -268,7 +273,7 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
     rng = np.random.default_rng(0)
     drawn = {id(pair[1]): rng.dirichlet(np.ones(3), (2, len(pair[1]), 6)) for pair in sets.values()}
     model, reference = (lambda episodes, i=i: drawn[id(episodes)][i] for i in (0, 1))
-    apart, failures = _measure_differences(model, reference, sets)
+    differences, failures = _measure_differences(model, reference, sets)
     nats = {
         (name, episode, t): divergence(*(p[None, None, episode, t] for p in drawn[id(pair[1])]))[0]
         for name, pair in sets.items()
@@ -286,7 +291,7 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
             and failure.n_scored == 8
         )
         assert failure.nats == pytest.approx(nats[failure.set, failure.episode, failure.round])
-    for name, values in apart.items():
+    for name, values in differences.items():
         assert values == pytest.approx(
             np.array([[nats[name, i, t] for t in range(1, 6)] for i in range(8)])
         )
@@ -305,13 +310,13 @@ def _state(
 ):
     """Stitchings a -> b and b -> a, also with the round; both ways of copies of a; worths (low) of a and b."""
     stitchings = []
-    for source, target, score, more in (
+    for source, target, score, helps in (
         ("a", "b", there, helped_there or there),
         ("b", "a", back, helped or back),
     ):
         stitchings += [
             Stitching(source, target, (), "", score),
-            Stitching(source, target, ("round",), "", more),
+            Stitching(source, target, ("round",), "", helps),
             Stitching(source, target, ("round",), "shuffled", SURE),
         ]
     for i, (there, back) in enumerate(copies):
@@ -336,28 +341,28 @@ def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
 def test_state_is_the_score_of_the_worst_band_of_starts():
     """A mean of .875 hides a last band of .5; a start at which the memory is worth nothing yet says nothing."""
     budget = Budget()
-    missed, asked = np.zeros((8, 8)), np.ones((8, 8))
+    missed, totals = np.zeros((8, 8)), np.ones((8, 8))
     missed[:, 6:] = 0.5
     every = np.ones(8, bool)
-    score, band = _score_worst_band(budget, every, missed, asked)
+    score, band = _score_worst_band(budget, every, missed, totals)
     assert (score.estimate, band) == (pytest.approx(0.5), (21, 24))
-    assert _score_worst_band(budget, np.arange(8) < 6, missed, asked)[0].estimate == 1
+    assert _score_worst_band(budget, np.arange(8) < 6, missed, totals)[0].estimate == 1
     one_of_three = _score_worst_band(
-        budget, every, np.where(np.arange(8) == 5, 0.9, 0.0) * asked, asked
+        budget, every, np.where(np.arange(8) == 5, 0.9, 0.0) * totals, totals
     )
     assert one_of_three[0].estimate == pytest.approx(0.7)
     unsure = (
-        np.where(np.arange(8) < 3, 0.3, 0.0) * asked
+        np.where(np.arange(8) < 3, 0.3, 0.0) * totals
     )  # a mean of .75 that spans more than .7 does
     unsure[::2, 3:6] = 0.5
-    assert _score_worst_band(budget, every, unsure, asked)[0].estimate == pytest.approx(0.75)
-    assert _score_worst_band(budget, ~every, missed, asked)[0].estimate == pytest.approx(0.5)
-    assert _score_worst_band(budget, np.arange(8) > 5, missed, asked)[1] == (
+    assert _score_worst_band(budget, every, unsure, totals)[0].estimate == pytest.approx(0.75)
+    assert _score_worst_band(budget, ~every, missed, totals)[0].estimate == pytest.approx(0.5)
+    assert _score_worst_band(budget, np.arange(8) > 5, missed, totals)[1] == (
         21,
         21,
     )  # as many bands as starts
-    asked[:, :3] = math.nan
-    assert math.isnan(_score_worst_band(budget, every, missed, asked)[0].estimate)
+    totals[:, :3] = math.nan
+    assert math.isnan(_score_worst_band(budget, every, missed, totals)[0].estimate)
 
 
 def test_state_names_what_a_model_needs_beside_the_others_latents():
@@ -365,18 +370,18 @@ def test_state_names_what_a_model_needs_beside_the_others_latents():
     assert (helped.verdict, helped.condition) == ("yes", "given the round number")
     assert helped.note == "the round is given to a"
     assert _state(SURE, between(0.92, 0.94), helped=SURE).condition == helped.condition
-    both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
-    assert both.verdict == "yes" and both.note == "the round is given to b and a"
+    helped_both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
+    assert helped_both.verdict == "yes" and helped_both.note == "the round is given to b and a"
     assert (
         _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).condition == ""
     )  # adds less than .01
-    for more, condition in (
+    for gain, condition in (
         (0.51, "given the round number"),
         (0.5099, ""),
         (0.5102, "given the round number"),
     ):
         assert (
-            _state(SURE, Interval(0.5, 0.45, 0.55), helped=Interval(more, 0.2, 0.8)).condition
+            _state(SURE, Interval(0.5, 0.45, 0.55), helped=Interval(gain, 0.2, 0.8)).condition
             == condition
         )
 
@@ -438,8 +443,8 @@ def _evidence(*steps, **options):
 
 
 def _fitted(low, high):
-    left = between(low, high)
-    return FittedUpdate("best", "rule best", ("log_weights",), {"keep": 0.98}, SURE, left)
+    interval = between(low, high)
+    return FittedUpdate("best", "rule best", ("log_weights",), {"keep": 0.98}, SURE, interval)
 
 
 def _by(measure):
@@ -517,8 +522,8 @@ def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained)
 
 @by_cases("step, cells, word, decided_by")
 def test_update_needs_every_response_to_go_through_the_state(step, cells, word, decided_by):
-    found = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
-    measure = judge(_evidence(_step(one(step)), response=ResponsePart("wm", found)))
+    update = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
+    measure = judge(_evidence(_step(one(step)), response=ResponsePart("wm", update)))
     assert measure.verdict == word
     assert measure.about.startswith(decided_by)
     if decided_by != "log_weights":

@@ -54,18 +54,18 @@ def leader():
 def learner(n_states=4, n_actions=2):
     """Tabular Q-learning with its table in one row, which is not one latent an action; it chooses after its update."""
     layout = interp.tasks.get("qlearning").layout(n_states=n_states, n_actions=n_actions)
-    ids, at = layout.token_ids, layout.position
+    ids, position_of = layout.token_ids, layout.position
 
     def step(m, carried, fed):
         alpha, gamma = m.numbers
-        state, following = (fed.tokens[:, at(label)] - ids["s_1"] for label in ("s", "s'"))
-        action = fed.tokens[:, at("a")] - ids["a_1"]
+        state, following = (fed.tokens[:, position_of(label)] - ids["s_1"] for label in ("s", "s'"))
+        action = fed.tokens[:, position_of("a")] - ids["a_1"]
         table, rows = (
             carried["q"].unflatten(1, (n_states, n_actions)),
             torch.arange(len(fed.tokens)),
         )
         error = (
-            fed.values[:, at("r")]
+            fed.values[:, position_of("r")]
             + gamma * table[rows, following].amax(1)
             - table[rows, state, action]
         )
@@ -186,9 +186,9 @@ def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(
         printed("evaluate", "own-lstm", "--episodes", "30", "--out", tmp_path),
         tmp_path / "own-lstm",
     )
-    said = "not applicable: own-lstm has no attention heads"
-    assert f"attention: {said}" in " ".join(ran.split())
-    assert pd.read_csv(folder / "attention.csv")["note"].item() == said
+    sentence = "not applicable: own-lstm has no attention heads"
+    assert f"attention: {sentence}" in " ".join(ran.split())
+    assert pd.read_csv(folder / "attention.csv")["note"].item() == sentence
     names = {
         "summary",
         "regimes",
@@ -206,18 +206,18 @@ def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(
 def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatch):
     """The table and the row of long episodes say so; everything else is measured."""
     monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform"])
-    machine, said = (
+    machine, sentence = (
         cached(n_rounds=100),
         "not applicable: cached has room for 100 rounds, not for 1,000",
     )
     result = suite.evaluate(machine, n_episodes=30)
     assert result.notes == {
-        "lengths": said,
+        "lengths": sentence,
         "attention": "not applicable: cached has no attention heads",
     }
     assert "length-regret" not in draw(result.tables) and len(result.tables["summary"]) == 1
     frame = suite.headline(machine, n_episodes=16).set_index("what")
-    assert frame["beside"]["uniform: episodes of 1,000 rounds"] == said
+    assert frame["beside"]["uniform: episodes of 1,000 rounds"] == sentence
     assert frame["estimate"].drop("uniform: episodes of 1,000 rounds").notna().all()
     refuses("no round fits after 6", suite.evaluate, cached(n_rounds=6), n_episodes=30)
 

@@ -91,11 +91,11 @@ def _measured(
             label: score(claim, places).score().estimate
             for label, places in _elsewhere(claim.places, circuit.layout, N_WRONG[quick]).items()
         }
-        moved = [
+        placebo_sets = [
             [place.placebo(model.config.d_model, draw) for place in claim.places]
             for draw in range(_N_PLACEBOS)
         ]
-        known = [[place for place in places if place is not None] for places in moved]
+        known = [[place for place in places if place is not None] for places in placebo_sets]
         both_ways = [
             moves
             for places in known
@@ -106,12 +106,12 @@ def _measured(
         columns = ["variable", "places", "outcome", "n_pairs", "n_informative"]
         graded = [f"{what}{end}" for what in ("score", "slope") for end in ("", "_low", "_high")]
         (row,) = score(claim, claim.places).to_frame()[[*columns, *graded]].to_dict("records")
-        at = max(wrong, key=wrong.__getitem__)
+        farthest = max(wrong, key=wrong.__getitem__)
         rows.append(
             {
                 **{str(key): value for key, value in row.items()},
-                "wrong": wrong[at],
-                "wrong_at": at,
+                "wrong": wrong[farthest],
+                "wrong_at": farthest,
                 "n_wrong": len(wrong),
                 "placebo": float(np.mean(placebos)) if placebos else float("nan"),
                 "placebo_worst": max(placebos, default=float("nan")),
@@ -136,23 +136,23 @@ def _elsewhere(places: Sequence[Place], layout: RoundLayout, most: int) -> dict[
     """The subspaces of ``places``, all together, at each of at most ``most`` positions where none of them is."""
     taken = {place.site.position for place in places}
     others = [label for label in layout.labels if label not in taken]
-    at = np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).round().astype(int))
+    chosen = np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).round().astype(int))
     hooks: dict[tuple[str, int | None], list[Place]] = {}
     for place in places:
         hooks.setdefault((place.site.hook, place.site.head), []).append(place)
-    return {others[i]: [_at(several, others[i]) for several in hooks.values()] for i in at}
+    return {others[i]: [_at(several, others[i]) for several in hooks.values()] for i in chosen}
 
 
 def _at(places: Sequence[Place], label: str) -> Place:
     """The span of the subspaces of places of one hook, at another position."""
     site = places[0].site
-    moved = type(site)(site.component, site.layer, site.head, label)
+    sibling = type(site)(site.component, site.layer, site.head, label)
     bases = [place.basis.T for place in places if place.basis is not None]
     if not bases:
-        return Place(moved)
+        return Place(sibling)
     directions = np.concatenate([basis.numpy() for basis in bases])
     _, lengths, rows = np.linalg.svd(directions, full_matrices=False)
-    return Place.of(moved, rows[lengths > 1e-9])
+    return Place.of(sibling, rows[lengths > 1e-9])
 
 
 def sites_summary(frame: pd.DataFrame) -> str:

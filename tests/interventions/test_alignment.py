@@ -46,17 +46,19 @@ def test_the_log_weights_are_found_and_beat_every_control(found):
 def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_direction(wma, found):
     """Two orthonormal directions, in the span of the three that hold log-weights, that see no common shift of them."""
     circuit, _ = wma
-    own = torch.from_numpy(
+    circuit_basis = torch.from_numpy(
         np.stack(
             [direction.vector() for direction in circuit.location("log_weights", "p?").directions]
         )
     )
-    assert found.rank == 2 and found.basis.shape == (own.shape[1], 2)
+    assert found.rank == 2 and found.basis.shape == (circuit_basis.shape[1], 2)
     torch.testing.assert_close(
         found.basis.T @ found.basis, torch.eye(2).double(), atol=1e-6, rtol=0
     )
-    torch.testing.assert_close(found.basis.T @ own.T @ own, found.basis.T, atol=1e-6, rtol=0)
-    assert (found.basis.T @ own.sum(0)).norm() < 0.05
+    torch.testing.assert_close(
+        found.basis.T @ circuit_basis.T @ circuit_basis, found.basis.T, atol=1e-6, rtol=0
+    )
+    assert (found.basis.T @ circuit_basis.sum(0)).norm() < 0.05
 
 
 def test_a_learned_basis_is_a_place_to_interchange(wma, pair, found):
@@ -108,15 +110,17 @@ def test_rank_is_what_choices_identify(algorithm, variable, rank):
         episodes = [experts.sample(12, 16, 5, seed=seed) for seed in (0, 1)]
     else:
         episodes = [mdp.sample(12, 16, 4, 3, seed=seed) for seed in (0, 1)]
-    own, other = (algorithm.run(each) for each in episodes)
-    pairs = make_pairs(algorithm, own, other, variable, np.arange(12))
-    assert identified_rank(algorithm, own, other, variable, pairs) == rank
+    base_values, source_values = (algorithm.run(batch) for batch in episodes)
+    pairs = make_pairs(algorithm, base_values, source_values, variable, np.arange(12))
+    assert identified_rank(algorithm, base_values, source_values, variable, pairs) == rank
 
 
 def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
     algorithm = weighted_majority(0.5)
-    own, other = (algorithm.run(experts.sample(16, 12, 4, seed=seed)) for seed in (0, 1))
-    pairs = make_pairs(algorithm, own, other, "log_weights", np.arange(16))
+    base_values, source_values = (
+        algorithm.run(experts.sample(16, 12, 4, seed=seed)) for seed in (0, 1)
+    )
+    pairs = make_pairs(algorithm, base_values, source_values, "log_weights", np.arange(16))
     drawn = pairs.drawn(20_000, seed=0)
     counts = torch.bincount(drawn, minlength=len(pairs)).double()
     assert counts[pairs.tied].sum() == 0 and pairs.tied.any()
@@ -170,13 +174,13 @@ def test_hard_attention_needs_a_smooth_stand_in():
     ],
 )
 def test_what_cannot_be_learned_is_refused_with_the_reason(wma, pair, options, message):
-    given = {
+    arguments = {
         "variable": "log_weights",
         "sites": "resid_post[1]@p?",
         "round": slice(3, 12),
         **options,
     }
-    refuses(message, align, wma[1], *pair, weighted_majority(0.5), **given)
+    refuses(message, align, wma[1], *pair, weighted_majority(0.5), **arguments)
 
 
 def test_a_search_is_checked():

@@ -95,18 +95,18 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
         12,
     )
     scorer = CircuitScorer(pair)
-    kept = smallest(scorer, attribute(pair).edges, causal_tables.TOLERANCE)
+    chosen = smallest(scorer, attribute(pair).edges, causal_tables.TOLERANCE)
     heads = {
         name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")
     }
     fetch, choice = f"L0H{heads['1.6']}", f"L2H{heads['3.1']}"
-    assert {scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]} == {
+    assert {scorer.graph.name(edge) for edge in scorer.graph.edges if chosen[edge]} == {
         f"embed -> {fetch}.v",
         f"{fetch} -> mlp 1",
         f"mlp 1 -> {choice}.k",
         f"{choice} -> prediction",
     }
-    assert scorer.faithfulness(kept) == pytest.approx(1, abs=1e-6)
+    assert scorer.faithfulness(chosen) == pytest.approx(1, abs=1e-6)
     assert max(scorer.faithfulness(other) for other in random_circuits(scorer.graph, 4, 3)) < 0.5
 
 
@@ -154,16 +154,21 @@ def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
 
 def test_shared_rollouts_change_no_number(wma, untrained):
     """Tables made from rollouts that a session shares are those made from their own, bit for bit."""
-    episodes, other = (experts.sample(6, 6, 3, seed=seed) for seed in (0, 1))
+    episodes, second_batch = (experts.sample(6, 6, 3, seed=seed) for seed in (0, 1))
     claims = [Claim.at("votes", ["embed"])]
 
     def both() -> list[pd.DataFrame]:
         steered = causal_tables.steering_table(untrained, episodes, 3, 0)
-        return [steered, causal_tables.interchange_table(wma[1], episodes, other, 3, 0, claims)]
+        return [
+            steered,
+            causal_tables.interchange_table(wma[1], episodes, second_batch, 3, 0, claims),
+        ]
 
     with session():
         known = [
-            interp.rollout(model, x) for model in (untrained, wma[1]) for x in (episodes, other)
+            interp.rollout(model, x)
+            for model in (untrained, wma[1])
+            for x in (episodes, second_batch)
         ]
         shared = both()
         assert interp.rollout(untrained, episodes) is known[0]
@@ -183,8 +188,8 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
     ``interp patch NAME --tables`` writes the same tables.
     """
     results = causal_tables.tables(interp.load(name), 20)
-    at = results["alignment"].query("site == @site").set_index("condition")
-    assert at.loc["learned", "low"] > at.drop("learned").iia.max()
+    at_site = results["alignment"].query("site == @site").set_index("condition")
+    assert at_site.loc["learned", "low"] > at_site.drop("learned").iia.max()
     curve = results["faithfulness"].iloc[0]
     assert curve.cpr > curve.random_cpr + 0.2 and curve.cmd < curve.random_cmd - 0.2
     steered = results["steering"].query("dose != 0")
@@ -259,9 +264,9 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
         "logit_diff": 4,
         "state": 3,
     }
-    told = json.loads((tmp_path / "patching.json").read_text())["metrics"]
-    assert [one["metric"] for one in told] == ["logit_diff", "state"] and all(
-        one["gap"] for one in told
+    metrics = json.loads((tmp_path / "patching.json").read_text())["metrics"]
+    assert [entry["metric"] for entry in metrics] == ["logit_diff", "state"] and all(
+        entry["gap"] for entry in metrics
     )
     assert ">p?</text>" in (tmp_path / "state-z.svg").read_text()
     for _, table in causal_tables.summary(result).groupby("metric"):

@@ -72,9 +72,9 @@ def test_the_state_after_every_round_is_kept(napkin, base):
 
 def test_held_rounds_predict_and_leave_what_they_did_in_the_run(napkin, base):
     edits = [Edit.of(NEXT_Z, lambda z, rows: 0 * z)]
-    held = {"propagate": False}
-    assert read(napkin, base, edits, predicted, **held) == BASE_P
-    assert read(napkin, base, edits, carried, **held) == [0, 8, 13]
+    options = {"propagate": False}
+    assert read(napkin, base, edits, predicted, **options) == BASE_P
+    assert read(napkin, base, edits, carried, **options) == [0, 8, 13]
 
 
 @pytest.mark.parametrize("propagate", [True, False], ids=["run on", "held"])
@@ -82,8 +82,8 @@ def test_a_copied_site_gives_the_same_as_its_values(napkin, base, source, propag
     """z after round 0 is the source's 8: copied whole, which only runs what can change, or written as a number."""
     copied, written = [Edit.of(NEXT_Z, source)], [Edit.of(NEXT_Z, lambda z, rows: 0 * z + 8)]
     for edits in (copied, written):
-        held = read(napkin, base, edits, carried, propagate=propagate, commit="")
-        assert held == [8, 8, 13]
+        held_result = read(napkin, base, edits, carried, propagate=propagate, commit="")
+        assert held_result == [8, 8, 13]
         values = read(napkin, base, edits, predicted, propagate=propagate, commit="")
         assert values == ([117, 6 * (8 + 3 * 8**2) - 4, 1251] if propagate else BASE_P)
 

@@ -105,10 +105,11 @@ def test_round_map_equals_sweeps(untrained, expert_episodes):
     pair, site = corruptions.exchange_history(expert_episodes, 2), "resid_pre[1]@w?"
     mapped = round_map(untrained, *pair, site, round=[2, 3, 5], metric="probability").to_frame()
     for row, _ in zip(mapped.itertuples(), range(6), strict=True):
-        one = patching.sweep(
+        single = patching.sweep(
             untrained, *pair, row.patched, sites=site, read_round=row.read, metric="probability"
         )
-        found = row.effect, row.size, row.gap
-        assert found == pytest.approx(
-            (float(one.effects.mean()), float(one.effects.abs().mean()), one.gap), abs=1e-12
+        numbers = row.effect, row.size, row.gap
+        assert numbers == pytest.approx(
+            (float(single.effects.mean()), float(single.effects.abs().mean()), single.gap),
+            abs=1e-12,
         )

@@ -50,24 +50,26 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, pair):
     places = places_at(circuit, circuit.location("binding", "votes"))
     base, source = (interp.rollout(model, episodes) for episodes in pair)
     plain = intervened(model, base, base, [], range(12))
-    for patched, own in zip(intervened(model, base, source, places, range(12)), plain, strict=True):
-        assert torch.equal(patched, own)
+    for patched, plain_values in zip(
+        intervened(model, base, source, places, range(12)), plain, strict=True
+    ):
+        assert torch.equal(patched, plain_values)
 
     def exchanged(activation, hook):
-        at, order = [model.layout.position(f"p_{i}") for i in (1, 2, 3)], [1, 2, 0]
+        vote_places, order = [model.layout.position(f"p_{i}") for i in (1, 2, 3)], [1, 2, 0]
         block = torch.as_tensor(
             np.stack([circuit.basis["buf1"][f"e_{i}"].vector() for i in (1, 2, 3)])
         )
-        names = activation[:, at] @ block.T
+        names = activation[:, vote_places] @ block.T
         changed = activation.clone()
-        changed[:, at] += (names[:, order] - names) @ block
+        changed[:, vote_places] += (names[:, order] - names) @ block
         return changed
 
     hooks = [(circuit.location("binding", "votes").hook, exchanged)]
-    moved = interp.rollout(
+    run = interp.rollout(
         model, pair[0], fwd_hooks={8: hooks}
     )  # in every round it would be a renaming
-    assert (moved.predictions - base.predictions)[:, 8].abs().max() > 0.1
+    assert (run.predictions - base.predictions)[:, 8].abs().max() > 0.1
 
 
 Q = cases(__file__, "interchange Q")
@@ -105,7 +107,7 @@ def test_q_learning_td_error(qlearning, q_pair):
     """The TD error alone, between episodes of the same transitions and other rewards; and the whole change."""
     circuit, model = qlearning
     base = q_pair[0]
-    other = MDPEpisodes.from_transitions(
+    richer = MDPEpisodes.from_transitions(
         base.mdps,
         base.states,
         base.actions,
@@ -118,7 +120,7 @@ def test_q_learning_td_error(qlearning, q_pair):
         "attn_out[3]@Update",
         np.stack([circuit.basis["buf1"][f"s_{i}"].vector() for i in range(1, 4)]),
     )
-    for source, variable in ((other, "td_error"), (q_pair[1], "change")):
+    for source, variable in ((richer, "td_error"), (q_pair[1], "change")):
         result = interchange(model, base, source, q_learning(), variable, place, outcome="state")
         assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() > 100
 
@@ -143,19 +145,19 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     table = model.read_state(base.latents[:, 10])
     torch.testing.assert_close(model.read_state(latents[:, 0]), table, atol=1e-12, rtol=0)
     names = torch.as_tensor(np.stack([circuit.basis["id"][f"a_{i}"].vector() for i in (1, 2)]))
-    own, other = (torch.as_tensor(episodes.actions[:, 9]) for episodes in q_pair)
-    rows = torch.arange(len(own))
-    written = latents[rows, 0, own] @ names.T
-    torch.testing.assert_close(written, torch.eye(2).double()[other], atol=1e-12, rtol=0)
+    base_action, source_action = (torch.as_tensor(episodes.actions[:, 9]) for episodes in q_pair)
+    rows = torch.arange(len(base_action))
+    written = latents[rows, 0, base_action] @ names.T
+    torch.testing.assert_close(written, torch.eye(2).double()[source_action], atol=1e-12, rtol=0)
 
     following = base.fed.at(10)
     _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
     location = circuit.location("next_values", "candidates")
     values = location.reader(circuit)(cache[location.hook])
     expected = table[rows, torch.as_tensor(q_pair[0].next_states[:, 10])]
-    renamed = own != other
-    expected[renamed, other[renamed]] = expected[renamed].mean(-1)
-    expected[renamed, own[renamed]] = 0
+    renamed = base_action != source_action
+    expected[renamed, source_action[renamed]] = expected[renamed].mean(-1)
+    expected[renamed, base_action[renamed]] = 0
     assert 4 <= renamed.sum() <= 12
     torch.testing.assert_close(values, expected, atol=1e-12, rtol=0)
 
@@ -166,14 +168,14 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
     rounds = slice(5, 14)
     mine, theirs = ({k: v[:, rounds] for k, v in q_learning().run(e).items()} for e in q_pair)
-    moved = (
+    shift = (
         0.1
         * 0.9
         * mine["maximum"][..., None]
         * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
     )
     cases = {
-        ("state", "Select"): mine["next_column"] + moved,
+        ("state", "Select"): mine["next_column"] + shift,
         ("column", "Update"): theirs["column"] + mine["change"],
         ("next_state", "Select"): mine["next_column"],  # a copy that nothing reads
     }
@@ -223,7 +225,7 @@ def test_wma_driving_only_one_outcome(wma, pair):
     """The copy of z at p? drives the prediction only, the one at w? the update only, as the table says."""
     circuit, model = wma
     at_prediction, at_update = (
-        places_at(circuit, circuit.location("log_weights", at)) for at in ("p?", "w?")
+        places_at(circuit, circuit.location("log_weights", place)) for place in ("p?", "w?")
     )
     for places, still in ((at_prediction, "state"), (at_update, "prediction")):
         result = interchange(
@@ -253,14 +255,14 @@ def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome
 )
 def test_bad_input(wma, pair, options, message):
     _, model = wma
-    given = {
+    arguments = {
         "algorithm": weighted_majority(0.5),
         "variable": "log_weights",
         "sites": "embed@<z>",
         **options,
     }
     with pytest.raises(interp.InputError, match=message):
-        interchange(model, *pair, **given)
+        interchange(model, *pair, **arguments)
 
 
 def test_place_texts():

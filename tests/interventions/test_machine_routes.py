@@ -83,9 +83,9 @@ class Doubling(nn.Module):
         h = carried["h"]
         for _ in range(2):
             h = m.b(2 * m.a(h) - 1)
-        told = (2.0 * fed.tokens[:, -2:-1] - 7).to(h.dtype)  # the truth, as -1 or 1
+        outcome = (2.0 * fed.tokens[:, -2:-1] - 7).to(h.dtype)  # the truth, as -1 or 1
         return torch.cat([torch.zeros_like(carried["h"]), carried["h"]], 1), {
-            "h": h + m.aside(carried["h"]) + told
+            "h": h + m.aside(carried["h"]) + outcome
         }
 
 
@@ -147,7 +147,8 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
         for point in ("new", "cell")
     ]
     assert all(
-        min(abs(draw - of).max() for of in np.array(shares)) < 1e-9 for draw in result.random[0]
+        min(abs(draw - share_row).max() for share_row in np.array(shares)) < 1e-9
+        for draw in result.random[0]
     )
     of_loop = mediate(doubling, *pair, "latent", "b[1]", **options)
     assert "random_of_any_point" not in of_loop.settings and of_loop.n_random_sites.tolist() == [
@@ -180,8 +181,10 @@ class Tokens(nn.Module):
     def round(
         m: Tokens, carried: Mapping[str, Tensor], fed: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        at = m.mixed(m.weights[:, None] * (carried["h"][:, None] + fed.tokens[..., None]))
-        return at[:, :9].sum(1).expand(-1, 2) * torch.tensor([1.0, -1.0]), {"h": at.sum(1) / 55}
+        weighted = m.mixed(m.weights[:, None] * (carried["h"][:, None] + fed.tokens[..., None]))
+        return weighted[:, :9].sum(1).expand(-1, 2) * torch.tensor([1.0, -1.0]), {
+            "h": weighted.sum(1) / 55
+        }
 
 
 def test_points_with_positions_have_a_share_at_each(pair):
@@ -272,13 +275,13 @@ class Vote(nn.Module):
 
     @staticmethod
     def round(m: Vote, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        said, truth = fed.tokens[:, 3:7:2] - 3, fed.tokens[:, -2:-1] - 3
-        held = m.read(carried["h"])
-        weights = m.shown(held[:, :2]).softmax(1)
-        one = (weights * said).sum(1)
-        log_weights = held[:, :2] + GAIN * (said == truth)
-        rest = torch.cat([said, said * truth, truth, 1 - truth], 1).to(held)
-        return torch.stack([1 - one, one], 1), {"h": m.write(torch.cat([log_weights, rest], 1))}
+        advice, truth = fed.tokens[:, 3:7:2] - 3, fed.tokens[:, -2:-1] - 3
+        weights_read = m.read(carried["h"])
+        weights = m.shown(weights_read[:, :2]).softmax(1)
+        p_one = (weights * advice).sum(1)
+        log_weights = weights_read[:, :2] + GAIN * (advice == truth)
+        rest = torch.cat([advice, advice * truth, truth, 1 - truth], 1).to(weights_read)
+        return torch.stack([1 - p_one, p_one], 1), {"h": m.write(torch.cat([log_weights, rest], 1))}
 
 
 @pytest.fixture(scope="module")
@@ -407,7 +410,7 @@ def test_a_transformers_latents_are_a_site_too(wma):
     ],
 )
 def test_what_cannot_be_aligned_is_refused(vote, votes, options, message):
-    given = {"sites": "latent", **OPTIONS, **options}
+    arguments = {"sites": "latent", **OPTIONS, **options}
     with pytest.raises(InputError, match=message) as refused:
-        align(vote, *votes, weighted_majority(GAIN), "log_weights", **given)
+        align(vote, *votes, weighted_majority(GAIN), "log_weights", **arguments)
     assert isinstance(refused.value, AlignmentError) == (options.get("sites") == "write")

@@ -47,9 +47,9 @@ def remembering():
     """A machine whose one channel grows by a row a round."""
 
     def step(m, carried, fed):
-        said, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
-        p = (m.weigh(carried["cache"].sum(1)).softmax(-1) * said).sum(-1)
-        return torch.stack([1 - p, p], -1), {"cache": (said == truth).to(p).unsqueeze(1)}
+        advice, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
+        p = (m.weigh(carried["cache"].sum(1)).softmax(-1) * advice).sum(-1)
+        return torch.stack([1 - p, p], -1), {"cache": (advice == truth).to(p).unsqueeze(1)}
 
     channels = [interp.Channel("cache", (8, N_EXPERTS), grows=1)]
     options = {
@@ -89,8 +89,8 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
         assert (abs(part) < 1e-6) == (read == AT)  # it is computed after the prediction
     rows = round_map(machine, *histories, "latent", round=[AT, AT + 1, AT + 2]).to_frame()
     assert len(rows) == 6 and np.allclose(rows["effect"] / rows["gap"], 1, atol=1e-4)
-    held = of_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
-    assert float(held.effects.abs().max()) == 0
+    restored = of_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
+    assert float(restored.effects.abs().max()) == 0
 
 
 def test_each_channel_is_a_part(histories):
@@ -100,8 +100,8 @@ def test_each_channel_is_a_part(histories):
         for r in (AT, AT + 1)
     )
     assert now.fractions().tolist() == pytest.approx([1, 0, 1], abs=1e-5)
-    h, c, both = later.fractions().tolist()
-    assert both == pytest.approx(1, abs=1e-5)
+    h, c, joint = later.fractions().tolist()
+    assert joint == pytest.approx(1, abs=1e-5)
     assert abs(h) > 0.01 and abs(c) > 0.01 and abs(h - 1) > 0.01 and abs(c - 1) > 0.01
     every = sweep(lstm(), *histories, AT)
     assert [str(site) for site in every.sites] == ["latent@h", "latent@c", "forget", "output"]
@@ -172,13 +172,13 @@ def test_a_known_machine_moves_by_a_known_amount(others):
             .estimate
             > 0.999999
         )
-        moved = {"log_weights": np.ones((12, 2, N_EXPERTS))}
-        exact = transition(machine, episodes, writer, round=[3, 5], horizon=2, by=moved)
+        change = {"log_weights": np.ones((12, 2, N_EXPERTS))}
+        exact = transition(machine, episodes, writer, round=[3, 5], horizon=2, by=change)
         assert exact.under(algorithm).r2().estimate > 0.999999
         assert exact.under(weighted_majority(GAIN)).r2().high < 0.9
         plain = transition(machine, episodes, writer, round=[3, 5], horizon=2)
-        kept = exact.after["log_weights"] - plain.after["log_weights"]
-        assert kept == pytest.approx(np.full(kept.shape, DECAY**2))
+        gap = exact.after["log_weights"] - plain.after["log_weights"]
+        assert gap == pytest.approx(np.full(gap.shape, DECAY**2))
     first = Writer.fit(machine, run, {"first": values["log_weights"][..., 0]}, ("first",))
     step = first.placebo(seed=1).step({"first": np.ones((1, 1))}, (1, 1))[0, 0]
     assert step[0, 1:].abs().max() == 0 and float(step.norm()) > 0.1  # what pads the clock stays 0
@@ -246,23 +246,23 @@ def test_controls_are_as_wide_as_the_place(others):
 
 def test_a_cache_is_a_channel_of_many_rows(histories, others):
     """All of its rows are one site, each is a part, and how far it is written is nothing that moves."""
-    machine, at = (
+    machine, sites = (
         remembering(),
         ["latent@cache", "latent@cache_1", "latent@cache_length", "latent@cache_8"],
     )
     whole, row, length, empty = (
-        sweep(machine, *histories, AT, sites=at, read_round=AT + 1).fractions().tolist()
+        sweep(machine, *histories, AT, sites=sites, read_round=AT + 1).fractions().tolist()
     )
     assert whole == pytest.approx(1) and 0.01 < abs(row) < 0.99 and length == empty == 0
-    found = carriers(
+    table = carriers(
         machine, *others, weighted_majority(1.0), Claim.carried(machine, "log_weights")
     )
-    scores = found.set_index("places").score
+    scores = table.set_index("places").score
     assert scores["latent"] == pytest.approx(1) and scores["latent@cache"] == pytest.approx(1)
     run = interp.rollout(machine, others[0])
     lines = [
         place.elsewhere
-        for place in list_placebos(machine, run, resolve_places(at, machine, run), seed=0)
+        for place in list_placebos(machine, run, resolve_places(sites, machine, run), seed=0)
     ]
     assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # none of the length
 
@@ -286,13 +286,13 @@ def test_other_tasks_claim_what_is_carried():
             claims
         ) == 2
         pairs = [record.sample_for(machine, 8, record.at_most(6), seed) for seed in (0, 1)]
-        found = carriers(
+        table = carriers(
             machine,
             *pairs,
             record.explains(machine),
             [c for c in claims if c.outcome == "prediction"],
         )
-        assert not found.score.max() > 0.01  # it is told nothing
+        assert not table.score.max() > 0.01  # it is told nothing
         assert all(
             str(resolve(site, machine, layout)) == "latent"
             for _, site in record.analysis.aligned(machine)
@@ -304,15 +304,18 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
     """Moves and interchange score near 0 in machines that have learned nothing."""
     machine, (known, episodes) = make(), others
     writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
-    theirs, own = (bayes().run(one)["counts"] for one in (known, episodes))
-    assert move(machine, episodes, bayes(), writer, {"counts": theirs - own}).score().estimate < 0.2
+    theirs, own_counts = (bayes().run(batch)["counts"] for batch in (known, episodes))
+    assert (
+        move(machine, episodes, bayes(), writer, {"counts": theirs - own_counts}).score().estimate
+        < 0.2
+    )
     assert (
         carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds")).score.max()
         < 0.2
     )
-    at = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
+    site = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
     inside = Writer.fit(
-        machine, interp.rollout(machine, known), bayes().run(known), ("counts",), at, ridge=1e-3
+        machine, interp.rollout(machine, known), bayes().run(known), ("counts",), site, ridge=1e-3
     )
     assert inside.size == (1, 16)
     assert move(machine, episodes, bayes(), inside, {"counts": 1.0}).effect == pytest.approx(
@@ -352,10 +355,13 @@ def test_every_table_stands_in_its_place(tmp_path):
 
 def test_channels_are_named_in_sites():
     machine = lstm()
-    both = resolve("latent@h+c", machine, machine.layout)
-    assert both.index(machine.layout) == (slice(None), [0, 1]) and str(both) == "latent@h+c"
+    joint_site = resolve("latent@h+c", machine, machine.layout)
+    assert (
+        joint_site.index(machine.layout) == (slice(None), [0, 1])
+        and str(joint_site) == "latent@h+c"
+    )
     activation = torch.arange(8.0).reshape(2, 2, 2)
-    assert both.read(activation, machine.layout).tolist() == activation.tolist()
+    assert joint_site.read(activation, machine.layout).tolist() == activation.tolist()
     assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
     assert [str(site) for site in sites(machine, components="latent", positions="c")] == [
         "latent@c"

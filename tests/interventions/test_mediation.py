@@ -179,14 +179,14 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
         Site.parse(text)
         for text in ("embed@e_1", "resid_post[0]@e_2", "latent", "z[1]", "pattern[1.0]")
     ]
-    _, given = passed(untrained, source, layout, watched=[cause, *every])
+    _, after_source = passed(untrained, source, layout, watched=[cause, *every])
     out, before = passed(untrained, base, layout, watched=every)
-    _, after = passed(untrained, base, layout, [(cause, lambda own: given[cause])], every)
+    _, after = passed(untrained, base, layout, [(cause, lambda own: after_source[cause])], every)
     routes = _Routes(untrained, layout, [cause], "prediction")
     for site in every:
         if "<w>" not in str(site):  # its content is constant
-            moved = not np.allclose(after[site].numpy(), before[site].numpy())
-            assert moved == routes.is_downstream(site), str(site)
+            is_changed = not np.allclose(after[site].numpy(), before[site].numpy())
+            assert is_changed == routes.is_downstream(site), str(site)
             changed, _ = passed(
                 untrained, base, layout, [(site, lambda own, site=site: own.roll(1, 0) * 1.5)]
             )
@@ -238,8 +238,8 @@ def test_without_an_effect_there_is_no_share(wma, pair):
 
 @by_cases("options, told")
 def test_errors_teach(untrained, pair, options, told):
-    given = {"sites": "latent@<z>", "mediators": "L0H0@p?", **options}
-    refuses(told, mediate, untrained, *pair, **given)
+    arguments = {"sites": "latent@<z>", "mediators": "L0H0@p?", **options}
+    refuses(told, mediate, untrained, *pair, **arguments)
 
 
 def test_a_split_is_checked():

@@ -90,9 +90,9 @@ def test_the_sentence_says_how_much_passes_and_which_of_several_carries_most():
 @pytest.mark.parametrize(("n", "listed"), [(40, True), (41, False)])
 def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty(n, listed):
     many = replace(WHOLE, mediators=tuple(f"site{i:02}" for i in range(n)))
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as error:
         many.blocked("every")
-    assert all(name in str(told.value) for name in many.mediators) is listed
+    assert all(name in str(error.value) for name in many.mediators) is listed
 
 
 def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():

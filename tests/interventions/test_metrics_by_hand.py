@@ -20,11 +20,11 @@ def pair() -> Pair:
     clean = mdp.sample(n_episodes=2, n_rounds=5, n_states=2, n_actions=3, seed=0)
     real = prepare(model, clean, clean, 3, 4)
     before, latents = [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], torch.ones(2, 3, 8, dtype=torch.float64)
-    moved = latents.clone()
-    moved[0, 0, 0] += 3
-    moved[0, 1, 1] += 4
+    shifted = latents.clone()
+    shifted[0, 0, 0] += 3
+    shifted[0, 1, 1] += 4
     for key, last, state in (
-        ("clean", [0.1, 0.2, 0.7], moved),
+        ("clean", [0.1, 0.2, 0.7], shifted),
         ("corrupted", [0.6, 0.2, 0.2], latents),
     ):
         predictions = torch.tensor(
@@ -72,9 +72,9 @@ def test_a_loss_is_summed_over_the_rounds(pair, cells):
     tables = np.array(
         [[episodes.q_tables[i, t, episodes.next_states[i, t]] for t in (3, 4)] for i in range(2)]
     )
-    left = tables.max(-1) - (cells.predictions.numpy() * tables).sum(-1)
+    loss = tables.max(-1) - (cells.predictions.numpy() * tables).sum(-1)
     assert np.ptp(tables) > 0
-    np.testing.assert_allclose(find_metric("regret").measure(cells, pair), left.sum(-1))
+    np.testing.assert_allclose(find_metric("regret").measure(cells, pair), loss.sum(-1))
 
 
 def test_log_probabilities_are_clipped(pair, cells):
@@ -85,6 +85,6 @@ def test_log_probabilities_are_clipped(pair, cells):
 
 
 def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
-    own = Metric("mine", "mine", "", lambda readout, pair: readout.latents.sum((-1, -2)))
-    assert find_metric(own) is own and find_metric("state").key == "state"
+    custom = Metric("mine", "mine", "", lambda readout, pair: readout.latents.sum((-1, -2)))
+    assert find_metric(custom) is custom and find_metric("state").key == "state"
     refuses("did you mean 'regret'", find_metric, "regrets")

@@ -50,10 +50,10 @@ def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
     model, episodes, writer = learned
     assert tuple(writer.shapes) == ("counts", "elapsed")
     rounds, later = range(4, 14), {"elapsed": 10.0}
-    own = move(model, episodes, bayes(), writer, later, round=rounds)
+    own_move = move(model, episodes, bayes(), writer, later, round=rounds)
     rival = move(model, episodes, weighted_majority(), writer, later, round=rounds)
-    assert own.score().low > 0.95
-    assert np.abs(own.wanted).max() > 0.01 and np.abs(rival.wanted).max() < 1e-12
+    assert own_move.score().low > 0.95
+    assert np.abs(own_move.wanted).max() > 0.01 and np.abs(rival.wanted).max() < 1e-12
     assert move(model, episodes, bayes(), writer.placebo(), later, round=rounds).score().high < 0.2
 
 
@@ -61,13 +61,18 @@ def test_counts_move_alone_and_as_bayes_wants(learned):
     """All counts at once from other episodes: score above .95; under Weighted Majority a good deal less."""
     model, episodes, writer = learned
     rounds = slice(4, 14)
-    other, before = (
-        bayes().run(one)["counts"] for one in (experts.sample(48, 16, 4, seed=2), episodes)
+    later_counts, before = (
+        bayes().run(batch)["counts"] for batch in (experts.sample(48, 16, 4, seed=2), episodes)
     )
-    own = move(
-        model, episodes, bayes(), writer, {"counts": (other - before)[:, rounds]}, round=rounds
+    own_move = move(
+        model,
+        episodes,
+        bayes(),
+        writer,
+        {"counts": (later_counts - before)[:, rounds]},
+        round=rounds,
     )
-    assert own.score().low > 0.95
+    assert own_move.score().low > 0.95
 
 
 def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_not(learned):
@@ -75,14 +80,19 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     model, episodes, writer = learned
     starts = [3, 6, 9]
     strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
-    for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
-        found = transition(model, episodes, writer, round=starts, horizon=horizon, by=by).under(
+    for horizon, change in ((1, None), (5, None), (1, strange), (5, strange)):
+        step = transition(model, episodes, writer, round=starts, horizon=horizon, by=change).under(
             bayes()
         )
-        assert found.r2().low > 0.98
-    alike = replace(episodes, labels=episodes.labels.copy(), advice=episodes.advice.copy())
-    alike.labels[:, 0], alike.advice[:, 0] = alike.labels[0, 0], alike.advice[0, 0]
-    line = transition(model, alike, writer, round=[0, 3]).under(bayes()).plot().axes[0].lines[0]
+        assert step.r2().low > 0.98
+    relabelled = replace(episodes, labels=episodes.labels.copy(), advice=episodes.advice.copy())
+    relabelled.labels[:, 0], relabelled.advice[:, 0] = (
+        relabelled.labels[0, 0],
+        relabelled.advice[0, 0],
+    )
+    line = (
+        transition(model, relabelled, writer, round=[0, 3]).under(bayes()).plot().axes[0].lines[0]
+    )
     assert np.isnan(line.get_ydata()).tolist() == [
         True,
         False,

@@ -78,8 +78,8 @@ def test_noising(napkin, napkin_pair, site, expected):
 )
 def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected):
     assert _patched(napkin, napkin_pair, site, read=1) == expected
-    held = 6 * (18 + 3 * 8**2) - 9
-    assert _patched(napkin, napkin_pair, site, read=1, propagate=False) == held
+    held_effect = 6 * (18 + 3 * 8**2) - 9
+    assert _patched(napkin, napkin_pair, site, read=1, propagate=False) == held_effect
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected)
 def test_interchange(napkin, napkin_pair, places, expected):
     """Interchanging whole activations, several at once, subspaces, and an equal move elsewhere."""
     runs = [interp.rollout(napkin, episodes) for episodes in napkin_pair]
-    several = places if isinstance(places, list) else [places]
-    resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
+    sites = places if isinstance(places, list) else [places]
+    resolved = [place if isinstance(place, Place) else Place.of(place) for place in sites]
     predictions, _ = intervened(napkin, *runs, resolved, [0])
     assert predictions.item() == pytest.approx(expected, abs=1e-12)
 
@@ -119,17 +119,17 @@ def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit(
     seen = next(
         batches(Experiment(model, run, {"": []}, [1, 4], commit="target", watched=sites))
     ).seen
-    edits, found = {"": [Edit(Place(Site("z", 2)), seen[Site("z", 2)].flip(0))]}, []
+    edits, fired = {"": [Edit(Place(Site("z", 2)), seen[Site("z", 2)].flip(0))]}, []
     for known in ({}, seen):
         with model.hooks(
             fwd_hooks=[("blocks.0.hook_resid_pre", lambda resid, hook: ran.append(len(resid)))]
         ):
-            found.append(
+            fired.append(
                 next(batches(Experiment(model, run, edits, [1, 4], commit="target", known=known)))
             )
     assert ran == [6] and not torch.equal(
-        found[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]]
+        fired[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]]
     )
-    assert torch.equal(found[0].predictions, found[1].predictions) and torch.equal(
-        found[0].carried, found[1].carried
+    assert torch.equal(fired[0].predictions, fired[1].predictions) and torch.equal(
+        fired[0].carried, fired[1].carried
     )

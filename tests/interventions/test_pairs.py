@@ -21,17 +21,17 @@ def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
     ):
         model = interp.load(name, **sizes)
         task = interp.tasks.of(model)
-        one, other = (task.sample_for(model, 8, n_rounds, seed) for seed in (0, 1))
+        first, second = (task.sample_for(model, 8, n_rounds, seed) for seed in (0, 1))
         for kind in task.analysis.corruptions():
-            patching.sweep(model, *kind.build(one, 3), 3, sites=["latent"])
+            patching.sweep(model, *kind.build(first, 3), 3, sites=["latent"])
         assert not recwarn
-        for unrelated in (other, one.select([*range(1, 8), 0])):
+        for unrelated in (second, first.select([*range(1, 8), 0])):
             with pytest.warns(
                 UserWarning, match="clean and corrupted are no pair: rows that pair up differ in"
             ):
-                patching.sweep(model, one, unrelated, 3, sites=["latent"])
+                patching.sweep(model, first, unrelated, 3, sites=["latent"])
         with pytest.warns(UserWarning, match="clean and corrupted are no pair"):
-            patching.round_map(model, one, other, "latent", round=[2, 3])
+            patching.round_map(model, first, second, "latent", round=[2, 3])
 
 
 @pytest.mark.parametrize("commit", ["own", "target"])

@@ -36,8 +36,8 @@ def test_a_machine_is_its_algorithm(algorithm, layout, n_carried):
     task = interp.tasks.of(machine)
     episodes = task.sample_for(machine, 6, task.at_most(8), seed=3)
     run, values = interp.rollout(machine, episodes, commit="target"), algorithm.run(episodes)
-    told = machine.layout.distribution(run.predictions).numpy()
-    np.testing.assert_allclose(told, algorithm.distribution(values), atol=1e-12)
+    predictions = machine.layout.distribution(run.predictions).numpy()
+    np.testing.assert_allclose(predictions, algorithm.distribution(values), atol=1e-12)
     assert machine.channels[0].shape == (n_carried,)
     if algorithm.state:
         last = np.concatenate(
@@ -49,9 +49,9 @@ def test_a_machine_is_its_algorithm(algorithm, layout, n_carried):
 def test_the_untrained_copy_remembers_and_does_not_compute():
     """The control of verdicts: it carries a record of every round, and is another one for every seed."""
     machine = by_algorithm.machine(experts.weighted_majority(0.5), EXPERTS)
-    one, other = machine.untrained(0), machine.untrained(1)
+    first, second = machine.untrained(0), machine.untrained(1)
     episodes = interp.tasks.of(machine).sample_for(machine, 64, 20, seed=0)
-    runs = [interp.rollout(each, episodes) for each in (machine, one, other)]
+    runs = [interp.rollout(model, episodes) for model in (machine, first, second)]
     gaps = [(run.predictions - runs[0].predictions).abs().mean() for run in runs[1:]]
     assert min(gaps) > 0.05 and not torch.equal(runs[1].predictions, runs[2].predictions)
     latents = runs[1].latents[:, :, 0]
@@ -59,8 +59,13 @@ def test_the_untrained_copy_remembers_and_does_not_compute():
 
 
 def test_machines_of_other_algorithms_have_other_digests():
-    made = [by_algorithm.machine(experts.weighted_majority(gain), EXPERTS) for gain in (0.5, 0.6)]
-    assert made[0].digest() != made[1].digest() and made[0].name == "weighted_majority(gain=0.5)"
+    machines_made = [
+        by_algorithm.machine(experts.weighted_majority(gain), EXPERTS) for gain in (0.5, 0.6)
+    ]
+    assert (
+        machines_made[0].digest() != machines_made[1].digest()
+        and machines_made[0].name == "weighted_majority(gain=0.5)"
+    )
 
 
 def test_an_algorithm_of_another_task_is_refused():

@@ -68,11 +68,11 @@ def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
 
 def test_the_card_says_what_weights_the_run_went_on_from(run_folder):
     run = card.load_run(run_folder, "tiny")
-    given = {"n_episodes": 1, "seed": 0}
+    sample_options = {"n_episodes": 1, "seed": 0}
     metrics = pd.DataFrame(columns=["what", "estimate", "low", "high", "beside"])
-    assert "**Start**" not in card.card(run, "tiny", metrics, **given)
+    assert "**Start**" not in card.card(run, "tiny", metrics, **sample_options)
     further = replace(run, config=replace(run.config, start="wma-learned-additive"))
-    text = card.card(further, "tiny", metrics, **given)
+    text = card.card(further, "tiny", metrics, **sample_options)
     assert "- **Start**: wma-learned-additive\n" in text and 'start="wma-learned-additive"' in text
 
 

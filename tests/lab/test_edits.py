@@ -33,9 +33,9 @@ def hits(episodes):
 
 def test_what_leaves_the_window_is_gone(wired, episodes):
     gains = hits(episodes)
-    held = state(edits.window(wired, 4), episodes)
-    np.testing.assert_allclose(held[:, 9], gains[:, 5:9].sum(1), atol=1e-9)
-    np.testing.assert_allclose(held[:, 3], gains[:, :3].sum(1), atol=1e-9)
+    windowed = state(edits.window(wired, 4), episodes)
+    np.testing.assert_allclose(windowed[:, 9], gains[:, 5:9].sum(1), atol=1e-9)
+    np.testing.assert_allclose(windowed[:, 3], gains[:, :3].sum(1), atol=1e-9)
 
 
 def test_a_leak_weighs_rounds_by_their_age(wired, episodes):

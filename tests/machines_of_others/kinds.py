@@ -76,17 +76,22 @@ def hrm(n_fast: int = 1, **options: Any) -> Any:
 
 def observed(actor: Any, fed: Any) -> Tensor:
     """What the environment of the agent showed: its state, the last action and the last reward."""
-    one_hot, at = nn.functional.one_hot, {label: MDP.position(label) for label in ("s'", "a", "r")}
-    state = one_hot(fed.tokens[:, at["s'"]] - MDP.token_ids["s_1"], 4)
-    action = one_hot(fed.tokens[:, at["a"]] - MDP.token_ids["a_1"], 3)
-    return torch.cat([state.to(fed.values), action.to(fed.values), fed.values[:, [at["r"]]]], 1)
+    one_hot, places = (
+        nn.functional.one_hot,
+        {label: MDP.position(label) for label in ("s'", "a", "r")},
+    )
+    state = one_hot(fed.tokens[:, places["s'"]] - MDP.token_ids["s_1"], 4)
+    action = one_hot(fed.tokens[:, places["a"]] - MDP.token_ids["a_1"], 3)
+    return torch.cat([state.to(fed.values), action.to(fed.values), fed.values[:, [places["r"]]]], 1)
 
 
 def agent_file(folder: Path, **more: Tensor) -> Path:
     """A file as RecurrentPPO saves it, of the weights in :data:`REAL`."""
-    held = np.load(REAL)
+    arrays = np.load(REAL)
     weights = {
-        name.removeprefix("policy/"): torch.tensor(held[name]) for name in held.files if "/" in name
+        name.removeprefix("policy/"): torch.tensor(arrays[name])
+        for name in arrays.files
+        if "/" in name
     }
     tensors = io.BytesIO()
     torch.save({**weights, **more}, tensors)

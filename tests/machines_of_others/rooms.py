@@ -41,8 +41,8 @@ def _rollout(machine: Any, folder: Path) -> str:
 
 def _probes(machine: Any, folder: Path) -> str:
     key = catalog.of(machine).analysis.probed[0]
-    (found,) = probes.probe(machine, pair(machine, 16)[0], [key], n_untrained=1)
-    assert "untrained" in found.controls
+    (probe,) = probes.probe(machine, pair(machine, 16)[0], [key], n_untrained=1)
+    assert "untrained" in probe.controls
     return RAN
 
 
@@ -73,8 +73,8 @@ def _mediation(machine: Any, folder: Path) -> str:
         for key, part in machine.points.items()
         if key != "latent"
     ]
-    found = mediation.mediate(machine, *pair(machine), "latent", through[:1], round=[3])
-    return found.reason or RAN
+    mediated = mediation.mediate(machine, *pair(machine), "latent", through[:1], round=[3])
+    return mediated.reason or RAN
 
 
 def _steps(machine: Any, folder: Path) -> str:
@@ -92,19 +92,19 @@ def _compare(machine: Any, folder: Path) -> str:
     known = interp.load("wma-handwired", n_experts=4)
     if machine.layout.task != "experts":
         known = interp.load("qlearning-handwired", n_states=4, n_actions=3)
-    found = compare.machines(machine, known, budget=TINY)
+    comparison = compare.machines(machine, known, budget=TINY)
     lacking = [
         str(measure).rstrip(".").replace(known.name, "another")
-        for measure in found
+        for measure in comparison
         if measure.verdict == "not applicable"
     ]
-    assert len(lacking) < len(found.measures)
+    assert len(lacking) < len(comparison.measures)
     return "; ".join([RAN, *lacking])
 
 
 def _audit(machine: Any, folder: Path) -> str:
-    found = interp.audit.audit(machine, budget=AUDITED)
-    assert not np.isnan(found["used"].number.estimate)
+    verdicts = interp.audit.audit(machine, budget=AUDITED)
+    assert not np.isnan(verdicts["used"].number.estimate)
     return RAN
 
 
@@ -113,9 +113,9 @@ def _report(machine: Any, folder: Path) -> str:
         "utf-8"
     )
     assert "Not computed" not in page
-    said = re.sub(r'"data:[^"]*"', "", page)  # the tables that a reader may save say it again
+    text = re.sub(r'"data:[^"]*"', "", page)  # the tables that a reader may save say it again
     lacking = sorted(
-        {part.strip(" .()") for part in re.findall(r"[Nn]ot applicable:?([^<.]*)", said)} - {""}
+        {part.strip(" .()") for part in re.findall(r"[Nn]ot applicable:?([^<.]*)", text)} - {""}
     )
     return "; ".join([RAN, *lacking])
 

@@ -50,8 +50,8 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
         for run in range(part.n_layers or 1)
     ]
     run = interp.rollout(machine, episodes, commit="target", names_filter=names)
-    carried, held = machine.initial(len(episodes)), {}
-    hooks = [(name, lambda x, hook: held.update({hook.name: x})) for name in names]
+    carried, state_held = machine.initial(len(episodes)), {}
+    hooks = [(name, lambda x, hook: state_held.update({hook.name: x})) for name in names]
     for t in range(episodes.n_rounds):
         with torch.no_grad():
             assert torch.equal(carried, run.latents[:, t])
@@ -62,7 +62,9 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
         for name in (
             names
         ):  # replayed with all rounds in one batch, whose sums may be taken in another order
-            torch.testing.assert_close(run.cache[name][:, t], held[name], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                run.cache[name][:, t], state_held[name], rtol=1e-4, atol=1e-5
+            )
         carried = done.carried
     assert torch.equal(carried, run.latents[:, -1])
 
@@ -87,14 +89,14 @@ def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
 def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     """Of the weights that are drawn at all: not the ones that begin as zeros, ones or a fixed grid."""
     machine = made(kind)
-    fresh, other = (dict(machine.untrained(seed).named_parameters()) for seed in (5, 6))
+    fresh, other_seed = (dict(machine.untrained(seed).named_parameters()) for seed in (5, 6))
     for name, weight in machine.named_parameters():
-        if weight.requires_grad and not torch.equal(fresh[name], other[name]):
+        if weight.requires_grad and not torch.equal(fresh[name], other_seed[name]):
             assert not torch.equal(weight, fresh[name]), name
     drawn = [
         name
         for name in fresh
-        if fresh[name].ndim == 2 and not torch.equal(fresh[name], other[name])
+        if fresh[name].ndim == 2 and not torch.equal(fresh[name], other_seed[name])
     ]
     assert len(drawn) >= sum(weight.ndim == 2 for weight in fresh.values()) - 2 * (
         kind == "Mamba"
@@ -124,13 +126,13 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
     with torch.no_grad():
         for t in range(episodes.n_rounds):
             x = SAID.after(run.fed.at(t))
-            held = fused(x, state) if not layers else fused(x.unsqueeze(0), state)[1]
-            parts = held if isinstance(held, tuple) else (held,)
+            fused_state = fused(x, state) if not layers else fused(x.unsqueeze(0), state)[1]
+            parts = fused_state if isinstance(fused_state, tuple) else (fused_state,)
             rows = torch.cat(
                 [part.unsqueeze(0) if not layers else part for part in parts]
             ).transpose(0, 1)
             assert torch.equal(run.latents[:, t + 1], rows)
-            state = held
+            state = fused_state
 
 
 LAYERS, CELLS = (nn.RNN, nn.GRU, nn.LSTM), (nn.GRUCell, nn.LSTMCell)
@@ -148,27 +150,27 @@ def test_open_layers_and_cells_are_the_fused_ones_to_rounding(core, options, dty
     if is_cell:
         x, states = x[0], states[:, 0, :4]
     state = tuple(states) if core in (nn.LSTM, nn.LSTMCell) else states[0]
-    for given in ((x, state), (x,)):
+    for arguments in ((x, state), (x,)):
         atol = (8 if is_cell else 40) * torch.finfo(dtype).eps
-        torch.testing.assert_close(opened(*given), fused(*given), rtol=0, atol=atol)
+        torch.testing.assert_close(opened(*arguments), fused(*arguments), rtol=0, atol=atol)
     assert list(opened.parameters()) == []  # the weights are the fused one's
 
 
 def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something():
-    layout, said = LAYOUT, SAID
-    module = nn.ModuleDict({"core": nn.GRUCell(said.n_asked, 5), "head": nn.Linear(5, 2)})
-    begun = torch.ones(1, said.n_asked)
-    told = {
-        "hear": lambda m, fed: said.before(fed),
+    layout, reader = LAYOUT, SAID
+    module = nn.ModuleDict({"core": nn.GRUCell(reader.n_asked, 5), "head": nn.Linear(5, 2)})
+    begun = torch.ones(1, reader.n_asked)
+    options = {
+        "hear": lambda m, fed: reader.before(fed),
         "read": lambda m, h, fed: m["head"](h),
         "first": lambda m: begun,
     }
-    machine = interp.machines.cell(module, layout, **told, hears="before", show_gates=False)
+    machine = interp.machines.cell(module, layout, **options, hears="before", show_gates=False)
     episodes, _ = pair(machine)
     run = interp.rollout(machine, episodes)
     start = module["core"](begun)
     assert torch.equal(run.latents[:, 0, 0], start.expand(len(episodes), -1))
-    after = module["core"](said.before(run.fed.at(0)), start.expand(len(episodes), -1))
+    after = module["core"](reader.before(run.fed.at(0)), start.expand(len(episodes), -1))
     torch.testing.assert_close(run.predictions[:, 0], module["head"](after).softmax(1)[:, 1])
 
 
@@ -267,27 +269,29 @@ def test_thoughts_have_room_for_as_many_rounds_as_they_were_given():
 
 def test_a_checkpoint_of_coconut_is_read(tmp_path):
     model = coconut().module.model
-    held = {f"base_causallm.{name}": value for name, value in model.state_dict().items()}
-    held["embedding.weight"] = model.transformer.wte.weight
-    torch.save(held, tmp_path / "checkpoint_33")
+    state_dict = {f"base_causallm.{name}": value for name, value in model.state_dict().items()}
+    state_dict["embedding.weight"] = model.transformer.wte.weight
+    torch.save(state_dict, tmp_path / "checkpoint_33")
     again = interp.machines.read_coconut(tmp_path / "checkpoint_33", n_head=2)
     assert again.config.n_layer == 2 and again.config.n_positions == 156
     tokens = torch.randint(0, 9, (2, 7))
     assert torch.equal(again(tokens).logits, model.eval()(tokens).logits)
-    held["base_causallm.transformer.h.0.attn.bias"] = torch.ones(
+    state_dict["base_causallm.transformer.h.0.attn.bias"] = torch.ones(
         1, 1, 156, 156
     )  # a mask that older versions stored
-    torch.save(held, tmp_path / "old")
+    torch.save(state_dict, tmp_path / "old")
     assert (
         interp.machines.read_coconut(tmp_path / "old").config.n_head == 1
     )  # of fewer than 64 dimensions
-    torch.save({**held, "embedding.weight": model.transformer.wte.weight + 1}, tmp_path / "apart")
+    torch.save(
+        {**state_dict, "embedding.weight": model.transformer.wte.weight + 1}, tmp_path / "apart"
+    )
     refuses(
         r"other numbers in embedding\.weight than where",
         interp.machines.read_coconut,
         tmp_path / "apart",
     )
-    torch.save({**held, "lora.weight": torch.zeros(1)}, tmp_path / "more")
+    torch.save({**state_dict, "lora.weight": torch.zeros(1)}, tmp_path / "more")
     refuses(
         r"is no checkpoint of Coconut: .* got lora.weight$",
         interp.machines.read_coconut,
@@ -320,11 +324,11 @@ def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
     x = torch.randn(3, 9, 8)
     with torch.no_grad():
         whole = model(inputs_embeds=x, use_cache=False).last_hidden_state
-        held = [(torch.zeros(3, 16, 4), torch.zeros(3, 16, 3)) for _ in range(2)]
+        states = [(torch.zeros(3, 16, 4), torch.zeros(3, 16, 3)) for _ in range(2)]
         for t in range(9):
             y = x[:, t]
             for i, layer in enumerate(model.layers):
-                out, *held[i] = _mix(layer.mixer, layer.norm(y), *held[i])
+                out, *states[i] = _mix(layer.mixer, layer.norm(y), *states[i])
                 y = y + out
             torch.testing.assert_close(model.norm_f(y), whole[:, t], rtol=1e-4, atol=1e-5)
 
@@ -334,10 +338,10 @@ def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
 
 def test_an_agent_acts_as_it_did_in_sb3(tmp_path):
     """Its ``h`` and its actions for what it saw are those that ``RecurrentPPO.predict`` gave, of the file it saved."""
-    actor, held = interp.machines.read_agent(agent_file(tmp_path)), np.load(REAL)
+    actor, arrays = interp.machines.read_agent(agent_file(tmp_path)), np.load(REAL)
     state = None
     with torch.no_grad():
-        for seen, action, h in zip(held["obs"], held["actions"], held["h"], strict=True):
+        for seen, action, h in zip(arrays["obs"], arrays["actions"], arrays["h"], strict=True):
             out, state = actor.core(torch.tensor(seen).view(1, 1, -1), state)
             np.testing.assert_allclose(out[0, 0], h, rtol=0, atol=1e-6)
             assert int(actor.scores(out[0]).argmax()) == action
@@ -369,22 +373,22 @@ def test_files_that_hold_no_agent_are_refused(tmp_path):
 
 
 def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp_path):
-    other = Mine(nn.GRU(5, WIDTH))
-    given = {"embedded": Embedded(lambda m, fed: None, 2, 0, 0), "read": lambda m, y, fed: y}
+    without_core = Mine(nn.GRU(5, WIDTH))
+    options = {"embedded": Embedded(lambda m, fed: None, 2, 0, 0), "read": lambda m, y, fed: y}
     with pytest.raises(
         InputError,
         match="core 'memory' must name a model of transformers with recurrent layers, got GRU",
     ):
-        interp.machines.state_space(other, LAYOUT, core="memory", **given)
+        interp.machines.state_space(without_core, LAYOUT, core="memory", **options)
     with pytest.raises(
         InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"
     ):
-        interp.machines.thoughts(other, LAYOUT, n_rounds=2, **given)
-    beyond = {**given, "embedded": Embedded(lambda m, fed: None, 2, 0, 2)}
+        interp.machines.thoughts(without_core, LAYOUT, n_rounds=2, **options)
+    beyond = {**options, "embedded": Embedded(lambda m, fed: None, 2, 0, 2)}
     refuses(
         "slot of embedded must be an integer >= 0 and <= 1",
         thoughts,
-        other,
+        without_core,
         LAYOUT,
         n_rounds=2,
         **beyond,
@@ -393,13 +397,15 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
         InputError, match="block 'body' must name a submodule; there are memory, head"
     ):
         interp.machines.loop(
-            other,
+            without_core,
             LAYOUT,
             cycles=2,
             shape=(3,),
-            hear=given["read"],
-            read=given["read"],
+            hear=options["read"],
+            read=options["read"],
             block="body",
         )
-    refuses("expected an HrmTextForCausalLM", interp.machines.hrm, other, LAYOUT, outcomes=[0, 1])
+    refuses(
+        "expected an HrmTextForCausalLM", interp.machines.hrm, without_core, LAYOUT, outcomes=[0, 1]
+    )
     refuses("layout must be a RoundLayout", Said, "experts")

@@ -96,8 +96,8 @@ def test_rounds_are_the_librarys_pass_over_the_whole_sequence(kind):
         handle = layers[0].register_forward_hook(shift)
         changed = module.core(inputs_embeds=x, use_cache=False).last_hidden_state
         handle.remove()
-        for result, own in ((run, whole), (edited, changed)):
-            expected = module.read(own[:, ::2]).softmax(-1)[..., 1]
+        for result, reference_run in ((run, whole), (edited, changed)):
+            expected = module.read(reference_run[:, ::2]).softmax(-1)[..., 1]
             torch.testing.assert_close(result.predictions, expected, rtol=1e-4, atol=1e-5)
     assert (edited.predictions - run.predictions)[:, 1:].abs().min() > 1e-6
 

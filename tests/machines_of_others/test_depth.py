@@ -18,9 +18,9 @@ N, WIDTH, CYCLES = 3, 6, 4
 
 def draw(n_episodes, n_rounds, seed):
     """One question an episode, asked in every round: is the sum of three numbers above 0?"""
-    asked = np.random.default_rng(seed).normal(size=(n_episodes, N))
-    truth = (asked.sum(-1) > 0).astype(int)
-    return asked[:, None].repeat(n_rounds, 1), truth[:, None].repeat(n_rounds, 1)
+    questions = np.random.default_rng(seed).normal(size=(n_episodes, N))
+    truth = (questions.sum(-1) > 0).astype(int)
+    return questions[:, None].repeat(n_rounds, 1), truth[:, None].repeat(n_rounds, 1)
 
 
 TASK = series("sum_once", draw, inputs=N, outcomes=("below", "above"))
@@ -74,24 +74,24 @@ def test_every_recurrence_is_a_round_and_more_than_were_trained_are_more_rounds(
     interp.check_machine(machine)
     episodes = TASK.sample(5, 7, seed=0)
     run = interp.rollout(machine, episodes, names_filter="points.recurrence")
-    asked = torch.tensor(episodes.inputs[:, 0]).float()
+    questions = torch.tensor(episodes.inputs[:, 0]).float()
     for t in range(7):
         with torch.no_grad():
-            scores, z, gate = machine.module(asked, cycles=t + 1)
+            scores, z, gate = machine.module(questions, cycles=t + 1)
         torch.testing.assert_close(run.cache["points.recurrence"][:, t], z)
         torch.testing.assert_close(run.predictions[:, t], scores.softmax(1))
-        said = probes.read(run, "latents@gate", model=machine)[:, t].flatten()
-        torch.testing.assert_close(said, gate.flatten())
+        gate_read = probes.read(run, "latents@gate", model=machine)[:, t].flatten()
+        torch.testing.assert_close(gate_read, gate.flatten())
 
 
 def test_only_the_first_round_hears_the_question():
     machine, episodes = recurrent(), TASK.sample(4, 5, seed=0)
     fed = machine.prepare(machine.layout.encode(episodes))
-    other = fed.each(torch.clone)
-    other.values[:, 1:] += 3
+    cloned = fed.each(torch.clone)
+    cloned.values[:, 1:] += 3
     carried = [machine.initial(4), machine.initial(4)]
     for t in range(5):
-        steps = [machine.step(c, f.at(t)) for c, f in zip(carried, (fed, other), strict=True)]
+        steps = [machine.step(c, f.at(t)) for c, f in zip(carried, (fed, cloned), strict=True)]
         assert torch.equal(steps[0].prediction, steps[1].prediction)
         carried = [step.carried for step in steps]
 
@@ -100,19 +100,19 @@ def test_only_the_first_round_hears_the_question():
 def test_a_patch_between_recurrences_is_one_by_hand():
     machine = recurrent()
     clean, corrupted = (TASK.sample(12, 5, seed=seed) for seed in (0, 1))
-    found = patching.sweep(
+    swept = patching.sweep(
         machine, clean, corrupted, round=1, read_round=3, sites=["recurrence"], metric="logit_diff"
     )
-    asked = [torch.tensor(e.inputs[:, 0]).float() for e in (clean, corrupted)]
+    questions = [torch.tensor(e.inputs[:, 0]).float() for e in (clean, corrupted)]
     with torch.no_grad():
-        _, z, _ = machine.module(asked[0], cycles=2)
-        scores, _, _ = machine.module(asked[1], z, cycles=2)
-        base, own = (machine.module(x, cycles=4)[0] for x in (asked[1], asked[0]))
-    moved = (scores[:, 1] - scores[:, 0]) - (base[:, 1] - base[:, 0])
+        _, z, _ = machine.module(questions[0], cycles=2)
+        scores, _, _ = machine.module(questions[1], z, cycles=2)
+        base, clean_scores = (machine.module(x, cycles=4)[0] for x in (questions[1], questions[0]))
+    effect = (scores[:, 1] - scores[:, 0]) - (base[:, 1] - base[:, 0])
     sign = (
-        own[:, 1] - own[:, 0] - base[:, 1] + base[:, 0]
+        clean_scores[:, 1] - clean_scores[:, 0] - base[:, 1] + base[:, 0]
     ).sign()  # what rises from corrupted to clean
-    torch.testing.assert_close(found.effects[0], sign * moved, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(swept.effects[0], sign * effect, rtol=1e-3, atol=1e-5)
 
 
 def test_a_machine_that_is_not_the_modules_own_pass_is_refused():
@@ -130,16 +130,16 @@ def at_random(module, generator):
 def test_a_start_is_a_draw_by_its_seed_and_says_so_in_the_digest():
     machine = recurrent(initial=at_random, whole=None)
     interp.check_machine(machine)
-    other = machine.started(3)
+    restarted = machine.started(3)
     wanted = torch.randn(WIDTH, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(other.initial(2)[:, 0, :WIDTH], wanted.expand(2, -1))
-    assert torch.equal(machine.started(3).initial(1), other.initial(1))
-    assert machine.digest() == machine.started(0).digest() != other.digest()
+    assert torch.equal(restarted.initial(2)[:, 0, :WIDTH], wanted.expand(2, -1))
+    assert torch.equal(machine.started(3).initial(1), restarted.initial(1))
+    assert machine.digest() == machine.started(0).digest() != restarted.digest()
     episodes = TASK.sample(5, 4, seed=0)
-    run = interp.rollout(other, episodes)
-    asked = torch.tensor(episodes.inputs[:, 0]).float()
+    run = interp.rollout(restarted, episodes)
+    questions = torch.tensor(episodes.inputs[:, 0]).float()
     with torch.no_grad():
-        scores, _, _ = machine.module(asked, wanted.expand(5, -1), cycles=4)
+        scores, _, _ = machine.module(questions, wanted.expand(5, -1), cycles=4)
     torch.testing.assert_close(run.predictions[:, 3], scores.softmax(1))
     refuses("draws no start: give adapt", recurrent().started, 1)
 
@@ -165,19 +165,19 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
 
     episodes = TASK.sample(16, 30, seed=0)
     forgets = of("forgets", lambda m, z, heard: 0.5 * z + heard)
-    found = machines.starts(forgets, episodes, n_starts=6)
+    table = machines.starts(forgets, episodes, n_starts=6)
     z0 = np.array([float(forgets.started(seed).initial(1)[0, 0, 0]) for seed in range(6)])
     x = episodes.inputs[:, 0, 0]
     states = 0.5 * z0[:, None] + x  # after the first round
     share = states.var(0).mean() / states.var()
-    assert found.table["state"][0] == pytest.approx(share, rel=1e-4)
-    assert found.table["state"].iloc[-1] < 1e-6 and found.attractors.max() == 0
+    assert table.table["state"][0] == pytest.approx(share, rel=1e-4)
+    assert table.table["state"].iloc[-1] < 1e-6 and table.attractors.max() == 0
     bistable = of("bistable", lambda m, z, heard: torch.tanh(3 * z))
-    found = machines.starts(bistable, episodes, n_starts=6)
+    table = machines.starts(bistable, episodes, n_starts=6)
     signs = z0 > 0
-    assert (found.attractors == (signs != signs[0]).astype(int)[:, None]).all()
-    assert "2.0 final states an episode" in found.sentence or signs.all() or not signs.any()
-    found.plot()
+    assert (table.attractors == (signs != signs[0]).astype(int)[:, None]).all()
+    assert "2.0 final states an episode" in table.sentence or signs.all() or not signs.any()
+    table.plot()
 
 
 @pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")

@@ -37,11 +37,11 @@ class Pondering(nn.Module):
                 break
             rows = live if self.leaves else torch.ones_like(live)
             new = torch.tanh(self.block((z + heard)[rows]))
-            said = self.gate(new).sigmoid().squeeze(-1)
+            stop = self.gate(new).sigmoid().squeeze(-1)
             new = torch.zeros_like(z).index_put((rows,), new)
-            said = torch.zeros_like(total).index_put((rows,), said)
+            stop = torch.zeros_like(total).index_put((rows,), stop)
             z = torch.where(live.unsqueeze(1), new, z)
-            total = total + torch.where(live, said, 0)
+            total = total + torch.where(live, stop, 0)
         return z
 
 
@@ -82,8 +82,8 @@ def by_hand(module, z, fed, edit=None):
         return None
 
     def hear(gate, args, output):
-        said = output.sigmoid().squeeze(-1)
-        total[live] += said if len(said) < len(live) else said[live]
+        stop = output.sigmoid().squeeze(-1)
+        total[live] += stop if len(stop) < len(live) else stop[live]
         live.copy_(total < 1)
 
     handles = [module.block.register_forward_hook(look), module.gate.register_forward_hook(hear)]
@@ -149,18 +149,18 @@ def test_a_sweep_counts_the_episodes_in_which_a_site_ran_in_both_runs():
     caches = []
     for side in (clean, corrupted):
         caches.append(interp.rollout(machine, side, names_filter=CYCLES).cache)
-    found = patching.sweep(machine, clean, corrupted, round=1, read_round=2, sites=["cycle"])
-    rows = found.to_frame().set_index("site")
+    swept = patching.sweep(machine, clean, corrupted, round=1, read_round=2, sites=["cycle"])
+    rows = swept.to_frame().set_index("site")
     for i, name in enumerate(CYCLES):
         ran = [~cache[name][:, 1].isnan().any(-1) for cache in caches]
         n_episodes = int((ran[0] & ran[1]).sum())
         assert rows.loc[f"cycle[{i}]", "n_episodes"] == n_episodes
-        effects = found.effects[i, ran[0] & ran[1]]
+        effects = swept.effects[i, ran[0] & ran[1]]
         assert not effects.isnan().any()
         if n_episodes:
             assert np.isclose(rows.loc[f"cycle[{i}]", "effect"], effects.mean(), atol=1e-6)
     assert set(rows["n_episodes"]) - {0, 24}  # some sites have some of the episodes
-    assert found.grid("cycle", "effect").notna().any(axis=None)
+    assert swept.grid("cycle", "effect").notna().any(axis=None)
 
 
 def test_an_experiment_counts_the_pairs_that_ran_for_each_edit():
@@ -232,9 +232,9 @@ def test_a_loop_may_ask_its_own_output_and_halt_at_a_fixed_point():
             live = torch.ones(len(z), dtype=torch.bool)
             for _ in range(MOST):
                 new = self.block(z + heard) / 2
-                moved = (new - z).norm(dim=1)
+                step_size = (new - z).norm(dim=1)
                 z = torch.where(live.unsqueeze(1), new, z)
-                live = live & (moved > 0.05)
+                live = live & (step_size > 0.05)
             return z
 
     def moves(outputs):

@@ -62,19 +62,23 @@ def _seen(module, machine):
     """The first layer's output is cached as it was, and setting it moves the answer."""
     machine = adapted(module, points={"hidden": "read.0"}, check=False)
     run = interp.rollout(machine, EPISODES, names_filter="points.hidden")
-    asked = torch.cat([run.latents[:, :-1, 0], 2.0 * torch.tensor(EPISODES.advice) - 1], 2).float()
+    inputs = torch.cat([run.latents[:, :-1, 0], 2.0 * torch.tensor(EPISODES.advice) - 1], 2).float()
     with torch.no_grad():
-        given = copy.deepcopy(module.read[0]).eval()(asked)
-    torch.testing.assert_close(run.cache["points.hidden"], given, rtol=0, atol=1e-5)
-    moved = interp.rollout(machine, EPISODES, fwd_hooks=[("points.hidden", lambda x, hook: x + 3)])
-    assert (moved.predictions - run.predictions).abs().max() > 1e-3
+        hidden = copy.deepcopy(module.read[0]).eval()(inputs)
+    torch.testing.assert_close(run.cache["points.hidden"], hidden, rtol=0, atol=1e-5)
+    shifted = interp.rollout(
+        machine, EPISODES, fwd_hooks=[("points.hidden", lambda x, hook: x + 3)]
+    )
+    assert (shifted.predictions - run.predictions).abs().max() > 1e-3
 
 
 def _untrained(module, machine):
     """No matrix of the copy is one of the machine's."""
-    fresh, own = machine.untrained(1).module, dict(module.named_parameters())
+    fresh, own_weights = machine.untrained(1).module, dict(module.named_parameters())
     assert not any(
-        torch.equal(one, own[name]) for name, one in fresh.named_parameters() if one.ndim == 2
+        torch.equal(weight, own_weights[name])
+        for name, weight in fresh.named_parameters()
+        if weight.ndim == 2
     )
 
 

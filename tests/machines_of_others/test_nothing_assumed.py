@@ -127,9 +127,9 @@ def test_a_drawing_that_raises_or_draws_nothing_is_told():
 
 def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
     """Of another module, in a list, by a bound argument, as a plain attribute; a kept activation is none of these."""
-    module, other, lean = body(), nn.Linear(16, 2), drawn(lambda: torch.randn(16, 2))
+    module, linear, lean = body(), nn.Linear(16, 2), drawn(lambda: torch.randn(16, 2))
     module.bag, module.table, module.last = [nn.Linear(16, 2)], lean, lean @ torch.ones(2, 2)
-    for beside in (lambda m, h: other(h), lambda m, h: m.bag[0](h), lambda m, h: h @ m.table):
+    for beside in (lambda m, h: linear(h), lambda m, h: m.bag[0](h), lambda m, h: h @ m.table):
         machine = unchecked(
             module, lambda m, c, f, on=beside: (step(m, c, f)[0] + on(m, c["h"]), step(m, c, f)[1])
         )
@@ -158,11 +158,11 @@ def test_a_number_that_a_module_keeps_is_in_its_digest():
 
 def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
     machine = unchecked()
-    made = machine.module.read(torch.ones(1, 20))
-    machine.module.bag, machine.module.table = [None, (made,)], {"last": {"scores": made}}
+    output = machine.module.read(torch.ones(1, 20))
+    machine.module.bag, machine.module.table = [None, (output,)], {"last": {"scores": output}}
     again = copy.deepcopy(machine)
     assert again.module.bag[1][0].grad_fn is None and torch.equal(
-        again.module.table["last"]["scores"], made
+        again.module.table["last"]["scores"], output
     )
     assert machine.untrained(0).digest() == machine.untrained(0).digest()
 
@@ -240,11 +240,14 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
     module.read[0].eval()
     machine = adapted(module)
     flags = [part.training for part in module.modules()]
-    one, other = predicted(machine), predicted(machine.eval())
+    in_training, in_evaluation = predicted(machine), predicted(machine.eval())
     patching.sweep(
         machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",)
     )
-    assert torch.equal(one, other) and [part.training for part in module.modules()] == flags
+    assert (
+        torch.equal(in_training, in_evaluation)
+        and [part.training for part in module.modules()] == flags
+    )
     assert machine.train().module.read[0].training
 
 
@@ -261,9 +264,9 @@ def test_every_precision_gives_numbers(dtype):
         probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()["number"]
     ).all()
     # What a cell hears first is a number of a user's, too.
-    said = {"hear": lambda m, f: torch.cat(read_round(f), 1), "read": lambda m, h, f: h[:, :2]}
+    readers = {"hear": lambda m, f: torch.cat(read_round(f), 1), "read": lambda m, h, f: h[:, :2]}
     first = interp.machines.cell(
-        body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **said
+        body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **readers
     )
     interp.check_machine(first, only=["it_runs_in_every_precision"])
     halves = unchecked(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
@@ -333,15 +336,15 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
     point = interp.Point("keeps", item=item)
 
     def kept(m, carried, fed):
-        given = m.keeps(advice=read_round(fed)[0], state=carried["h"])
-        assert type(given) is type(make(None, torch.zeros(1)))
+        kept_values = m.keeps(advice=read_round(fed)[0], state=carried["h"])
+        assert type(kept_values) is type(make(None, torch.zeros(1)))
         for key in point.path:
-            given = (
-                given[key]
-                if isinstance(key, int) or isinstance(given, dict)
-                else getattr(given, key)
+            kept_values = (
+                kept_values[key]
+                if isinstance(key, int) or isinstance(kept_values, dict)
+                else getattr(kept_values, key)
             )
-        return step(m, {"h": given}, fed)
+        return step(m, {"h": kept_values}, fed)
 
     points = {"given": interp.Point("keeps", of="input", item="state"), "made": point}
     machine = adapted(module, kept, points=points)
@@ -350,10 +353,10 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
     again = module.keeps.linear(run.cache["points.given"])
     torch.testing.assert_close(run.cache["points.made"], again.detach())
     for name in ("points.given", "points.made"):
-        moved = interp.rollout(
+        shifted = interp.rollout(
             machine, EPISODES, fwd_hooks=[(name, lambda x, hook: x + 1)]
         ).predictions
-        assert (moved - run.predictions).abs().max() > 1e-3
+        assert (shifted - run.predictions).abs().max() > 1e-3
     refuses(
         "names nothing: there is",
         adapted,
@@ -373,8 +376,8 @@ def test_a_machine_is_held_against_the_models_own_forward_pass():
     def own(fed, late=0):
         carried, scores = {"h": torch.zeros(len(fed.tokens), 16)}, []
         for t in range(fed.tokens.shape[1]):
-            given, carried = step(machine.module, carried, fed.at(max(0, t - late * (t > 3))))
-            scores.append(given)
+            inputs, carried = step(machine.module, carried, fed.at(max(0, t - late * (t > 3))))
+            scores.append(inputs)
         return torch.stack(scores, 1)
 
     interp.check_machine(machine, reference=own)
@@ -416,8 +419,8 @@ def test_a_digest_holds_what_a_machine_does():
     with machine.hooks(fwd_hooks=[("hook_latents", lambda x, hook: 1 / 0)]):
         assert machine.digest() == seen[4] and machine.train().digest() == seen[4]
     late = [
-        lambda scores, h, fed, late, by=by: (scores + by * late * torch.arange(2), h)
-        for by in (0, 1)
+        lambda scores, h, fed, late, by=offset: (scores + by * late * torch.arange(2), h)
+        for offset in (0, 1)
     ]
     assert (
         len({unchecked(body(), **_counting(then)).digest() for then in late}) == 2
@@ -444,8 +447,8 @@ def _counting(then):
 
 
 def _no_state(scores, h, fed, late):
-    one = late & (torch.arange(len(h)) == 2).unsqueeze(1)
-    return scores, torch.where(one, torch.nan, h)
+    is_third = late & (torch.arange(len(h)) == 2).unsqueeze(1)
+    return scores, torch.where(is_third, torch.nan, h)
 
 
 def _no_prediction(scores, h, fed, late):
@@ -550,11 +553,11 @@ TAKEN = {
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("fault", TAKEN)
 def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
-    given, sentence = TAKEN[fault]
+    options, sentence = TAKEN[fault]
     if fault == "a scripted point":
-        given["module"] = body()
-        given["module"].read = torch.jit.script(given["module"].read)
-    refuses(sentence, adapted, **given)
+        options["module"] = body()
+        options["module"].read = torch.jit.script(options["module"].read)
+    refuses(sentence, adapted, **options)
 
 
 of_cell = functools.partial(
@@ -562,8 +565,8 @@ of_cell = functools.partial(
 )
 test_arguments_that_were_ignored_are_refused = refused(
     *(
-        (lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'")
-        for of in ("out", None)
+        (lambda of=direction: interp.Point("cell", of=of), "of must be 'output' or 'input'")
+        for direction in ("out", None)
     ),
     *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
     (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_session")
 def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through, beside):
     """All that is carried comes from another episode: its whole effect passes one channel, and nothing the other."""
     machine = coconut(uses=uses)
-    found = mediation.mediate(
+    mediated = mediation.mediate(
         machine,
         *pair(machine, 16, 6),
         "latent",
@@ -26,17 +26,17 @@ def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through
         round=[2, 5],
         split=mediation.Split(n_random=0),
     )
-    assert found.reason == ""
-    for share in (found.blocked, found.carried):
+    assert mediated.reason == ""
+    for share in (mediated.blocked, mediated.carried):
         assert share(through).low > 0.999 and share(beside).low == share(beside).high == 0
     # Something is carried in both: a probe, or a look at what moves, would not tell.
-    assert found.moved[0] == found.moved[1] == 1
+    assert mediated.moved[0] == mediated.moved[1] == 1
 
 
 def test_a_model_that_uses_both_shows_both():
     """Of random weights: how much each carries is the draw's; that both together carry all is not."""
     machine = coconut().untrained(2)
-    found = mediation.mediate(
+    mediated = mediation.mediate(
         machine,
         *pair(machine, 32, 6),
         "latent",
@@ -44,15 +44,15 @@ def test_a_model_that_uses_both_shows_both():
         round=[2, 5],
         split=mediation.Split(n_random=0),
     )
-    thought, cache = found.carried("thought"), found.carried("cache")
+    thought, cache = mediated.carried("thought"), mediated.carried("cache")
     assert 0 < thought.low < thought.high < 1 and 0 < cache.low < cache.high < 1
-    assert found.carried("all").low > 0.999
+    assert mediated.carried("all").low > 0.999
 
 
 def test_the_shipped_model_that_thinks_remembers_by_its_cache():
     """What architectures.md says: nearly all that one episode's state does to another's predictions passes it."""
     machine = interp.load("wma-thoughts")
-    found = mediation.mediate(
+    mediated = mediation.mediate(
         machine,
         *pair(machine, 48, 12),
         "latent",
@@ -60,8 +60,8 @@ def test_the_shipped_model_that_thinks_remembers_by_its_cache():
         round=[5, 10],
         split=mediation.Split(n_random=0),
     )
-    assert found.carried("cache").low > 0.95 and found.blocked("cache").low > 0.95
-    assert found.carried("thought").high < 0.05 and found.blocked("thought").high < 0.05
+    assert mediated.carried("cache").low > 0.95 and mediated.blocked("cache").low > 0.95
+    assert mediated.carried("thought").high < 0.05 and mediated.blocked("thought").high < 0.05
 
 
 @pytest.mark.slow(reason="a comparison with all its controls: 10 seconds of one core")
@@ -70,7 +70,7 @@ def test_what_fades_is_another_update_of_a_state_that_is_as_good():
     budget = replace(
         compare.Budget.quick(), test=64
     )  # so many that its memory, of .013 nats a round, is surely worth .01
-    found = compare.machines(handmade.majority(decay=0.95), "wma-handwired", budget=budget)
-    words = {measure.key: measure.verdict for measure in found}
+    comparison = compare.machines(handmade.majority(decay=0.95), "wma-handwired", budget=budget)
+    words = {measure.key: measure.verdict for measure in comparison}
     assert [words[key] for key in ("state", "update", "circuit")] == ["yes", "no", "not applicable"]
     assert words["behaviour"] != "yes"  # .951 [.946, .955], where .95 is asked

@@ -12,9 +12,9 @@ from tests.refusals import refuses
 
 
 def projection():
-    made = nn.Sequential(nn.Dropout(), nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
-    made.add_module("ln", nn.LayerNorm(16))
-    return made.eval()
+    layers = nn.Sequential(nn.Dropout(), nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+    layers.add_module("ln", nn.LayerNorm(16))
+    return layers.eval()
 
 
 def projected():
@@ -67,17 +67,17 @@ def test_a_mixture_needs_a_temperature():
 
 def test_a_checkpoint_of_codi_is_read_and_its_updates_are_added(tmp_path):
     model = projected()
-    held = {}
+    state_dict = {}
     for name, value in model.state_dict().items():
         prefix = "" if name.startswith("prj.") else "codi.base_model.model."
-        held[prefix + name] = value
+        state_dict[prefix + name] = value
     layer = "codi.base_model.model.transformer.h.0.attn.c_attn"
-    held[f"{layer}.base_layer.weight"] = held.pop(f"{layer}.weight")
-    held[f"{layer}.base_layer.bias"] = held.pop(f"{layer}.bias")
+    state_dict[f"{layer}.base_layer.weight"] = state_dict.pop(f"{layer}.weight")
+    state_dict[f"{layer}.base_layer.bias"] = state_dict.pop(f"{layer}.bias")
     a, b = torch.randn(3, 16), torch.randn(48, 3)
-    held[f"{layer}.lora_A.default.weight"] = a
-    held[f"{layer}.lora_B.default.weight"] = b
-    torch.save(held, tmp_path / "codi.bin")
+    state_dict[f"{layer}.lora_A.default.weight"] = a
+    state_dict[f"{layer}.lora_B.default.weight"] = b
+    torch.save(state_dict, tmp_path / "codi.bin")
     again = machines.read_codi(tmp_path / "codi.bin", scale=0.25, n_head=2)
     model.transformer.h[0].attn.c_attn.weight.data += 0.25 * (b @ a).T
     tokens = torch.randint(0, 9, (2, 7))

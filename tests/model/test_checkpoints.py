@@ -35,12 +35,12 @@ def saved(tmp_path):
 
 def rewrite(folder, change):
     """Change fields of config.json, or of the configuration in it, and make its digests right again."""
-    about = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     for name, value in change.items():
-        (about if name in about else about["config"])[name] = value
-    about["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    about = {key: value for key, value in about.items() if key != "digest"}
-    (folder / "config.json").write_text(json.dumps({**about, "digest": digest_of(about)}))
+        (config if name in config else config["config"])[name] = value
+    config["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    config = {key: value for key, value in config.items() if key != "digest"}
+    (folder / "config.json").write_text(json.dumps({**config, "digest": digest_of(config)}))
 
 
 def test_a_saved_model_loads_with_the_same_identity(saved):
@@ -99,12 +99,12 @@ def test_an_edited_configuration_is_refused(saved, change):
     """It would load, and predict something else."""
     model, folder = saved
     path = folder / "config.json"
-    about = json.loads(path.read_text())
-    path.write_text(json.dumps({**about, "config": {**about["config"], **change}}))
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "config": {**config["config"], **change}}))
     refuses(
         r"config\.json' was edited: its digest is not that of its contents", load_checkpoint, folder
     )
-    path.write_text(json.dumps(about))
+    path.write_text(json.dumps(config))
     assert load_checkpoint(folder).digest() == model.digest()
 
 
@@ -246,15 +246,22 @@ RUN_ONCE = ["wma-learned-1", "wma-learned-2"]
 def test_another_seed_of_a_model_was_trained_as_it_was(name):
     """With every setting of its preset; the precision is the machine's choice ("auto")."""
     first, seed = name.rsplit("-", 1)
-    one, other = (lab.load(each).origin["training"] for each in (first, name))
-    assert (one["seed"], other["seed"]) == (0, int(seed))
+    first_training, second_training = (
+        lab.load(model_name).origin["training"] for model_name in (first, name)
+    )
+    assert (first_training["seed"], second_training["seed"]) == (0, int(seed))
     plans = [
         [(stage["n_rounds"], stage["steps"]) for stage in training.get("stages", [])]
-        for training in (one, other)
+        for training in (first_training, second_training)
     ]
     assert plans[0] == plans[1]
-    shared = one.keys() & other.keys() - {"seed", "stages", "task", "precision"}
-    assert {key for key in shared if one[key] != other[key]} == set()
+    shared = first_training.keys() & second_training.keys() - {
+        "seed",
+        "stages",
+        "task",
+        "precision",
+    }
+    assert {key for key in shared if first_training[key] != second_training[key]} == set()
 
 
 @pytest.mark.parametrize("name", RUN_ONCE)

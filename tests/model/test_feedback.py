@@ -159,9 +159,9 @@ def test_a_round_is_read_at_its_label_before_the_truth(layout):
     model, episodes = made(layout), sample(5, 4, seed=1)
     plain = interp.rollout(model, episodes)
     others = replace(episodes, answers=1 - episodes.answers)
-    told = interp.rollout(model, others)
-    assert torch.equal(plain.predictions[:, 0], told.predictions[:, 0])
-    assert (plain.predictions[:, 1] - told.predictions[:, 1]).abs().min() > 0
+    run_of_others = interp.rollout(model, others)
+    assert torch.equal(plain.predictions[:, 0], run_of_others.predictions[:, 0])
+    assert (plain.predictions[:, 1] - run_of_others.predictions[:, 1]).abs().min() > 0
     interp.check_machine(model)
 
 
@@ -227,24 +227,26 @@ def test_each_token_of_feedback_is_patched_by_itself(layout):
     changed = clean.answers.copy()
     changed[:, 2, 1] = 1 - changed[:, 2, 1]
     corrupted = replace(clean, answers=changed)
-    at = ["embed@l_1", "embed@l_2", "embed@l_3", "resid_post[1]@w?"]
-    found = sweep(model, clean, corrupted, 2, sites=at, read_round=3)
-    assert found.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
-    now = sweep(model, clean, corrupted, 2, sites=at, metric="state")
+    sites_read = ["embed@l_1", "embed@l_2", "embed@l_3", "resid_post[1]@w?"]
+    swept = sweep(model, clean, corrupted, 2, sites=sites_read, read_round=3)
+    assert swept.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
+    now = sweep(model, clean, corrupted, 2, sites=sites_read, metric="state")
     assert now.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
     assert (
-        sweep(model, clean, corrupted, 2, sites=at).values == 0
+        sweep(model, clean, corrupted, 2, sites=sites_read).values == 0
     ).all()  # the prediction came before
 
 
 def test_feedback_is_interchanged_and_shows_in_the_state_alone():
     model, base, source = made(UpdateInside()), *(sample(8, 5, seed=seed) for seed in (3, 4))
     run = interp.rollout(model, base)
-    told = interchange(model, base, source, second_answers(), "answers", "embed@l_2")
-    assert np.abs(told.effect).max() < 1e-15  # a CPU may round products of other shapes otherwise
-    assert told.wanted.max() == 0
+    answers_effect = interchange(model, base, source, second_answers(), "answers", "embed@l_2")
+    assert (
+        np.abs(answers_effect.effect).max() < 1e-15
+    )  # a CPU may round products of other shapes otherwise
+    assert answers_effect.wanted.max() == 0
     decode = Decoder.fit(run.latents[:, 1:], second_answers().run(base)["next_count"], ridge=1e-3)
-    kept = interchange(
+    state_effect = interchange(
         model,
         base,
         source,
@@ -254,8 +256,8 @@ def test_feedback_is_interchanged_and_shows_in_the_state_alone():
         outcome=Outcome("state", decode),
     )
     differs = base.answers[..., 1] != source.answers[..., 1]
-    assert (np.abs(kept.wanted[..., 0]) == differs).all()
-    assert ((np.abs(kept.effect[..., 0]) > 1e-9) == differs).all()
+    assert (np.abs(state_effect.wanted[..., 0]) == differs).all()
+    assert ((np.abs(state_effect.effect[..., 0]) > 1e-9) == differs).all()
 
 
 @pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside(), Committed()])

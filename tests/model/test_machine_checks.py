@@ -442,8 +442,8 @@ def test_nothing_is_left_on_a_module_and_no_weight_is_copied():
     interp.rollout(machine, experts.sample(3, 4, N_EXPERTS), names_filter="points.reset")
     after = module.state_dict()
     assert all(
-        after[name].data_ptr() == at and torch.equal(after[name], kept)
-        for name, (at, kept) in before.items()
+        after[name].data_ptr() == address and torch.equal(after[name], copies)
+        for name, (address, copies) in before.items()
     )
     assert (
         "forward" not in vars(module.cell)
@@ -534,8 +534,8 @@ def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
         "cache_length",
     ]
     assert run.latents[:, :, -1, 0].tolist() == [[float(t) for t in range(7)]] * 3
-    said = torch.cat(read_round(run.fed.at(2)), 1)
-    torch.testing.assert_close(run.latents[:, 6, 2], machine.module.write(said).detach())
+    inputs = torch.cat(read_round(run.fed.at(2)), 1)
+    torch.testing.assert_close(run.latents[:, 6, 2], machine.module.write(inputs).detach())
     assert torch.equal(run.latents[:, 2, 2:6], torch.zeros(3, 4, 8))  # rows of rounds to come
     halves = interp.replay(machine, run, rounds=[4, 1])
     torch.testing.assert_close(halves[0], run.predictions[:, [4, 1]])

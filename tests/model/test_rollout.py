@@ -57,12 +57,12 @@ def test_a_hooked_replay_in_chunks_is_the_whole_one():
         interp.replay(model, run, names_filter=[PATTERN], fwd_hooks=halved, chunk=n)
         for n in (None, 7)
     )
-    for one, other in (
+    for ours, theirs in (
         (whole[0], parts[0]),
         (whole[1], parts[1]),
         (whole[2][PATTERN], parts[2][PATTERN]),
     ):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     assert (whole[0] - run.predictions).abs().max() > 1e-6
     refuses("chunk must be 1 or more, got 0", interp.replay, model, run, chunk=0)
 
@@ -81,11 +81,14 @@ def test_every_cached_activation_has_a_round_axis(case):
 
 def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
     model, episodes = q_case()
-    at, first = QLearningRound(4, 3).position("a*"), QLearningRound(4, 3).token_ids["a_1"]
-    own, target = interp.rollout(model, episodes), interp.rollout(model, episodes, commit="target")
-    assert torch.equal(own.tokens[..., at] - first, own.choices)
-    assert torch.equal(target.tokens[..., at] - first, torch.from_numpy(episodes.greedy).long())
-    assert (own.commit, target.commit) == ("own", "target")
+    place, first = QLearningRound(4, 3).position("a*"), QLearningRound(4, 3).token_ids["a_1"]
+    own_run, target = (
+        interp.rollout(model, episodes),
+        interp.rollout(model, episodes, commit="target"),
+    )
+    assert torch.equal(own_run.tokens[..., place] - first, own_run.choices)
+    assert torch.equal(target.tokens[..., place] - first, torch.from_numpy(episodes.greedy).long())
+    assert (own_run.commit, target.commit) == ("own", "target")
 
 
 def test_a_hook_at_one_round_propagates_or_is_held():
@@ -97,14 +100,14 @@ def test_a_hook_at_one_round_propagates_or_is_held():
 
     hooks = {2: [("blocks.0.hook_attn_out", zero)]}
     spread = interp.rollout(model, episodes, fwd_hooks=hooks)
-    held = interp.rollout(model, episodes, fwd_hooks=hooks, propagate=False)
-    for run in (spread, held):
+    held_run = interp.rollout(model, episodes, fwd_hooks=hooks, propagate=False)
+    for run in (spread, held_run):
         assert torch.equal(run.predictions[:, :2], clean.predictions[:, :2])
         assert not torch.allclose(run.predictions[:, 2], clean.predictions[:, 2])
     assert not torch.allclose(spread.predictions[:, 3:], clean.predictions[:, 3:])
-    assert torch.equal(held.predictions[:, 3:], clean.predictions[:, 3:])
-    assert torch.equal(held.latents, clean.latents)
-    assert spread.settings["hooked_rounds"] == [2] and held.settings["propagate"] is False
+    assert torch.equal(held_run.predictions[:, 3:], clean.predictions[:, 3:])
+    assert torch.equal(held_run.latents, clean.latents)
+    assert spread.settings["hooked_rounds"] == [2] and held_run.settings["propagate"] is False
 
 
 @pytest.mark.parametrize("propagate", [True, False])
@@ -174,9 +177,9 @@ def test_long_rounds_run_in_smaller_batches() -> None:
         interp.rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)
     ]
     whole = interp.rollout(model, episodes)
-    for of in ("predictions", "latents"):
-        joined = torch.cat([getattr(part, of) for part in parts])
-        torch.testing.assert_close(getattr(whole, of), joined, rtol=0, atol=1e-12)
+    for quantity in ("predictions", "latents"):
+        joined = torch.cat([getattr(part, quantity) for part in parts])
+        torch.testing.assert_close(getattr(whole, quantity), joined, rtol=0, atol=1e-12)
     _, carried, _ = interp.replay(model, whole)
     torch.testing.assert_close(carried, whole.latents[:, 1:], rtol=0, atol=1e-12)
 

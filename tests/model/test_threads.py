@@ -145,9 +145,9 @@ class Zeros(nn.Module):
         self.cell = nn.Linear(4, 2)
 
     def forward(self, advice):
-        made = torch.zeros(len(advice), 4)
-        assert made.dtype == self.cell.weight.dtype
-        return self.cell(advice + made)
+        zeros = torch.zeros(len(advice), 4)
+        assert zeros.dtype == self.cell.weight.dtype
+        return self.cell(advice + zeros)
 
 
 def step_of_zeros(module, carried, fed):

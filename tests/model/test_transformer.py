@@ -48,13 +48,13 @@ def test_training_normalises_in_one_operation_and_shows_its_parts_where_somebody
     """Outputs and gradients are equal to rounding with a hook on the scale and without."""
     model = make().train()
     tokens, latents = inputs(model)
-    weight, seen, made = model.blocks[0].attn.W_Q, [], []
+    weight, seen, normalised = model.blocks[0].attn.W_Q, [], []
     for hooks in ([], [("blocks.0.ln1.hook_scale", lambda scale, hook: seen.append(scale.shape))]):
         with model.hooks(fwd_hooks=hooks):
             prediction = model(tokens, latents)[0]
-        made.append((prediction, *torch.autograd.grad(prediction.square().sum(), weight)))
+        normalised.append((prediction, *torch.autograd.grad(prediction.square().sum(), weight)))
     assert len(seen) == 1
-    for fast, plain in zip(*made, strict=True):
+    for fast, plain in zip(*normalised, strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-7)
 
 
@@ -63,8 +63,10 @@ def test_hook_result_fires_when_asked_for_by_name_only():
     tokens, latents = inputs(model)
     _, everything = model.run_with_cache(tokens, latents)
     assert "blocks.0.attn.hook_result" not in everything
-    _, asked = model.run_with_cache(tokens, latents, names_filter="blocks.0.attn.hook_result")
-    assert asked["blocks.0.attn.hook_result"].shape == (5, model.layout.n_positions, 2, 16)
+    _, result_cache = model.run_with_cache(
+        tokens, latents, names_filter="blocks.0.attn.hook_result"
+    )
+    assert result_cache["blocks.0.attn.hook_result"].shape == (5, model.layout.n_positions, 2, 16)
     assert not model.cfg.use_attn_result
 
 
@@ -227,9 +229,9 @@ def test_label_codes_give_a_label_one_code_for_every_size(size, labels):
         latents = torch.zeros(2, small.n_latents, 16)
         whole, cache = model.run_with_cache(tokens, latents)
         for label in labels:
-            at = small.position(label)
-            expected = model.W_pos[largest.position(label) if position_codes == "label" else at]
-            torch.testing.assert_close(cache["hook_pos_embed"][0, at], expected)
+            place = small.position(label)
+            expected = model.W_pos[largest.position(label) if position_codes == "label" else place]
+            torch.testing.assert_close(cache["hook_pos_embed"][0, place], expected)
         torch.testing.assert_close(model.predict(tokens, latents), whole.prediction)
 
 

@@ -107,9 +107,12 @@ def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, 
     attributed = cache.logit_attrs(
         parts, answers, incorrect_tokens=1 - answers, pos_slice=bound.predict_position
     )
-    at = logits[:, bound.predict_position]
+    final_logits = logits[:, bound.predict_position]
     torch.testing.assert_close(
-        attributed.sum(0), (at - model.b_U)[:, 1] - (at - model.b_U)[:, 0], rtol=0, atol=1e-4
+        attributed.sum(0),
+        (final_logits - model.b_U)[:, 1] - (final_logits - model.b_U)[:, 0],
+        rtol=0,
+        atol=1e-4,
     )
 
 
@@ -140,11 +143,11 @@ def test_logit_lens_ends_in_the_models_logits(model, bound):
 @pytest.mark.parametrize("unit", ["component", "layer", "head"])
 def test_direct_logit_attribution(model, bound, unit):
     """Components' (and heads') contributions, and the last layer's, sum to the outcome's logit without its bias."""
-    at = bound.predict_position
+    position = bound.predict_position
     answers = torch.ones(len(bound.tokens[0]), dtype=torch.long)
-    result = direct_logit_attribution(bound, bound.tokens[0], answers, unit=unit, pos=at)
+    result = direct_logit_attribution(bound, bound.tokens[0], answers, unit=unit, pos=position)
     total = result.attribution[-1] if unit == "layer" else result.attribution.sum(0)
-    expected = bound(bound.tokens[0])[:, at, 1] - model.b_U[1]
+    expected = bound(bound.tokens[0])[:, position, 1] - model.b_U[1]
     torch.testing.assert_close(total, expected, rtol=0, atol=1e-4)
 
 
@@ -187,10 +190,10 @@ def test_attribution_patching_faithfulness(bound):
     clean, corrupted = (ids[:1] for ids in bound.tokens)
     config = attribution_patching.EdgeAttributionConfig(granularity="edge")
     result = attribution_patching.attribution_patch(bound, clean, corrupted, _metric(bound), config)
-    kept = attribution_patching.faithfulness(
+    faithful = attribution_patching.faithfulness(
         bound, clean, corrupted, _metric(bound), set(result.edge_scores)
     )
-    assert kept.recovered == pytest.approx(1, abs=1e-4)
+    assert faithful.recovered == pytest.approx(1, abs=1e-4)
 
 
 def test_interchange_fit_das(bound):
@@ -317,8 +320,8 @@ def test_the_points_of_an_absent_mlp_change_no_bit_and_fire_only_on_request():
     rounds = run.tokens[:, 3], run.latents[:, 3], run.values[:, 3]
     plain = model(*rounds)
     seen, _ = model.run_with_cache(*rounds)
-    for one, other in zip(plain, seen, strict=True):
-        assert torch.equal(one, other)
+    for ours, theirs in zip(plain, seen, strict=True):
+        assert torch.equal(ours, theirs)
     fired: list[str] = []
     point = model.hook_dict["blocks.0.hook_mlp_out"]
     handle = point.register_forward_hook(lambda *_: fired.append("mlp"))

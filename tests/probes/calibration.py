@@ -126,14 +126,14 @@ def nulls(
                 (bare,) = fit_targets(
                     x, [TargetValues.of(target.values)], copies=[(x_blank, None)], seed=seed
                 )
-                about = {
+                columns = {
                     "model": name,
                     "kind": kind,
                     "set": index,
                     "n_episodes": n_episodes,
                     "n_rounds": n_rounds,
                 }
-                rows.append({**about, **_verdict(result), "bare": bare.verdict})
+                rows.append({**columns, **_verdict(result), "bare": bare.verdict})
                 advance(1)
     return pd.DataFrame(rows)
 
@@ -142,9 +142,16 @@ def _planted(
     kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int
 ) -> TargetValues:
     key = (interp.tasks.of(model).analysis.probed or (None,))[0]
-    own, other = (compute(None if key is None else [key], e, model)[0] for e in (episodes, others))
+    target_of_episodes, target_of_others = (
+        compute(None if key is None else [key], e, model)[0] for e in (episodes, others)
+    )
     inputs, types = round_inputs(episodes)
-    values = NULLS[kind](own.values, other.values, inputs[-1], np.random.default_rng([seed, 1]))
+    values = NULLS[kind](
+        target_of_episodes.values,
+        target_of_others.values,
+        inputs[-1],
+        np.random.default_rng([seed, 1]),
+    )
     return TargetValues(
         kind,
         values,
@@ -171,8 +178,8 @@ def power(
         for n in sizes:
             for effect in effects:
                 for index in range(n_sets):
-                    about = {"design": design, "effect": effect, "n_episodes": n, "set": index}
-                    rows.append({**about, **_verdict(_with_effect(design, effect, n, index))})
+                    columns = {"design": design, "effect": effect, "n_episodes": n, "set": index}
+                    rows.append({**columns, **_verdict(_with_effect(design, effect, n, index))})
                 advance(1)
     return pd.DataFrame(rows)
 
@@ -198,8 +205,8 @@ def nulls_summary(frame: pd.DataFrame) -> str:
     for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
         wrong = frame[column] == "yes"
         rate = exact_share(wrong)
-        said = f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
-        lines.append(f"{what}: {wrong.sum()} of {len(wrong)} nulls held ({said})")
+        share_text = f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
+        lines.append(f"{what}: {wrong.sum()} of {len(wrong)} nulls held ({share_text})")
     return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
 
 

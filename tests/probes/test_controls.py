@@ -38,22 +38,22 @@ def score(level, spread=0.0, n=N):
 
 def target(inputs=(), types=None, mask=None, implied_by=(), key="count"):
     values = np.arange(4.0 * N).reshape(N, 4, 1)
-    about = {"mask": mask, "inputs": inputs, "types": types, "implied_by": implied_by}
+    options = {"mask": mask, "inputs": inputs, "types": types, "implied_by": implied_by}
     return TargetValues(
-        key, values, ("count",), **about, noun=f"the {key.partition(':')[0].replace('_', ' ')}"
+        key, values, ("count",), **options, noun=f"the {key.partition(':')[0].replace('_', ' ')}"
     )
 
 
 def problem(targets, levels, seed=5):
     """A problem whose kind of probe gives these scores in turn, and what it was given."""
-    asked, levels = [], iter(levels)
+    calls, levels = [], iter(levels)
 
     def fit(x, targets, folds, groups):
-        asked.append((x, targets, folds, groups))
+        calls.append((x, targets, folds, groups))
         return [Fitted(score(next(levels), n=len(x)), dict) for _ in targets]
 
     sample = GroupedTargets(targets, np.arange(len(targets[0].values)), seed)
-    return Problem.of(sample, Kind("recorder", False, fit)), asked
+    return Problem.of(sample, Kind("recorder", False, fit)), calls
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,10 @@ def test_each_control_is_fitted_to_what_it_says():
     x, *blanks = rng.normal(size=(3, N, 4, 2))
     forms = tuple(rng.normal(size=(N, 4, 1)) for _ in range(3))
     kinds = np.resize([0, 1, 1, 0, 1], (N, 4))
-    one, two = target(forms, kinds, mask=rng.random((N, 4, 1)) < 0.5), target(forms, key="other")
+    first_target, two = (
+        target(forms, kinds, mask=rng.random((N, 4, 1)) < 0.5),
+        target(forms, key="other"),
+    )
     two = replace(two, values=-two.values)
     levels = [
         0.1,
@@ -105,14 +108,16 @@ def test_each_control_is_fitted_to_what_it_says():
         0.55,
         0.75,
     ]  # both, both shuffled, a control task; two copies
-    made, asked = problem([one, two], levels)
-    made = made.with_baselines()
-    more = GroupedTargets([one, two], np.arange(N), seed=7)
-    (own, first), (other, second) = made.fit(x, [(blanks[0], made.sample), (blanks[1], more)])
-    assert (own.score.estimate, other.score.estimate) == pytest.approx((0.9, 0.8))
+    problem_made, calls = problem([first_target, two], levels)
+    problem_made = problem_made.with_baselines()
+    second_sample = GroupedTargets([first_target, two], np.arange(N), seed=7)
+    (own_fit, first), (other_fit, second) = problem_made.fit(
+        x, [(blanks[0], problem_made.sample), (blanks[1], second_sample)]
+    )
+    assert (own_fit.score.estimate, other_fit.score.estimate) == pytest.approx((0.9, 0.8))
     scores = [
-        {name: round(control.score.estimate, 6) for name, control in of.items()}
-        for of in (first, second)
+        {name: round(control.score.estimate, 6) for name, control in fit.items()}
+        for fit in (first, second)
     ]
     assert scores[0] == {
         "shuffled": 0.15,
@@ -122,23 +127,25 @@ def test_each_control_is_fitted_to_what_it_says():
         "control_task": 0.35,
     }
     assert scores[1] == {"shuffled": 0.25, "untrained": 0.75, "inputs": 0.7, "round": 0.2}
-    assert [of for of, *_ in asked[1:4]] == [pytest.approx(form) for form in forms]
-    np.testing.assert_array_equal(asked[0][0], np.broadcast_to(np.eye(4), (N, 4, 4)))
-    parts = asked[4][1]
+    assert [fit for fit, *_ in calls[1:4]] == [pytest.approx(form) for form in forms]
+    np.testing.assert_array_equal(calls[0][0], np.broadcast_to(np.eye(4), (N, 4, 4)))
+    parts = calls[4][1]
     wanted = [
-        one.values,
+        first_target.values,
         two.values,
-        _shuffled(one.values, 5),
+        _shuffled(first_target.values, 5),
         _shuffled(two.values, 5),
-        _control_task(one.values, kinds, 5),
+        _control_task(first_target.values, kinds, 5),
     ]
     for part, values in zip(parts, wanted, strict=True):
         np.testing.assert_array_equal(part.values, values)
-    np.testing.assert_array_equal(parts[2].mask, _shuffled(one.mask, 5))
-    assert parts[4].mask is one.mask and parts[3].mask is None
-    for (given, targets, folds, _), blank in zip(asked[5:], blanks, strict=True):
-        np.testing.assert_array_equal(given, blank)
-        assert [each.key for each in targets] == ["count", "other"] and sorted(folds.tolist()) == [
+    np.testing.assert_array_equal(parts[2].mask, _shuffled(first_target.mask, 5))
+    assert parts[4].mask is first_target.mask and parts[3].mask is None
+    for (fitted_inputs, targets, folds, _), blank in zip(calls[5:], blanks, strict=True):
+        np.testing.assert_array_equal(fitted_inputs, blank)
+        assert [target_fitted.key for target_fitted in targets] == ["count", "other"] and sorted(
+            folds.tolist()
+        ) == [
             0,
             0,
             1,
@@ -149,8 +156,8 @@ def test_each_control_is_fitted_to_what_it_says():
 
 
 def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_does_not_count():
-    made, _ = problem([target(implied_by=("round",))], [0.1, 0.75, 0.2])
-    ((_, controls),) = made.with_baselines().fit(np.zeros((N, 4, 2)))
+    problem_made, _ = problem([target(implied_by=("round",))], [0.1, 0.75, 0.2])
+    ((_, controls),) = problem_made.with_baselines().fit(np.zeros((N, 4, 2)))
     assert list(controls) == ["shuffled", "round"] and [
         one.counts for one in controls.values()
     ] == [True, False]
@@ -160,42 +167,47 @@ def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_d
 
 
 def test_a_control_of_other_episodes_has_a_difference_without_an_interval():
-    own = score(0.9, 0.1)
-    apart, paired = own.minus(score(0.4, 0.1, n=10)), own.minus(score(0.4, -0.1))
-    assert (apart.estimate, paired.estimate) == pytest.approx((0.5, 0.5))
-    assert np.isnan(apart.low) and paired.low < 0.5 < paired.high
-    assert own.skill == Interval(own.estimate, own.low, own.high) and own.low < 0.9 < own.high
+    own_score = score(0.9, 0.1)
+    unpaired, paired = own_score.minus(score(0.4, 0.1, n=10)), own_score.minus(score(0.4, -0.1))
+    assert (unpaired.estimate, paired.estimate) == pytest.approx((0.5, 0.5))
+    assert np.isnan(unpaired.low) and paired.low < 0.5 < paired.high
+    assert (
+        own_score.skill == Interval(own_score.estimate, own_score.low, own_score.high)
+        and own_score.low < 0.9 < own_score.high
+    )
 
 
 def test_of_several_forms_the_first_with_the_highest_estimate_is_kept():
     scores, forms = {}, [score(0.5, 0.3), score(0.5), score(0.6, 0.9)]
-    for form, kept in zip(forms, (0, 0, 2), strict=True):
+    for form, best_form in zip(forms, (0, 0, 2), strict=True):
         _keep_best(scores, "inputs", [Fitted(form, dict)])
-        assert scores[0, "inputs"] is forms[kept]
+        assert scores[0, "inputs"] is forms[best_form]
 
 
 @pytest.mark.parametrize("of_classes", [True, False])
 def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_classes):
     """Targets that lack the same rounds are fitted together; only a kind of numbers gets classes as indicators."""
-    asked, x = [], np.arange(N * 8.0).reshape(N, 4, 2)
+    calls, x = [], np.arange(N * 8.0).reshape(N, 4, 2)
     gone = np.zeros((2, N, 4), bool)
     gone[0, 0, 3] = gone[1, 1:3, 2:] = True
     classes = replace(target(), values=np.arange(N * 4).reshape(N, 4, 1) % 3, kind="class")
 
     def fit(x, targets, folds, groups):
-        asked.append((len(x), [one.kind for one in targets], groups.tolist()))
+        calls.append((len(x), [fit_of_sample.kind for fit_of_sample in targets], groups.tolist()))
         return [Fitted(score(0.5), lambda: {"predictions": x}) for _ in targets]
 
     kind, lacking = Kind("recorder", of_classes, fit), (0, 1, 0)
     sample = GroupedTargets([replace(classes, missing=gone[i]) for i in lacking], np.arange(N), 5)
     shown = "class" if of_classes else "real"
-    assert [one.kind for one in Problem.of(sample, kind).sample.targets] == [shown] * 3
-    for one, i in zip(sample.fit(kind, x), lacking, strict=True):
+    assert [fit_of_sample.kind for fit_of_sample in Problem.of(sample, kind).sample.targets] == [
+        shown
+    ] * 3
+    for fit_of_sample, i in zip(sample.fit(kind, x), lacking, strict=True):
         np.testing.assert_array_equal(
-            one.details()["predictions"], np.where(gone[i][..., None], np.nan, x)
+            fit_of_sample.details()["predictions"], np.where(gone[i][..., None], np.nan, x)
         )
     counted = [np.repeat(np.arange(N), (~gone[i]).sum(1)).tolist() for i in (0, 1)]
-    assert asked == [(23, [shown] * 2, counted[0]), (20, [shown], counted[1])]
+    assert calls == [(23, [shown] * 2, counted[0]), (20, [shown], counted[1])]
 
 
 EVERY = {"shuffled": 0.0, "untrained": 0.2, "inputs": 0.1, "round": 0.1}
@@ -212,14 +224,16 @@ def judged(
     **changes,
 ):
     """The measure of a probe of ``level`` beside the controls of EVERY, but for those changed or left out."""
-    own = score(level, spread)
-    levels = {name: score(of) for name, of in {**EVERY, **changes}.items() if name not in without}
+    own_score = score(level, spread)
+    levels = {
+        name: score(value) for name, value in {**EVERY, **changes}.items() if name not in without
+    }
     controls = {
-        name: ControlScore(name, of, own.minus(of), name not in implied_by)
-        for name, of in levels.items()
+        name: ControlScore(name, value, own_score.minus(value), name not in implied_by)
+        for name, value in levels.items()
     }
     return measure_of(
-        target(implied_by=implied_by, key=key), site, own, controls, n_features=n_features
+        target(implied_by=implied_by, key=key), site, own_score, controls, n_features=n_features
     )
 
 
@@ -227,13 +241,13 @@ def judged(
 def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(
     level, changes, word, reason
 ):
-    found = judged(level, **changes)
-    assert (found.verdict, found.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1
+    verdict = judged(level, **changes)
+    assert (verdict.verdict, verdict.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1
 
 
 def test_a_control_that_holds_the_target_is_shown_and_does_not_count():
-    found = judged(0.9, inputs=0.95, implied_by=("inputs",))
-    assert found.verdict == "yes" and not found.controls[DESCRIPTIONS["inputs"]].counts
+    verdict = judged(0.9, inputs=0.95, implied_by=("inputs",))
+    assert verdict.verdict == "yes" and not verdict.controls[DESCRIPTIONS["inputs"]].counts
 
 
 def test_without_a_control_that_counts_nothing_is_held():
@@ -279,6 +293,6 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
     ],
 )
 def test_a_claim_names_the_site_and_the_target(key, site, claim, phrase):
-    found = judged(0.9, key=key, site=site)
-    assert (found.key, found.claim, found.phrase) == (key, claim, phrase)
+    verdict = judged(0.9, key=key, site=site)
+    assert (verdict.key, verdict.claim, verdict.phrase) == (key, claim, phrase)
     assert judged(0.0, key=key, site=site).phrase == phrase.replace("lets a", "lets no", 1)

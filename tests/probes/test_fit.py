@@ -68,8 +68,8 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
     """However few the probe has; a target that is not the task's, or has a wrong key, is read from its own episodes."""
     few = experts.sample(n_episodes=20, n_rounds=5, n_experts=3, seed=4)
     run, target = interp.rollout(learned, few), probes.targets.log_weights_centred(few)
-    given = {"n_untrained": 2, "seed": 3}
-    found = probes.fit(run, target, **given)
+    options = {"n_untrained": 2, "seed": 3}
+    probe_result = probes.fit(run, target, **options)
     many = experts.sample(n_episodes=PLATEAU, n_rounds=5, n_experts=3, seed=5)
     plateau = [
         probes.fit(
@@ -77,22 +77,24 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
         ).r2
         for seed in (3, 4)
     ]
-    assert found.controls["untrained"].score.estimate == pytest.approx(max(plateau), abs=0.05)
+    assert probe_result.controls["untrained"].score.estimate == pytest.approx(
+        max(plateau), abs=0.05
+    )
     assert (
-        len(found.controls["untrained"].score.losses)
-        == found.settings["untrained_episodes"]
+        len(probe_result.controls["untrained"].score.losses)
+        == probe_result.settings["untrained_episodes"]
         == PLATEAU
     )
-    for other in (target.values, replace(target, values=-target.values)):
-        alone = probes.fit(run, other, **given)
+    for changed_values in (target.values, replace(target, values=-target.values)):
+        alone = probes.fit(run, changed_values, **options)
         assert (
             len(alone.controls["untrained"].score.losses)
             == alone.settings["untrained_episodes"]
             == 20
         )
         assert {"inputs", "control_task"} <= set(alone.controls)  # the rollout knows its episodes
-    (same,) = probes.probe(learned, few, ["log_weights_centred"], **given)
-    assert same.measure == found.measure
+    (same,) = probes.probe(learned, few, ["log_weights_centred"], **options)
+    assert same.measure == probe_result.measure
 
 
 def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
@@ -105,8 +107,8 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     assert len(ran) == 4, "two copies, over these episodes and over more"
     twin = replace(run, model=copy.deepcopy(learned))
     again = probes.fit(twin, probes.targets.counts(few), n_untrained=2, seed=11)
-    other = probes.fit(run, probes.targets.log_weights_centred(few), n_untrained=2, seed=11)
-    assert len(ran) == 4 and again.measure == first.measure and "untrained" in other.controls
+    second_probe = probes.fit(run, probes.targets.log_weights_centred(few), n_untrained=2, seed=11)
+    assert len(ran) == 4 and again.measure == first.measure and "untrained" in second_probe.controls
     probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=12)
     assert len(ran) == 7, (
         "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"
@@ -133,9 +135,9 @@ def test_predictions_never_saw_their_episode(episodes):
     """An episode's target, changed, changes no prediction of that episode."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 8, 5)), rng.normal(size=(20, 8, 1))
-    other = y.copy()
-    other[7] += 10
-    before, after = (probes.fit(x, values).predictions for values in (y, other))
+    changed = y.copy()
+    changed[7] += 10
+    before, after = (probes.fit(x, values).predictions for values in (y, changed))
     np.testing.assert_allclose(before[7], after[7], atol=1e-6)
     assert np.abs(before - after).max() > 1e-3
 
@@ -228,8 +230,8 @@ def test_groups_of_episodes_stay_together():
         probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)]).number
         == leaking.number
     )
-    moved = _shuffled(groups, 0, groups)
-    assert (moved != groups).all() and (np.bincount(moved) == 4).all()
+    shuffled = _shuffled(groups, 0, groups)
+    assert (shuffled != groups).all() and (np.bincount(shuffled) == 4).all()
 
 
 def test_intervals_resample_groups():
@@ -254,10 +256,10 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
     y = (x[..., 0] + 1.5 * rng.normal(size=(10, 4)) > 0).astype(int)
     chosen = estimators._cross_validate(x, folds, [(y, 2)])[0].chosen
     rows = [folds != k for k in range(5)]
-    left = [np.unique(folds[of], return_inverse=True)[1] for of in rows]
+    fold_of_row = [np.unique(folds[row_set], return_inverse=True)[1] for row_set in rows]
     fits = [
-        estimators._cross_validate(x[of], k, [(y[of], 2)])[0]
-        for of, k in zip(rows, left, strict=True)
+        estimators._cross_validate(x[row_set], k, [(y[row_set], 2)])[0]
+        for row_set, k in zip(rows, fold_of_row, strict=True)
     ]
     alone = [one.refit[2][-1] for one in fits]
     assert list(chosen) == alone and len(set(chosen)) > 1
@@ -274,7 +276,7 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     )
     wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
     alone, beside = (
-        estimators._cross_validate(each, folds, [(y, n_classes)])[0] for each in (x, wide)
+        estimators._cross_validate(features, folds, [(y, n_classes)])[0] for features in (x, wide)
     )
     np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
     np.testing.assert_array_equal(np.delete(beside.refit[0], 1, 0), alone.refit[0])
@@ -322,8 +324,10 @@ def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
         result = probes.fit(run, probes.targets.get(key)(episodes), n_untrained=0)
         direction = result.direction("e_2")
         assert direction.shape == run.latents.shape[2:]
-        moved = result.decode(x + 0.7 * direction).values - result.decode(x).values
-        np.testing.assert_allclose(moved, np.broadcast_to(change, moved.shape), atol=1e-6)
+        decoded_change = result.decode(x + 0.7 * direction).values - result.decode(x).values
+        np.testing.assert_allclose(
+            decoded_change, np.broadcast_to(change, decoded_change.shape), atol=1e-6
+        )
     refuses(
         r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3", result.direction, "e_9"
     )
@@ -447,12 +451,12 @@ SCALED = {
 def test_values_whose_squares_are_no_numbers_are_refused(method, part, scale):
     """They gave LinAlgErrors, scores of NaN, and a denial of a copy of the target."""
     x, y = np.random.default_rng(0).normal(size=(2, 20, 6, 1))
-    given = {"activations": x, "target": y, "inputs": x}
-    given[part] = given[part] * scale
+    options = {"activations": x, "target": y, "inputs": x}
+    options[part] = options[part] * scale
     refuses(
         f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares",
         probes.fit,
-        **given,
+        **options,
         method=method,
     )
 
@@ -555,11 +559,11 @@ def test_a_no_is_not_said_of_features_that_were_not_read():
         UserWarning,
         match="2 of 3 features vary by less than the rounding of the largest activation",
     ):
-        found = probes.fit(wide, target)
+        probe_result = probes.fit(wide, target)
     assert (
-        found.verdict == "undecided"
-        and "2 of 3 features" in found.reason
-        and "2 of 3 features" in found.warning
+        probe_result.verdict == "undecided"
+        and "2 of 3 features" in probe_result.reason
+        and "2 of 3 features" in probe_result.warning
     )
     assert probes.fit(wide / [1, 1, 1e29], target).r2 > 1 - 1e-9
     with pytest.warns(UserWarning, match="1 of 2 features vary"):
@@ -587,8 +591,8 @@ def test_recordings_that_are_drawn_again_give_noise_no_score():
     rng = np.random.default_rng(0)
     states, noise = rng.normal(size=(12, 10, 4)), rng.normal(size=(12, 10, 1))
     drawn = rng.integers(12, size=128)
-    found = probes.fit(states[drawn], noise[drawn])
-    assert found.settings["n_groups"] == 12
-    assert found.r2 < 0.02
+    probe_result = probes.fit(states[drawn], noise[drawn])
+    assert probe_result.settings["n_groups"] == 12
+    assert probe_result.r2 < 0.02
     leaking = probes.fit(states[drawn], noise[drawn], groups="episode")
     assert leaking.r2 > 0.04

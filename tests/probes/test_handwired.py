@@ -70,7 +70,7 @@ def test_a_variable_is_decoded_exactly_at_each_of_its_locations(case, key, name)
     location = circuit.location(key, name)
     values = true_values(case, key)
     for label in dict.fromkeys(location.labels):
-        elements = [k for k, own in enumerate(location.labels) if own == label]
+        elements = [k for k, own_label in enumerate(location.labels) if own_label == label]
         x = activation(case, location.hook, label, location.head)
         if np.ptp(values[..., elements]) == 0:
             # A binding is the same in every round: nothing varies, and the probe says so.

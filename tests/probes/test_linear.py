@@ -67,8 +67,8 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
         _cross_validate(x, _assign_folds(15, 5, 0), [(y, 3)]),
         {"logisticregression__C": _PENALTIES},
     )
-    given = LogisticRegression(max_iter=1000), grid, "neg_log_loss", "predict_proba"
-    theirs, _ = _sklearn(x, y.reshape(-1), _assign_folds(15, 5, 0), *given)
+    estimator = LogisticRegression(max_iter=1000), grid, "neg_log_loss", "predict_proba"
+    theirs, _ = _sklearn(x, y.reshape(-1), _assign_folds(15, 5, 0), *estimator)
     np.testing.assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
 
 
@@ -122,8 +122,8 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
     assert (plain <= larger).all() and (larger <= plain * 6 / 5).all()
-    each = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
-    np.testing.assert_allclose(each_r2, each)
+    expected = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
+    np.testing.assert_allclose(each_r2, expected)
     overall = (
         1 - (1 - r2_score(*flat, multioutput="variance_weighted")) * plain.sum() / larger.sum()
     )
@@ -158,8 +158,8 @@ def test_masked_entries_count_nowhere():
     y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
     targets = [replace(TargetValues.of(true), mask=mask) for true in (y, y_other)]
     probed = [
-        score_predictions(*of, np.arange(6), dict)
-        for of in zip(targets, (predictions, predictions_other), strict=True)
+        score_predictions(*pair, np.arange(6), dict)
+        for pair in zip(targets, (predictions, predictions_other), strict=True)
     ]
     a, b = ([score.estimate for score in probe.details()["by_output"].values()] for probe in probed)
     np.testing.assert_allclose(a, b)

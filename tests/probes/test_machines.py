@@ -61,15 +61,22 @@ def test_moments_are_those_of_the_target(episodes):
 def test_channels_are_decoded_apart(episodes):
     """Each holds what the other does not, in its own width: the narrower one is not padded."""
     machine = counter()
-    found = {
+    probe_by_channel = {
         (target, channel): probes.probe(machine, episodes, [target], sites=f"latents@{channel}")[0]
         for target in ("counts", "elapsed")
         for channel in ("h", "clock")
     }
-    assert found["counts", "h"].r2 > 0.999 and found["elapsed", "clock"].r2 > 0.999
-    assert found["counts", "clock"].r2 < 0.9 and found["elapsed", "h"].r2 < 0.999
-    assert found["counts", "h"].shape == (N_EXPERTS,) and found["counts", "clock"].shape == (WIDE,)
-    assert found["counts", "h"].direction("e_1").shape == (N_EXPERTS,)
+    assert (
+        probe_by_channel["counts", "h"].r2 > 0.999
+        and probe_by_channel["elapsed", "clock"].r2 > 0.999
+    )
+    assert (
+        probe_by_channel["counts", "clock"].r2 < 0.9 and probe_by_channel["elapsed", "h"].r2 < 0.999
+    )
+    assert probe_by_channel["counts", "h"].shape == (N_EXPERTS,) and probe_by_channel[
+        "counts", "clock"
+    ].shape == (WIDE,)
+    assert probe_by_channel["counts", "h"].direction("e_1").shape == (N_EXPERTS,)
 
 
 def test_the_channels_of_an_lstm_are_read_apart(episodes):

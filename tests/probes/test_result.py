@@ -28,9 +28,9 @@ def data():
     """Activations, a target that they hold (R2 about .8), noise, and inputs and an untrained model that say nothing."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, T, 4))
-    held = x[..., :1] + 0.5 * rng.normal(size=(N, T, 1))
-    said = {"noise": rng.normal(size=(N, T, 1)), "inputs": rng.normal(size=(N, T, 2))}
-    return {"x": x, "held": held, **said, "untrained": rng.normal(size=(N, T, 4))}
+    state_part = x[..., :1] + 0.5 * rng.normal(size=(N, T, 1))
+    control_values = {"noise": rng.normal(size=(N, T, 1)), "inputs": rng.normal(size=(N, T, 2))}
+    return {"x": x, "held": state_part, **control_values, "untrained": rng.normal(size=(N, T, 4))}
 
 
 def controls(data, *names):
@@ -95,23 +95,39 @@ def test_classes_of_several_outputs_are_scored_by_hand():
     """
     rng = np.random.default_rng(0)
     y = np.stack([rng.random((N, T)) < 0.04, rng.integers(3, size=(N, T))], -1).astype(int)
-    mask, given = rng.random(y.shape) < 0.8, rng.dirichlet(np.ones(3), size=(2, N, T))
-    said, shown = np.moveaxis(given.argmax(-1), 0, -1), np.eye(3)[np.moveaxis(y, -1, 0)]
+    mask, probabilities = rng.random(y.shape) < 0.8, rng.dirichlet(np.ones(3), size=(2, N, T))
+    predicted_classes, shown = (
+        np.moveaxis(probabilities.argmax(-1), 0, -1),
+        np.eye(3)[np.moveaxis(y, -1, 0)],
+    )
     target = TargetValues("labels", y, ("rare", "common"), kind="class", mask=mask).as_numbers()
-    probe = score_predictions(target, said, np.arange(N), dict, list(given))
-    details, each = probe.details(), list(zip(given, shown, np.moveaxis(mask, -1, 0), strict=True))
-    right = [(said == y)[..., k][mask[..., k]].mean() for k in (0, 1)]
+    probe = score_predictions(target, predicted_classes, np.arange(N), dict, list(probabilities))
+    details, outputs = (
+        probe.details(),
+        list(zip(probabilities, shown, np.moveaxis(mask, -1, 0), strict=True)),
+    )
+    right = [(predicted_classes == y)[..., k][mask[..., k]].mean() for k in (0, 1)]
     assert [score.estimate for score in details["by_output"].values()] == pytest.approx(right)
-    lost = -sum(np.log((p * of).sum(-1))[counts].sum() for p, of, counts in each) / mask.sum()
+    lost = (
+        -sum(
+            np.log((p * expected_classes).sum(-1))[counts].sum()
+            for p, expected_classes, counts in outputs
+        )
+        / mask.sum()
+    )
     assert set(details["metrics"]) == {"accuracy", "log_loss"}
     assert details["metrics"]["log_loss"].estimate == pytest.approx(lost)
-    missed = sum(((p - of) ** 2)[counts].sum() for p, of, counts in each)
+    missed = sum(
+        ((p - expected_classes) ** 2)[counts].sum() for p, expected_classes, counts in outputs
+    )
     totals = refit.totals(np.concatenate(shown, -1), np.repeat(mask, 3, -1)).sum()
     assert target.is_rare and probe.score.skill.estimate == pytest.approx(1 - missed / totals)
     common = replace(
         target, values=y[..., 1:], outputs=("common",), mask=mask[..., 1:]
     ).as_numbers()
-    score = score_predictions(common, said[..., 1:], np.arange(N), dict, [given[1]]).score
+    score = score_predictions(
+        common, predicted_classes[..., 1:], np.arange(N), dict, [probabilities[1]]
+    ).score
     assert not common.is_rare and score.graded is None and score.estimate == pytest.approx(right[1])
 
 
@@ -165,7 +181,7 @@ def test_numbers_of_any_make(data):
     rows = pd.MultiIndex.from_product([names, range(T)], names=["episode", "round"])
     frame = pd.DataFrame(x.reshape(-1, 3), index=rows, columns=["a", "b", "c"])
     series = pd.Series(y.reshape(-1), index=rows)
-    given = {
+    arguments = {
         "whole": (x, y.astype(int)),
         "truth": (x, y),
         "gradients": (
@@ -177,7 +193,7 @@ def test_numbers_of_any_make(data):
         "pandas": (frame.sample(frac=1, random_state=0), series),
         "pandas table": (frame, pd.DataFrame(y[..., 0])),
     }
-    for name, (activations, target) in given.items():
+    for name, (activations, target) in arguments.items():
         result = probes.fit(activations, target, inputs=np.zeros((N, T, 1), bool))
         assert result.r2 == pytest.approx(plain.r2, abs=1e-6), name
         assert (
@@ -206,9 +222,9 @@ def test_numbers_of_any_make(data):
 def test_estimators_of_scikit_learn(data):
     """Cloned per fold: a linear one gives what the same probe by hand gives; classes are scored by accuracy."""
     x, y = data["x"], data["held"]
-    given = LinearRegression()
-    result = probes.fit(x, y, **controls(data), method=given)
-    assert not hasattr(given, "coef_") and result.method == "LinearRegression"
+    estimator = LinearRegression()
+    result = probes.fit(x, y, **controls(data), method=estimator)
+    assert not hasattr(estimator, "coef_") and result.method == "LinearRegression"
     assert (
         probes.fit(x, data["noise"], method=KNeighborsRegressor(1)).r2 < 0
     )  # it would know what it had seen

@@ -108,17 +108,17 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
     """Threads, or workers of a dask scheduler, which get the model and the latents."""
     from dask.distributed import LocalCluster
 
-    given = {"sites": AT_W, "windows": [(0, 6), (6, 12)], "n_jobs": 2}
+    options = {"sites": AT_W, "windows": [(0, 6), (6, 12)], "n_jobs": 2}
     expected = swept.to_frame().query("position == 'w?'")
     if on_a_cluster:
         with LocalCluster(
             n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
         ) as cluster:
             again = probes.sweep(
-                model, episodes, TARGETS, **given, scheduler=cluster.scheduler_address
+                model, episodes, TARGETS, **options, scheduler=cluster.scheduler_address
             )
     else:
-        again = probes.sweep(model, episodes, TARGETS, **given)
+        again = probes.sweep(model, episodes, TARGETS, **options)
     numbers = expected.select_dtypes("number").columns
     np.testing.assert_allclose(again.to_frame()[numbers], expected[numbers], atol=1e-9)
     assert again.to_frame()["site"].tolist() == expected["site"].tolist()
@@ -138,9 +138,9 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 
     def run(**changes):
         cells.clear()
-        given = {"model": model, "windows": [(0, 6), (6, 12)], **changes}
+        options = {"model": model, "windows": [(0, 6), (6, 12)], **changes}
         frame = probes.sweep(
-            given.pop("model"), episodes, TARGETS, **sites, **given, cache=tmp_path, n_jobs=1
+            options.pop("model"), episodes, TARGETS, **sites, **options, cache=tmp_path, n_jobs=1
         ).to_frame()
         return frame, len(cells)
 
@@ -166,12 +166,12 @@ def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     """Each is kept under a digest of everything that it depends on."""
     from probes.sweeping import _of_windows
 
-    other, whole = (
+    weaker, whole = (
         interp.load("wma-handwired", n_experts=2, log_gamma=0.7),
         [(0, episodes.n_rounds)],
     )
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))
-    cases = [(model, labels, 0), (model, labels, 1), (other, labels, 0), (model, votes, 0)]
+    cases = [(model, labels, 0), (model, labels, 1), (weaker, labels, 0), (model, votes, 0)]
     digests = [_of_windows(m, episodes, values, whole, seed)[0].digest for m, values, seed in cases]
     assert (
         len(set(digests)) == 4
@@ -359,8 +359,8 @@ def test_estimators_and_rounds_of_a_sweep_are_checked_first(model, episodes):
     wrong = {"estimator": LogisticRegression(), "n_jobs": 1}
     refuses("is a number, not a class", probes.sweep, model, episodes, ["log_weights"], **wrong)
     refuses("regressor or classifier", probes.sweep, model, episodes, ["label"], estimator="ridge")
-    both = {"windows": [(0, 2)], "per_round": True}
-    refuses("not both", probes.sweep, model, episodes, ["label"], **both)
+    options = {"windows": [(0, 2)], "per_round": True}
+    refuses("not both", probes.sweep, model, episodes, ["label"], **options)
 
 
 def test_several_sites_are_probed_one_after_the_other(model, episodes):

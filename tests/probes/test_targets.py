@@ -99,11 +99,11 @@ def test_every_variable_of_every_algorithm_is_a_target(sampled):
 
 
 def test_a_shared_key_means_the_first_algorithms(advice):
-    first, other = get("prediction"), get("bayes.prediction")
-    assert (first.record.key, other.record.key) == ("weighted_majority", "bayes")
+    first, bayes_target = get("prediction"), get("bayes.prediction")
+    assert (first.record.key, bayes_target.record.key) == ("weighted_majority", "bayes")
     assert get("weighted_majority.prediction") == first and get("bayes.evidence") == get("evidence")
     assert get("bayes.votes") == get("votes")
-    assert np.abs(first(advice).values - other(advice).values).max() > 0.01
+    assert np.abs(first(advice).values - bayes_target(advice).values).max() > 0.01
     keys = [target.key for target in every("experts")]
     assert (
         len(set(keys)) == len(keys) and "bayes.votes" not in keys and "next_log_weights" not in keys
@@ -113,17 +113,17 @@ def test_a_shared_key_means_the_first_algorithms(advice):
 def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
     from interp.core.algorithm import Algorithm
 
-    made, carried = [], Algorithm.carried
+    runs_made, carried = [], Algorithm.carried
     monkeypatch.setattr(
         Algorithm,
         "carried",
-        lambda self, episodes: made.append(self.key) or carried(self, episodes),
+        lambda self, episodes: runs_made.append(self.key) or carried(self, episodes),
     )
     compute(
         ["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"],
         replace(advice),
     )
-    assert made == ["weighted_majority", "bayes"]
+    assert runs_made == ["weighted_majority", "bayes"]
 
 
 def test_targets_are_attributes_of_their_module():
@@ -166,8 +166,8 @@ def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
     """The episodes' own learning rate and discount are the defaults."""
     recorded = walks.q_tables[:, 1:].reshape(6, 25, -1)
     np.testing.assert_array_equal(targets.table(walks).values, recorded)
-    other = walks.relearned(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
-    np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, other, atol=1e-12)
+    relearned = walks.relearned(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
+    np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
     assert get("no_bootstrap.table")(walks).values.max() <= walks.rewards.max()
 
 

@@ -80,8 +80,8 @@ class Browser:
 
     def requests(self) -> list[str]:
         """What the page asked for, beyond itself and data: addresses."""
-        asked = [r.url for r in self._sent if not r.is_navigation_request()]
-        return [url for url in asked if not url.startswith("data:")]
+        urls = [r.url for r in self._sent if not r.is_navigation_request()]
+        return [url for url in urls if not url.startswith("data:")]
 
     def complaints(self) -> list[str]:
         """Console errors and warnings, exceptions, and refusals by the content security policy."""

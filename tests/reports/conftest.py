@@ -158,11 +158,17 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"": pd.DataFrame(np.eye(4), list("abcd"), list("wxyz"))}, label="effect"
     )
     controls = {UNTRAINED: Control(0.2), "chance": Control(0.3), "weaker": Control(0.1)}
-    one = Measure(
+    claim = Measure(
         "one", "Claim", Interval(0.5, 0.4, 0.6), 0.3, unit="R2", controls={"chance": Control(0.1)}
     )
-    no, open_ = replace(one, threshold=0.9, controls=controls), replace(one, threshold=0.5)
-    found = [one, no, open_, replace(one, lacking="it has no heads"), replace(one, is_share=False)]
+    no, open_ = replace(claim, threshold=0.9, controls=controls), replace(claim, threshold=0.5)
+    measures = [
+        claim,
+        no,
+        open_,
+        replace(claim, lacking="it has no heads"),
+        replace(claim, is_share=False),
+    ]
     wide = pd.DataFrame({f"a_column_{i}": ["a long word or two"] * 4 for i in range(12)})
     scores = pd.DataFrame(
         {"name": ["a", "b"], "score": [-1e-9, 0.5], "low": [-0.1, 0.4], "high": [0.1, 0.6]}
@@ -171,7 +177,7 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sections = [
         Section(
             "What was found",
-            [Measures(found, "Found.", [("weights", "Weights")] * 5), Summary({"Model": "one"})],
+            [Measures(measures, "Found.", [("weights", "Weights")] * 5), Summary({"Model": "one"})],
         ),
         Section(
             "Weights",

@@ -27,13 +27,13 @@ def section(html: str, title: str) -> str:
 
 def rows(html: str, first: str) -> list[list[str]]:
     """The cells of the table rows that begin with ``first``."""
-    found = (
+    rows_of_cells = (
         re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
         for row in re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
     )
     return [
         [unescape(cell.strip()) for cell in cells]
-        for cells in found
+        for cells in rows_of_cells
         if cells and cells[0].strip() == first
     ]
 
@@ -85,9 +85,9 @@ def test_same_seed_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """What is drawn at random is reproducible to the byte: probes, steering and trained subspaces."""
     fewer(monkeypatch)
     drawn = ("steering", "probes", "interchange")
-    made = [written("qlearning-learned", tmp_path / side, drawn) for side in "ab"]
-    one, again = (page.read_text("utf-8").replace(str(page.parent), "OUT") for page in made)
-    assert one == again and len(titles(one)) == len(drawn) + 1
+    pages = [written("qlearning-learned", tmp_path / side, drawn) for side in "ab"]
+    first_page, again = (page.read_text("utf-8").replace(str(page.parent), "OUT") for page in pages)
+    assert first_page == again and len(titles(first_page)) == len(drawn) + 1
 
 
 def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:

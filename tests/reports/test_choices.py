@@ -45,9 +45,11 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
         tmp_path / "pages",
     )
     assert ran.exit_code == 0, ran.output
-    told = json.loads(ran.stdout)
-    assert told["closest"] == "rescorla_wagner" and abs(told["parameters"]["rate"] - 0.6) < 0.2
-    assert told["families"][0]["family"] == "rescorla_wagner" and len(told["files"]) == 1
+    printed = json.loads(ran.stdout)
+    assert (
+        printed["closest"] == "rescorla_wagner" and abs(printed["parameters"]["rate"] - 0.6) < 0.2
+    )
+    assert printed["families"][0]["family"] == "rescorla_wagner" and len(printed["files"]) == 1
     page = (tmp_path / "pages" / "people.html").read_text("utf-8")
     for expected in (
         "Participants",

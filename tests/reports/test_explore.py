@@ -106,53 +106,57 @@ def test_twelve_edits_are_what_their_python_gives(name: str) -> None:
         of(TWELVE[name][0], TWELVE[name][-1]),
         of(TWELVE[name][0], TWELVE[name][-1], hold=True),
     ]
-    moved = 0
+    n_changed = 0
     for view in views:
-        one, _ = explorer(name).answer(view)
-        assert np.abs(one.machine[1] - python(name, view)).max() <= 1e-6, view
+        answer, _ = explorer(name).answer(view)
+        assert np.abs(answer.machine[1] - python(name, view)).max() <= 1e-6, view
         first = 0 if "history" in view.query() else min(edit.round for edit in view.edits)
-        assert np.array_equal(one.machine[0][:first], one.machine[1][:first]), view
-        moved += bool(one.differences()["machine"].max() > 1e-4)
-    assert moved >= 9
+        assert np.array_equal(answer.machine[0][:first], answer.machine[1][:first]), view
+        n_changed += bool(answer.differences()["machine"].max() > 1e-4)
+    assert n_changed >= 9
 
 
 def test_what_edits_do_is_said_with_the_algorithm_and_controls_of_equal_size() -> None:
     """A handwired machine does as its algorithm under a moved state; random changes have the size of the edit's."""
-    one, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5"))
-    moved = one.differences()
-    assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-9) and moved["machine"][3] > 0.01
-    assert one.controls.shape == (4, 6, 2) and one.followed == 1
-    before, after = (side["log_weights"] for side in one.decoded)
+    answer, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5"))
+    gaps = answer.differences()
+    assert (
+        np.allclose(answer.machine[1], answer.algorithm[1], atol=1e-9) and gaps["machine"][3] > 0.01
+    )
+    assert answer.controls.shape == (4, 6, 2) and answer.followed == 1
+    before, after = (side["log_weights"] for side in answer.decoded)
     assert np.allclose(after[3:] - before[3:], [0, 1.5, 0], atol=1e-6) and np.allclose(
         after[:3], before[:3]
     )
     assert (
-        np.ptp(moved["control_high"] - moved["control_low"]) > 0
-        and not moved["control_high"][:3].any()
+        np.ptp(gaps["control_high"] - gaps["control_low"]) > 0
+        and not gaps["control_high"][:3].any()
     )
     inputs, _ = explorer("wma-handwired").answer(of("input 3 flip-label -"))
     assert (
         inputs.machine[1][3] == pytest.approx(inputs.machine[0][3])
         and inputs.differences()["machine"][4] > 0.01
     )
-    assert inputs.truth[3] != one.truth[3] and [
-        inputs.truth[t] == one.truth[t] for t in (0, 5)
+    assert inputs.truth[3] != answer.truth[3] and [
+        inputs.truth[t] == answer.truth[t] for t in (0, 5)
     ] == [True, True]
-    held, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5", hold=True))
+    held_answer, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5", hold=True))
     assert (
-        held.differences()["machine"][3] == moved["machine"][3]
-        and not held.differences()["machine"][4:].any()
+        held_answer.differences()["machine"][3] == gaps["machine"][3]
+        and not held_answer.differences()["machine"][4:].any()
     )
-    assert np.allclose(held.differences()["algorithm"], held.differences()["machine"], atol=1e-9)
+    assert np.allclose(
+        held_answer.differences()["algorithm"], held_answer.differences()["machine"], atol=1e-9
+    )
 
 
 def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_counterpart() -> (
     None
 ):
-    one, _ = explorer("wma-gru").answer(of("zero 2- reset -"))
+    answer, _ = explorer("wma-gru").answer(of("zero 2- reset -"))
     once, _ = explorer("wma-gru").answer(of("zero 2 reset -"))
-    assert sorted(one.hooks) == [2, 3, 4, 5] and sorted(once.hooks) == [2]
-    assert one.followed == 0 and not one.differences()["algorithm"].any()
+    assert sorted(answer.hooks) == [2, 3, 4, 5] and sorted(once.hooks) == [2]
+    assert answer.followed == 0 and not answer.differences()["algorithm"].any()
     swapped, _ = explorer("wma-gru").answer(of("patch 3 latent@h 5"))
     bench = swapped.bench
     assert swapped.followed == 1
@@ -161,12 +165,14 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
 
 
 def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places() -> None:
-    both = Explorer(interp.load("wma-handwired", n_experts=4), interp.load("wma-gru"))
-    one, other = both.answer(of("input 3 flip-label -", "zero 4 L1H0@p? -"))
+    both_explorers = Explorer(interp.load("wma-handwired", n_experts=4), interp.load("wma-gru"))
+    answer, reference_answer = both_explorers.answer(of("input 3 flip-label -", "zero 4 L1H0@p? -"))
     assert (
-        other is not None and other.differences()["machine"][4] > 0 and sorted(other.hooks) == [3]
+        reference_answer is not None
+        and reference_answer.differences()["machine"][4] > 0
+        and sorted(reference_answer.hooks) == [3]
     )
-    assert "reference with" in both.page(one.view)
+    assert "reference with" in both_explorers.page(answer.view)
     with pytest.raises(interp.InputError, match="of different tasks, 'experts' and 'qlearning'"):
         interp.explore(interp.load("wma-gru"), "qlearning-handwired")
 
@@ -194,9 +200,9 @@ def test_hostile_views_are_refused_in_a_sentence(client: TestClient, query: str,
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    made = _app(explorer("wma-handwired"), TOKEN)
+    app = _app(explorer("wma-handwired"), TOKEN)
     return TestClient(
-        made, "http://127.0.0.1", follow_redirects=False, raise_server_exceptions=False
+        app, "http://127.0.0.1", follow_redirects=False, raise_server_exceptions=False
     )
 
 
@@ -223,7 +229,7 @@ def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> Non
 
 def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
     """Every state of the page is an address; what a form cannot add is refused before it is one."""
-    given = {
+    form = {
         "view": "rounds=6&round=3",
         "kind": "move",
         "at": "2",
@@ -231,15 +237,15 @@ def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
         "value": "1.5",
         "on": "1",
     }
-    added = client.get(f"/{TOKEN}/add", params=given)
+    added = client.get(f"/{TOKEN}/add", params=form)
     assert added.headers["location"] == "./?round=3&rounds=6&edit=move+2-+log_weights.1+1.5"
     page = client.get(f"/{TOKEN}/{added.headers['location']}").text
     assert (
         '<a href="./?round=3&amp;rounds=6" aria-label="Undo move 2- log_weights.1 1.5">undo</a>'
         in page
     )
-    assert client.get(f"/{TOKEN}/add", params={**given, "what": "log_weights.7"}).status_code == 400
-    inputs = {**given, "kind": "input", "what": "flip-vote expert=p_2", "value": ""}
+    assert client.get(f"/{TOKEN}/add", params={**form, "what": "log_weights.7"}).status_code == 400
+    inputs = {**form, "kind": "input", "what": "flip-vote expert=p_2", "value": ""}
     assert (
         client.get(f"/{TOKEN}/add", params=inputs)
         .headers["location"]
@@ -257,8 +263,8 @@ def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
         client.get(f"/{TOKEN}/look", params=looked).headers["location"] == "./?episode=2&rounds=4"
     )
     numbered = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=2))
-    asked = {"kind": "input", "at": "1", "what": "change-reward reward=", "value": "0.25"}
-    assert str(numbered.added("", asked).edits[0]) == "input 1 change-reward reward=0.25"
+    change_form = {"kind": "input", "at": "1", "what": "change-reward reward=", "value": "0.25"}
+    assert str(numbered.added("", change_form).edits[0]) == "input 1 change-reward reward=0.25"
 
 
 def test_a_cell_of_the_table_is_set() -> None:
@@ -284,15 +290,15 @@ def test_a_cell_of_the_table_is_set() -> None:
 
 def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
     view = of("input 3 flip-vote expert=p_2")
-    kept = {
+    answers = {
         name: client.get(f"/{TOKEN}/keep/{name}?{view.query()}")
         for name in ("data.csv", "figure.svg", "view.py")
     }
-    one, _ = explorer("wma-handwired").answer(view)
-    rows = [line.split(",") for line in kept["data.csv"].text.splitlines()]
+    answer, _ = explorer("wma-handwired").answer(view)
+    rows = [line.split(",") for line in answers["data.csv"].text.splitlines()]
     after = np.array([float(row[rows[0].index("model_after")]) for row in rows[1:]]).reshape(6, 2)
-    assert np.allclose(after, one.machine[1]) and kept["figure.svg"].text.count("<svg") == 1
-    assert kept["view.py"].text == script(one.bench, view)
+    assert np.allclose(after, answer.machine[1]) and answers["figure.svg"].text.count("<svg") == 1
+    assert answers["view.py"].text == script(answer.bench, view)
     assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
 
 
@@ -310,10 +316,10 @@ def test_a_page_opens_at_a_round_where_an_edit_is_seen(name: str, kind: str) -> 
     looked = explorer(name)
     (edit,) = (view := looked.opening(View(rounds=8))).edits
     shown = looked.answer(view)[0]
-    moved = shown.differences()["machine"]
+    gaps = shown.differences()["machine"]
     assert (
         (edit.kind, edit.round) == (kind, 4)
-        and moved[view.round] == moved.max() > 0.1
+        and gaps[view.round] == gaps.max() > 0.1
         and len(shown.controls)
     )
     assert looked.opening(view) == view and looked.opening(View(round=2)) == View(round=2)
@@ -328,8 +334,10 @@ def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
         "The edit (change the reward) moves no prediction by 0.001 or more; the decoded "
     )
     (before, after), t = shown.decoded, 5
-    said = page.contents(shown, None)["sentence"].rpartition("moves by ")[2]
-    assert said == f"{max((after['table'] - before['table']).ravel(), key=abs):.3f}, in round {t}."
+    distance = page.contents(shown, None)["sentence"].rpartition("moves by ")[2]
+    assert (
+        distance == f"{max((after['table'] - before['table']).ravel(), key=abs):.3f}, in round {t}."
+    )
 
 
 def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
@@ -434,10 +442,10 @@ def test_edits_at_their_bounds() -> None:
 def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too() -> None:
     """As `interp.hand_over` has it: of its own episode, of another one, and with nothing remembered."""
     receiver, giver = interp.load("wma-handwired", n_experts=4), interp.load("wma-gru")
-    both = Explorer(receiver, giver)
-    taken, _ = both.answer(of("memory 3 reference 1"))
-    another, _ = both.answer(of("memory 3 reference 0"))
-    anew, _ = both.answer(of("memory 3 start 1"))
+    both_explorers = Explorer(receiver, giver)
+    taken, _ = both_explorers.answer(of("memory 3 reference 1"))
+    another, _ = both_explorers.answer(of("memory 3 reference 0"))
+    anew, _ = both_explorers.answer(of("memory 3 start 1"))
     handed = interp.hand_over(
         interp.rollout(giver, taken.bench.episodes), 3, to=receiver, via=taken.bench.algorithm
     )
@@ -450,15 +458,19 @@ def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too
         via=taken.bench.algorithm,
     )
     assert np.allclose(another.machine[1][3:], rolled.another_episode[1], atol=1e-6)
-    for one in (taken, another, anew):
-        assert one.followed == 1
-        assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-6)
-    assert np.abs(python_of(both, taken, giver=giver) - taken.machine[1]).max() <= 1e-6
-    assert np.abs(python_of(both, anew) - anew.machine[1]).max() <= 1e-6
+    for run in (taken, another, anew):
+        assert run.followed == 1
+        assert np.allclose(run.machine[1], run.algorithm[1], atol=1e-6)
+    assert np.abs(python_of(both_explorers, taken, giver=giver) - taken.machine[1]).max() <= 1e-6
+    assert np.abs(python_of(both_explorers, anew) - anew.machine[1]).max() <= 1e-6
     refuses("--reference MODEL", explorer("wma-handwired").answer, of("memory 3 reference 1"))
     refuses("leave out the '-'", Edit.parse, "memory 3- start 1")
-    refuses("must be from 1, the first that has a memory", both.answer, of("memory 0 reference 1"))
-    assert "Take over the memory" in both.page(taken.view)
+    refuses(
+        "must be from 1, the first that has a memory",
+        both_explorers.answer,
+        of("memory 0 reference 1"),
+    )
+    assert "Take over the memory" in both_explorers.page(taken.view)
 
 
 def python_of(explorer_: Explorer, shown: Any, **names: Any) -> np.ndarray:

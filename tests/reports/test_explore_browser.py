@@ -124,12 +124,12 @@ def made(page: Page, edit: Edit) -> None:
         form = fold.locator("form:has(input[value$='reward='])")
         form.locator("[name=value]").fill(edit.value.removeprefix("reward="))
     elif edit.kind == "input":
-        said = f"{edit.what} {edit.value}"
+        edit_text = f"{edit.what} {edit.value}"
         listed = form.locator("[name=what] option").evaluate_all(
             "all => all.map((one) => one.value)"
         )
         form.locator("[name=what]").select_option(
-            said if said in listed else f"{edit.what} expert=p_1"
+            edit_text if edit_text in listed else f"{edit.what} expert=p_1"
         )
     elif edit.kind == "move":
         form.locator("[name=what]").select_option(edit.what)
@@ -167,8 +167,8 @@ def test_edits_made_by_forms_give_what_their_python_gives(browser: Browser, name
             with page.expect_download() as download:
                 page.locator("a[href^='keep/data.csv']").click()
             frame = pd.read_csv(download.value.path())
-            told = frame["model_after"].to_numpy().reshape(scope["predictions"].shape)
-            assert np.abs(told - scope["predictions"].double().numpy()).max() <= 1e-6, text
+            predictions = frame["model_after"].to_numpy().reshape(scope["predictions"].shape)
+            assert np.abs(predictions - scope["predictions"].double().numpy()).max() <= 1e-6, text
             page.locator(".edits a").first.click()
             page.wait_for_function("() => !location.search.includes('edit')")
 
@@ -225,15 +225,15 @@ def test_no_head_is_hidden_and_no_number_is_clipped(browser: Browser) -> None:
 def test_two_tabs_do_not_disturb_each_other(browser: Browser) -> None:
     """What a page shows is in its address, so that the other tab's edit is not in it."""
     with opened(browser, interp.load("wma-gru"), "round=1&rounds=5") as (served, page):
-        other = page.context.new_page()
-        other.goto(served.address + "&edit=zero+2+latent+-")
+        second_page = page.context.new_page()
+        second_page.goto(served.address + "&edit=zero+2+latent+-")
         page.locator("#round-3").click()
         page.wait_for_url("**/?round=3&rounds=5")
         assert page.locator(".edits li").count() == 0
-        other.locator("#round-4").click()
-        other.wait_for_url("**edit=zero+2+latent+-")
-        assert other.locator(".edits li").count() == 1
-        other.close()
+        second_page.locator("#round-4").click()
+        second_page.wait_for_url("**edit=zero+2+latent+-")
+        assert second_page.locator(".edits li").count() == 1
+        second_page.close()
 
 
 @pytest.mark.slow(reason="two starts of the command, the first one killed: ten seconds of one core")
@@ -251,7 +251,7 @@ def test_a_killed_server_is_said_and_another_shows_the_view(browser: Browser) ->
     second = None
     try:
         page.goto(first.stdout.readline().partition("?")[0] + "?rounds=6&edit=move+3+counts.1+2.5")
-        said, numbers = page.inner_text("#said"), page.inner_text("#state table")
+        notice, numbers = page.inner_text("#said"), page.inner_text("#state table")
         again = re.search(r"--view '([^']*)'", page.inner_text("main"))[1]
         first.send_signal(signal.SIGKILL)
         first.wait()
@@ -261,7 +261,7 @@ def test_a_killed_server_is_said_and_another_shows_the_view(browser: Browser) ->
         address = second.stdout.readline().strip()
         page.goto(address)
         assert unquote(address).endswith(unquote(again))
-        assert (page.inner_text("#said"), page.inner_text("#state table")) == (said, numbers)
+        assert (page.inner_text("#said"), page.inner_text("#state table")) == (notice, numbers)
     finally:
         for process in filter(None, (first, second)):
             process.kill()

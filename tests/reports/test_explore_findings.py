@@ -47,16 +47,19 @@ def test_a_round_count_that_never_was() -> None:
     reason="sixteen rounds of search on three kinds of graphs: ten seconds of one core"
 )
 def test_the_learned_search_does_not_stop_when_edges_repeat() -> None:
-    apart = {}
+    distances = {}
     for regime in ("repeated", "stranded", ""):
         bench = explorer("reachability-learned").answer(View(regime=regime, rounds=16))[0].bench
-        asked = np.asarray(bench.algorithm.distribution(bench.values))[:, 6:]
-        told = bench.layout.distribution(bench.run.predictions).double().numpy()[:, 6:]
-        spans = [np.abs(x[:, None] - x[:, :, None]).sum(-1).max((1, 2)) / 2 for x in (told, asked)]
-        apart[regime] = float(np.median(spans[0]))
+        expected = np.asarray(bench.algorithm.distribution(bench.values))[:, 6:]
+        predicted = bench.layout.distribution(bench.run.predictions).double().numpy()[:, 6:]
+        spans = [
+            np.abs(x[:, None] - x[:, :, None]).sum(-1).max((1, 2)) / 2
+            for x in (predicted, expected)
+        ]
+        distances[regime] = float(np.median(spans[0]))
         assert spans[1].max() == 0
-    assert said("**The learned search") == [pytest.approx(x, abs=0.005) for x in apart.values()]
-    assert min(apart["repeated"], apart["stranded"]) > 5 * apart[""]
+    assert said("**The learned search") == [pytest.approx(x, abs=0.005) for x in distances.values()]
+    assert min(distances["repeated"], distances["stranded"]) > 5 * distances[""]
 
 
 @pytest.mark.slow(reason="sixteen heads, each set to zero in 25 rounds: two seconds of one core")
@@ -66,8 +69,8 @@ def test_one_head_matters_more_than_any_other() -> None:
         for i in range(4)
         for j in range(4)
     }
-    moved = {head: each["machine"].mean() for head, each in shown.items()}
-    head, following = sorted(moved, key=lambda one: -moved[one])[:2]
-    numbers = [moved[head], moved[following], shown[head]["control_mean"].mean()]
+    mean_change = {head: table["machine"].mean() for head, table in shown.items()}
+    head, following = sorted(mean_change, key=lambda one: -mean_change[one])[:2]
+    numbers = [mean_change[head], mean_change[following], shown[head]["control_mean"].mean()]
     assert (head, following) == ((0, 1), (0, 2))
     assert said("**One head") == [pytest.approx(number, abs=0.0005) for number in numbers]

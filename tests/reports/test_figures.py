@@ -37,8 +37,8 @@ def test_trajectories_draw_both_and_the_difference() -> None:
     """The subject lies on its reference, and the right panel is |difference|."""
     values = np.array([[0.0, 0.0], [1.0, 2.0], [2.0, 3.0]])
     figure = figures.trajectories(values, values - 0.5, LABELS, ylabel="log-weight")
-    left, right = figure.axes
-    drawn = [line.get_ydata() for line in left.lines if len(line.get_ydata())]
+    left_axes, right = figure.axes
+    drawn = [line.get_ydata() for line in left_axes.lines if len(line.get_ydata())]
     np.testing.assert_array_equal(
         drawn, [values[:, 0] - 0.5, values[:, 0], values[:, 1] - 0.5, values[:, 1]]
     )
@@ -74,14 +74,16 @@ KNOWN = tomllib.loads(Path(__file__).with_name("looks.toml").read_text())
 
 def test_known_names_keep_their_looks() -> None:
     """Whoever says it, the palette or a task: the colour and the dash of an algorithm do not change between pages."""
-    said = {name: look.split() for name, look in KNOWN.items()}
-    assert looks(KNOWN) == {name: (LIGHT[hue], _DASHES[dash]) for name, (hue, dash) in said.items()}
+    looks_by_name = {name: look.split() for name, look in KNOWN.items()}
+    assert looks(KNOWN) == {
+        name: (LIGHT[hue], _DASHES[dash]) for name, (hue, dash) in looks_by_name.items()
+    }
 
 
 def test_no_two_tasks_give_one_name_two_looks() -> None:
     """The later task would repaint the pages of the earlier one."""
-    said = [item for task in tasks.every() for item in task.report.looks.items()]
-    assert len(dict(said)) == len(set(said)) == len(said)
+    looks = [item for task in tasks.every() for item in task.report.looks.items()]
+    assert len(dict(looks)) == len(set(looks)) == len(looks)
 
 
 def test_colours_stay_apart_while_there_are_hues() -> None:

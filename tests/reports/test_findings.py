@@ -18,8 +18,8 @@ def row(
 ) -> dict[str, Any]:
     """A claim of ``interp.interventions.interchange``."""
     bounds = {"score_low": score - width, "score_high": score + width, "noun": f"the {variable}"}
-    about = {"variable": variable, "outcome": "state", "control": control, "random_score": random}
-    return {**about, "score": score, **bounds}
+    columns = {"variable": variable, "outcome": "state", "control": control, "random_score": random}
+    return {**columns, "score": score, **bounds}
 
 
 def test_interchange() -> None:
@@ -34,15 +34,15 @@ def test_interchange() -> None:
         row("unseen", NAN, NAN, NAN),
         row("elsewhere", 0.0, 0.0, 0.0, control=True),
     ]
-    found = interchange._interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
-    assert [(one.verdict, one.claim.rpartition(": ")[2]) for one in found] == [
+    measures = interchange._interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
+    assert [(measure.verdict, measure.claim.rpartition(": ")[2]) for measure in measures] == [
         ("yes", "the carried"),
         ("no", "the absent"),
         ("undecided", "the astride, the everywhere, the unseen"),
     ]
-    assert found[0].yes == "updates its state by the carried" and found[0].strongest.startswith(
-        "a random direction"
-    )
+    assert measures[0].yes == "updates its state by the carried" and measures[
+        0
+    ].strongest.startswith("a random direction")
 
 
 @by_cases("scores, moved, random, word")
@@ -57,11 +57,11 @@ def test_steering(
     frame = frame.assign(
         score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random
     )
-    found = interchange._steered(frame, None)  # type: ignore[arg-type]
-    assert [one.verdict for one in found] == [word]
+    measures = interchange._steered(frame, None)  # type: ignore[arg-type]
+    assert [measure.verdict for measure in measures] == [word]
     if word in ("yes", "no"):
-        assert found[0].number.estimate == min(
-            value for value, by in zip(scores, moved, strict=True) if by > 0.02
+        assert measures[0].number.estimate == min(
+            value for value, change in zip(scores, moved, strict=True) if change > 0.02
         )
 
 
@@ -76,8 +76,8 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
         "high": kept + 0.01,
         "random_max": random,
     }
-    found = patching._edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
-    assert [one.verdict for one in found] == [word]
+    measures = patching._edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
+    assert [measure.verdict for measure in measures] == [word]
 
 
 def test_digits_are_those_that_the_interval_leaves() -> None:

@@ -84,7 +84,7 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         Report("One against another", "Same?", [], about={"kind": "comparison", "words": "4 yes"}),
         comparison,
     )
-    for kind, at in (
+    for kind, place in (
         ("audit", "audits/one/one.html"),
         ("llm", "llm/llm.html"),
         ("learned", "a.html"),
@@ -92,7 +92,7 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         ("comparison", "comparisons/a/comparison.html"),
         ("comparison", "comparisons/b/comparison.html"),
     ):
-        Report("Named alike", "", [], about={"kind": kind}).write(tmp_path / at)
+        Report("Named alike", "", [], about={"kind": kind}).write(tmp_path / place)
     drawn, axes = plt.subplots()
     axes.set_title("costs $5, \ud800$")
     Report("Drawn", "", [], about={"kind": "llm"}, hero=[Figure(drawn, "A", "A.")]).write(

@@ -109,9 +109,9 @@ def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
     written = write(machine, tmp_path, n_episodes=8, parts=parts, quick=True)
     assert written.failures == {}
     html = written.path.read_text("utf-8")
-    said = text(html, "Interchange interventions")
+    section = text(html, "Interchange interventions")
     assert (
-        said.count("no other direction") == 4
+        section.count("no other direction") == 4
     )  # accuracy and score, as the prediction and as the state show them
     assert "doing nothing" in text(html, "What was found")
     html = write(
@@ -136,7 +136,9 @@ def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
         patching.part([("Histories are swapped", "swap-histories", "")], n_episodes=8),
     )
     html = write(lstm(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
-    assert all(len(rows(html, at)) == 1 for at in ("latent@h", "latent@c", "forget", "output"))
+    assert all(
+        len(rows(html, place)) == 1 for place in ("latent@h", "latent@c", "forget", "output")
+    )
     assert "h [16]; c [16]" in text(html, "What was found")
     html = write(gru(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     ((_, _, fraction, *_),) = rows(html, "latent@h")
@@ -153,9 +155,9 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
     assert "memory, read from the latents themselves" in text(html, "Weights over time")
     checked = text(html, "Verification against the algorithm")
     assert "compared with Weighted Majority that forgets" in checked and "carried state" in checked
-    found = text(html, "What was found")
+    section = text(html, "What was found")
     for claim in ("computes the probability of every outcome exactly", "carries the state exactly"):
-        assert re.search(rf"It {claim} .*; at most 1.0e−9 yes", found)
+        assert re.search(rf"It {claim} .*; at most 1.0e−9 yes", section)
 
 
 def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
@@ -163,8 +165,8 @@ def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     parts = some(catalog.get("experts"), "patching", "interchange", "steering")
     written = write(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True, parts=parts)
     assert written.failures == {}
-    said = text(written.path.read_text("utf-8"), "What was found")
-    assert "12 episodes of 12 rounds" in said and "cache [12, 8], grows by 1 a round" in said
+    section = text(written.path.read_text("utf-8"), "What was found")
+    assert "12 episodes of 12 rounds" in section and "cache [12, 8], grows by 1 a round" in section
     refuses("needs at least 10 rounds an episode, got 6", write, cached(n_rounds=6), tmp_path)
     refuses(
         "'cached' has room for 12 rounds an episode, got 13",

@@ -28,7 +28,7 @@ def test_marks_stand_where_their_numbers_are() -> None:
     )
     below = replace(measure(Interval(1.2, NAN, NAN), 0.1, a=0.3, b=0.2), side="below")
     drawn = Measures([above, below, measure(Interval(NAN, NAN, NAN))])
-    assert [drawn.marks(one) for one in drawn.measures] == [
+    assert [drawn.marks(drawn_measure) for drawn_measure in drawn.measures] == [
         [
             ("span", 50.0, 40.0),
             ("from", 95.0, 0.0),

@@ -28,7 +28,7 @@ def view(title: str = "Layer 1") -> AttentionView:
 
 def small_report(*views: AttentionView) -> Report:
     frame = pd.DataFrame({"max_error": [1e-15, 0.25], "exact": [True, False]})
-    held = Measure(
+    claim = Measure(
         "held", "It holds the votes", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.1)}
     )
     line = figures.trajectories(np.eye(3), np.eye(3), ["a", "b", "c"], ylabel="weight")
@@ -38,7 +38,7 @@ def small_report(*views: AttentionView) -> Report:
         [
             Section(
                 "Summary",
-                [Measures([held]), Summary({"n": 4}), Prose("One & two.\n\nThree **four**.")],
+                [Measures([claim]), Summary({"n": 4}), Prose("One & two.\n\nThree **four**.")],
             ),
             Section("Errors", [Table(frame, "All of them."), Table(frame, collapsed=True), *views]),
             Section(
@@ -82,8 +82,8 @@ def test_contents_link_to_every_section() -> None:
 
 def test_ids_are_unique() -> None:
     """Figures drawn twice, and two views, share no id."""
-    found = re.findall(r'\bid="([^"]+)"', page(2))
-    assert len(found) == len(set(found))
+    ids = re.findall(r'\bid="([^"]+)"', page(2))
+    assert len(ids) == len(set(ids))
 
 
 def test_library_once_and_only_when_needed() -> None:

@@ -47,15 +47,15 @@ def test_names_at_the_ends_do_not_touch() -> None:
 
 def test_every_head_has_its_panel() -> None:
     """Three heads and one: four pictures of what was given, thinned labels on the left and below, a colour bar."""
-    given = [np.tril(np.random.default_rng(0).random((3, 4, 4))), np.eye(4)[None]]
-    figure = panels.attention(given, list("abcd"), [["1.1", "1.2", "1.3"], ["2.1"]])
+    patterns = [np.tril(np.random.default_rng(0).random((3, 4, 4))), np.eye(4)[None]]
+    figure = panels.attention(patterns, list("abcd"), [["1.1", "1.2", "1.3"], ["2.1"]])
     drawn = {
         axes.get_title(loc="left"): np.asarray(axes.images[0].get_array())
         for axes in figure.axes
         if axes.images
     }
-    np.testing.assert_array_equal(drawn["1.2"], given[0][1])
-    np.testing.assert_array_equal(drawn["2.1"], given[1][0])
+    np.testing.assert_array_equal(drawn["1.2"], patterns[0][1])
+    np.testing.assert_array_equal(drawn["2.1"], patterns[1][0])
 
 
 @pytest.mark.parametrize("colours", [SEQUENTIAL, _DIVERGING])

@@ -60,8 +60,8 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(
     model: Any, tmp_path: Path
 ) -> None:
     """The page holds everything else, and says why of what is missing: at its place and in the summary."""
-    said = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.9)})
-    drawn = part("drawn", summary=lambda computed, context: [said])
+    claim = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.9)})
+    drawn = part("drawn", summary=lambda computed, context: [claim])
     undrawn = replace(part("undrawn"), draw=lambda computed, context: divide(context))
     parts = (overview.part(), part("refused", refuse), part("broken", divide), undrawn, drawn)
     with pytest.warns(
@@ -80,8 +80,8 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(
     row = r'<th scope="row">([^<]*) <a class="see" href="#(.*?)"(.*?)badge (.*?)">(.*?)<(.*?)</tr>'
     why = r'class="(?:said|muted)">([^<]+)<'  # beside the word, or where the number would stand
     cut = [
-        (*one[:2], *one[3:5], *re.findall(why, one[2] + one[5]))
-        for one in re.findall(row, html, re.DOTALL)
+        (*row_html[:2], *row_html[3:5], *re.findall(why, row_html[2] + row_html[5]))
+        for row_html in re.findall(row, html, re.DOTALL)
     ]
     zero = "not computed, because ZeroDivisionError: division by zero"
     whys = {
@@ -90,7 +90,7 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(
         "Undrawn": zero,
     }
     expected = [
-        (title, title.lower(), "neutral", "undecided", said) for title, said in whys.items()
+        (title, title.lower(), "neutral", "undecided", claim) for title, claim in whys.items()
     ]
     reason = "chance comes too near (less than 3 times its odds)"
     assert cut == [*expected, ("A claim", "drawn", "neutral", "undecided", reason)]
@@ -115,8 +115,8 @@ def test_the_json_is_the_measures_of_the_page(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What a script reads is what a reader sees; the page's first sentence is that of the first part with one."""
-    held = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.1)})
-    exact = part("exact", summary=lambda *_: [held], sentence=lambda *_: "It is exact.")
+    claim = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.1)})
+    exact = part("exact", summary=lambda *_: [claim], sentence=lambda *_: "It is exact.")
     monkeypatch.setattr(experts, "parts", lambda: (overview.part(), exact))
     words = [
         "report",
@@ -131,7 +131,7 @@ def test_the_json_is_the_measures_of_the_page(
     ]
     printed = json.loads(invoked(*words).stdout)
     check(printed, SCHEMA["$defs"]["report"])
-    assert [Measure.from_dict(one) for one in printed["measures"]] == [held] and printed[
+    assert [Measure.from_dict(measure) for measure in printed["measures"]] == [claim] and printed[
         "not_computed"
     ] == {}
     assert '<p class="sentence">It is exact.</p>' in (tmp_path / "wma-handwired.html").read_text(
@@ -195,8 +195,10 @@ def test_progress_counts_the_parts_that_apply(
         **SMALL,
         parts=(part("one"), part("two"), part("no", applies=lambda context: False)),
     )
-    said = ("One", "Two (One: 1.5 s)", "drawing (Two: 0.2 s)")
-    steps = [{"advance": 1, "text": f"Report on {model.config.name}: {what}"} for what in said]
+    titles_shown = ("One", "Two (One: 1.5 s)", "drawing (Two: 0.2 s)")
+    steps = [
+        {"advance": 1, "text": f"Report on {model.config.name}: {what}"} for what in titles_shown
+    ]
     assert seen == [(2, -1), *steps, {"completed": 2}]
 
 
@@ -228,13 +230,13 @@ def test_what_handwired_and_learned_models_get(model: Any) -> None:
 )
 def test_every_variant_of_a_circuit_has_rows_to_interchange(name: str, variant: str) -> None:
     """A variant that does not hold a variable loses the row, not the table."""
-    found = {
+    variables = {
         claim.variable
         for claim in wired(Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit)
     }
     default = {claim.variable for claim in wired(Context(interp.load(name), "", 8, 12, 0).circuit)}
-    assert {"log_weights", "prediction"} <= found or {"table", "choice", "change"} <= found
-    assert found < default
+    assert {"log_weights", "prediction"} <= variables or {"table", "choice", "change"} <= variables
+    assert variables < default
 
 
 @pytest.fixture
@@ -258,8 +260,10 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
 
 def test_a_task_that_lists_its_parts_gets_those(own_task: Any) -> None:
     """A record's own list is the whole report."""
-    own = (part("mine"),)
-    assert parts_for(replace(own_task.PULLS, report=tasks.Reporting(lambda: own))) == own
+    task_parts = (part("mine"),)
+    assert (
+        parts_for(replace(own_task.PULLS, report=tasks.Reporting(lambda: task_parts))) == task_parts
+    )
 
 
 def test_a_task_says_only_what_differs() -> None:
@@ -269,7 +273,7 @@ def test_a_task_says_only_what_differs() -> None:
     listed = default_parts(replace=[mine], after={"probes": [part("more")]})
     expected = list(known)
     expected.insert(expected.index("probes") + 1, "more")
-    assert [one.key for one in listed] == expected and mine in listed
+    assert [part_listed.key for part_listed in listed] == expected and mine in listed
     for wrong in ({"replace": [part("prob")]}, {"after": {"prob": []}}):
         refuses(
             r"unknown part of every report 'prob'; did you mean 'probes'", default_parts, **wrong

@@ -40,8 +40,8 @@ UNHINTED = """[...document.querySelectorAll('body *')].filter((box) => {
 
 def violations(browser: Browser) -> list[str]:
     """What axe finds, with the first element of each."""
-    found = Axe().run(browser.page).response["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+    problems = Axe().run(browser.page).response["violations"]
+    return [f"{problem['id']}: {problem['nodes'][0]['html'][:200]}" for problem in problems]
 
 
 @pytest.mark.parametrize("width", [360, 1024, 1440])
@@ -73,12 +73,17 @@ def test_a_report_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
 
 def faults(browser: Browser) -> dict[str, object]:
     """What is wrong with the page as it is, by what was looked at; nothing where all is well."""
-    found = {
+    problems = {
         "sticks out": max(0, browser.evaluate(OVERFLOW)),
         "overlap": browser.evaluate(OVERLAPS),
     }
-    found |= {"scrolls unhinted": browser.evaluate(UNHINTED), "tiny": browser.evaluate(TINY_TEXT)}
-    return {what: fault for what, fault in {**found, "axe": violations(browser)}.items() if fault}
+    problems |= {
+        "scrolls unhinted": browser.evaluate(UNHINTED),
+        "tiny": browser.evaluate(TINY_TEXT),
+    }
+    return {
+        what: fault for what, fault in {**problems, "axe": violations(browser)}.items() if fault
+    }
 
 
 @pytest.mark.slow(reason="a page of each kind at three widths in two themes: a minute of one core")
@@ -146,10 +151,10 @@ def test_the_first_screen_holds_the_measures(browser: Browser, small_page: Path)
         browser.evaluate("document.querySelector('.sentence').innerText") == "It does what it does."
     )
     words = ["yes", "no", "undecided", "not applicable", "yes"]
-    said = browser.evaluate(
+    badges = browser.evaluate(
         f"{rows.format(plot)}.map((row) => row.querySelector('.badge').innerText)"
     )
-    assert said == words
+    assert badges == words
     track = browser.evaluate(f"{plot}.querySelector('.track').getAttribute('aria-label')")
     assert track == "0.50 [0.40, 0.60] R2; at least 0.3; chance: 0.1"
     evidence = "document.querySelector('figure.intervals details.table')"

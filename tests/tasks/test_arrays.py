@@ -44,18 +44,18 @@ def test_a_round_holds_what_was_heard_and_what_came_out():
         "left",
         "right",
     )
-    fed, at = layout.encode(episodes), layout.position
-    said = [
+    fed, position_of = layout.encode(episodes), layout.position
+    words = [
         [layout.vocabulary[token] for token in row]
-        for row in fed.tokens[0, :, [at("x"), at("y")]].tolist()
+        for row in fed.tokens[0, :, [position_of("x"), position_of("y")]].tolist()
     ]
     names = [("in sun", "in rain"), ("out left", "out right")]
-    assert said == [
+    assert words == [
         [names[0][x], names[1][y]]
         for x, y in zip(episodes.inputs[0], episodes.outcomes[0], strict=True)
     ]
     assert (
-        np.array_equal(fed.values[..., at("pay")], episodes.rewards)
+        np.array_equal(fed.values[..., position_of("pay")], episodes.rewards)
         and episodes.rewards.max() == 0.5
     )
     layout, episodes = LEVEL.layout(), LEVEL.sample(3, 4, seed=1)
@@ -93,8 +93,11 @@ def test_a_module_of_ones_own_is_a_machine_of_it(task):
     clean, corrupted = history.build(episodes := task.sample(4, 6, seed=0), 3)
     assert clean is episodes and np.array_equal(corrupted.inputs[1, :3], episodes.inputs[2, :3])
     assert np.array_equal(corrupted.outcomes[:, 3:], episodes.outcomes[:, 3:])
-    said = task.analysis.round_inputs(episodes)
-    assert said.features[0].shape == (4, 6, 5) and said.kinds.shape[:2] == (4, 6)
+    inputs_of_rounds = task.analysis.round_inputs(episodes)
+    assert inputs_of_rounds.features[0].shape == (4, 6, 5) and inputs_of_rounds.kinds.shape[:2] == (
+        4,
+        6,
+    )
 
 
 def late(n_episodes, n_rounds, seed):
@@ -120,8 +123,8 @@ def late(n_episodes, n_rounds, seed):
     ],
 )
 def test_what_is_no_task_or_no_data_of_it_is_refused(given, why):
-    made = {"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}
-    refuses(why, lambda: series("a", **made).sample(20, 3))
+    arguments = {"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}
+    refuses(why, lambda: series("a", **arguments).sample(20, 3))
     refuses("reads the episodes of its own task", VOICE.layout().encode, LEVEL.sample(2, 3))
 
 
@@ -129,17 +132,17 @@ def test_episodes_of_unequal_length_that_are_made_by_hand_are_those_of_the_sampl
     """Padded lists hold floats: their outcomes are scored as those that were drawn, and none but those of the task."""
     drawn = ARMS.sample(3, 4, seed=0)
     lists = {name: [list(row) for row in getattr(drawn, name)] for name in drawn.round_arrays}
-    made = type(drawn).of(
+    shortened = type(drawn).of(
         task="arms", **{name: [*rows[:2], rows[2][:1]] for name, rows in lists.items()}
     )
     even = torch.full((3, 4, 2), 0.5)
     assert (
-        made.lengths.tolist() == [4, 4, 1]
-        and (ARMS.data.losses(even, made, slice(0, 4)) == 0.5).all()
+        shortened.lengths.tolist() == [4, 4, 1]
+        and (ARMS.data.losses(even, shortened, slice(0, 4)) == 0.5).all()
     )
-    assert ARMS.analysis.round_inputs(made).features[0].shape == (3, 4, 5)
+    assert ARMS.analysis.round_inputs(shortened).features[0].shape == (3, 4, 5)
     assert torch.equal(
-        ARMS.layout().encode(made).tokens[:2], ARMS.layout().encode(drawn).tokens[:2]
+        ARMS.layout().encode(shortened).tokens[:2], ARMS.layout().encode(drawn).tokens[:2]
     )
     for field, value in (
         ("outcomes", 2),
@@ -155,12 +158,12 @@ def test_episodes_of_unequal_length_that_are_made_by_hand_are_those_of_the_sampl
         )
     refuses(r"are \[episode, round\], got", replace, drawn, rewards=np.zeros((3, 1)))
     refuses("inputs must be finite", replace, VOICE.sample(1, 2), inputs=np.full((1, 2, 2), np.nan))
-    for given, why in (
+    for options, why in (
         ((0, 3), "n_episodes"),
         ((3, True), "n_rounds"),
         ((3, 3, "nowhere"), "unknown regime 'nowhere'"),
     ):
-        refuses(why, lambda n, rounds, where="own": ARMS.sample(n, rounds, regime=where), *given)
+        refuses(why, lambda n, rounds, where="own": ARMS.sample(n, rounds, regime=where), *options)
 
 
 def test_a_recording_that_is_drawn_several_times_is_one_participant():

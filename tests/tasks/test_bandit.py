@@ -17,21 +17,21 @@ RIVALS = bandit.TASK.rivals()
 
 def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
     """Chances of each arm by a plain loop over one episode at a time, written apart from the equations."""
-    found = np.zeros((len(episodes), episodes.n_rounds, episodes.n_arms))
+    expected = np.zeros((len(episodes), episodes.n_rounds, episodes.n_arms))
     for e in range(len(episodes)):
         values, last = [0.0] * episodes.n_arms, None
         for t in range(episodes.n_rounds):
             scores = [
                 beta * value + (stays if arm == last else 0.0) for arm, value in enumerate(values)
             ]
-            found[e, t] = np.exp(scores) / np.exp(scores).sum()
+            expected[e, t] = np.exp(scores) / np.exp(scores).sum()
             last = int(episodes.choices[e, t])
             error = episodes.rewards[e, t] - values[last]
             values = [
                 value * (1 - (forgets if arm != last else 0)) for arm, value in enumerate(values)
             ]
             values[last] += (gain if error > 0 else loss) * error
-    return found
+    return expected
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
 )
 def test_learners_are_those_of_a_plain_loop(algorithm, by):
     episodes = bandit.sample(3, 30, 3, "reversal", seed=1)
-    found = algorithm.distribution(algorithm.run(episodes))
-    np.testing.assert_allclose(found, by_hand(episodes, **by), atol=1e-12)
+    predictions = algorithm.distribution(algorithm.run(episodes))
+    np.testing.assert_allclose(predictions, by_hand(episodes, **by), atol=1e-12)
 
 
 def test_rivals_do_what_their_names_say():
@@ -107,12 +107,12 @@ def test_a_simulated_player_chooses_as_its_algorithm_says(regime):
 def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
     episodes = bandit.BanditEpisodes([[0, 2]], [[-1.5, 2.0]])
     layout = interp.tasks.get("bandit").layout(n_arms=3)
-    told = layout.encode(episodes)
-    words = [[layout.vocabulary[token] for token in row] for row in told.tokens[0].tolist()]
+    encoded = layout.encode(episodes)
+    words = [[layout.vocabulary[token] for token in row] for row in encoded.tokens[0].tolist()]
     assert words[1][2:] == ["cue", "choice?", "arm_3", "reward", "w?"] and words[0][4] == "arm_1"
     assert (
-        told.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0]
-        and told.values.count_nonzero() == 2
+        encoded.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0]
+        and encoded.values.count_nonzero() == 2
     )
     assert (
         layout.outcomes == ("arm_1", "arm_2", "arm_3")
@@ -127,9 +127,9 @@ def test_corruptions_change_what_they_say():
     clean, flipped = bandit.TASK.corruption("flip-reward").build(episodes, -2)
     assert clean is episodes and (flipped.rewards[:, 4] == 1 - episodes.rewards[:, 4]).all()
     assert (np.delete(flipped.rewards, 4, 1) == np.delete(episodes.rewards, 4, 1)).all()
-    _, other = bandit.TASK.corruption("exchange-history").build(episodes, 3)
-    assert (other.choices[0, :3] == episodes.choices[1, :3]).all() and (
-        other.choices[:, 3:] == episodes.choices[:, 3:]
+    _, corrupted = bandit.TASK.corruption("exchange-history").build(episodes, 3)
+    assert (corrupted.choices[0, :3] == episodes.choices[1, :3]).all() and (
+        corrupted.choices[:, 3:] == episodes.choices[:, 3:]
     ).all()
 
 
@@ -261,13 +261,15 @@ def test_a_file_that_is_no_table_is_refused(tmp_path):
 
 def test_what_fills_a_missing_round_changes_no_corruption():
     """Histories are exchanged with the rounds missing in them; a reward is flipped between those that were paid."""
-    own = bandit.sample(4, 6, 2, seed=0)
+    sampled = bandit.sample(4, 6, 2, seed=0)
     missing = np.zeros((4, 6), bool)
     missing[0, 1] = missing[1, 4] = True
     for filler in (0.0, 9.0):
-        given = replace(own, rewards=np.where(missing, filler, own.rewards), missing=missing)
-        _, flipped = bandit.TASK.corruption("flip-reward").build(given, 2)
-        assert np.array_equal(flipped.rewards[:, 2], 1 - own.rewards[:, 2])
-        _, other = bandit.TASK.corruption("exchange-history").build(given, 3)
-        assert np.array_equal(other.missing[:, :3], np.roll(missing, -1, 0)[:, :3])
-        assert np.array_equal(other.missing[:, 3:], missing[:, 3:])
+        filled = replace(
+            sampled, rewards=np.where(missing, filler, sampled.rewards), missing=missing
+        )
+        _, flipped = bandit.TASK.corruption("flip-reward").build(filled, 2)
+        assert np.array_equal(flipped.rewards[:, 2], 1 - sampled.rewards[:, 2])
+        _, corrupted = bandit.TASK.corruption("exchange-history").build(filled, 3)
+        assert np.array_equal(corrupted.missing[:, :3], np.roll(missing, -1, 0)[:, :3])
+        assert np.array_equal(corrupted.missing[:, 3:], missing[:, 3:])

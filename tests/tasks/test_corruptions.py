@@ -35,10 +35,10 @@ def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(task, key):
         for side in record.build(interp.tasks.get(task).sample_for(model, n, 5, 1), t)
     ]
     differs = (runs[0].predictions - runs[1].predictions).abs().reshape(n, 5, -1).amax(-1)
-    least = (
+    smallest = (
         1e-24 if task == "reachability" else 0.0
     )  # e^-60 of a candidate's weight, which a softmax head leaves
-    assert record.changes_history or differs[:, : t + record.delay].max() <= least
+    assert record.changes_history or differs[:, : t + record.delay].max() <= smallest
     assert differs[:, t + record.delay].max() > 1e-3
     assert record.changes_history == (not (runs[0].latents[:, t] == runs[1].latents[:, t]).all())
 
@@ -100,8 +100,8 @@ def test_a_corruption_of_a_graph_changes_its_own_rounds_only(key):
 
 def test_moving_the_target_makes_the_search_find_the_negative():
     episodes = reachability.sample(60, 3, 16, 24, seed=1, depths=(2,))
-    _, moved = reachability.TASK.corruption("move-target").build(episodes, 1)
-    reached = reachability.algorithms.breadth_first().run(moved)["reached"][:, 2]
+    _, target_moved = reachability.TASK.corruption("move-target").build(episodes, 1)
+    reached = reachability.algorithms.breadth_first().run(target_moved)["reached"][:, 2]
     rows = np.arange(60)
     assert (reached[rows, episodes.negatives] == 1).all() and (
         reached[rows, episodes.targets] == 0

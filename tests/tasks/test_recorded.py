@@ -41,27 +41,27 @@ def recorded(task):
 @pytest.mark.parametrize("task", WHOLE)
 def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     name, sizes = MODELS[task]
-    model, own, whole = interp.load(name, **sizes), recorded(task), WHOLE[task]
-    run = interp.rollout(model, own)
+    model, gapped, whole = interp.load(name, **sizes), recorded(task), WHOLE[task]
+    run = interp.rollout(model, gapped)
     assert (run.predictions == interp.rollout(model, whole).predictions).all()
     algorithm = interp.tasks.get(task).explains(model)
     key = algorithm.state[0]
-    assert np.array_equal(algorithm.run(own)[key], algorithm.run(whole)[key])
-    found, same = (probes.fit(run, probes.targets.get(key)(one)) for one in (own, whole))
-    assert found.r2 == same.r2
+    assert np.array_equal(algorithm.run(gapped)[key], algorithm.run(whole)[key])
+    probe, same = (probes.fit(run, probes.targets.get(key)(batch)) for batch in (gapped, whole))
+    assert probe.r2 == same.r2
     corruption = next(c for c in interp.tasks.get(task).analysis.corruptions() if c.changes_history)
     effects = [
-        patching.sweep(model, *corruption.build(one, 3), 3, sites="resid_pre").effects
-        for one in (own, whole)
+        patching.sweep(model, *corruption.build(batch, 3), 3, sites="resid_pre").effects
+        for batch in (gapped, whole)
     ]
     assert (effects[0] == effects[1]).all()
     assert (
         interchange.interchange(
-            model, own, own.select(slice(None, None, -1)), algorithm, key, "latent"
+            model, gapped, gapped.select(slice(None, None, -1)), algorithm, key, "latent"
         ).iia
         == 1.0
     )
-    assert len(own.select([0, 2])) == 2
+    assert len(gapped.select([0, 2])) == 2
 
 
 test_what_needs_them_says_so = refused(
@@ -131,9 +131,9 @@ def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_c
 ):
     ragged, algorithm = RAGGED[task], interp.tasks.get(task).algorithm_records()
     for record in algorithm.values():
-        made = record.make()
-        values, alone = made.run(ragged), made.run(ragged.select([2]))
-        for key in made.state:
+        plain_algorithm = record.make()
+        values, alone = plain_algorithm.run(ragged), plain_algorithm.run(ragged.select([2]))
+        for key in plain_algorithm.state:
             assert np.array_equal(values[f"next_{key}"][:, :-1], values[key][:, 1:])
             assert np.array_equal(
                 values[f"next_{key}"][ragged.missing], values[key][ragged.missing]
@@ -152,22 +152,22 @@ def test_a_mask_that_is_given_counts_beside_the_gaps(task):
     """Rounds 1 of the first episode and 0 of the second are missing by the mask, the rest as the lists say."""
     mask = [[False, True, False], [True, False]]
     if task == "bandit":
-        made = bandit.BanditEpisodes.of(
+        episodes_made = bandit.BanditEpisodes.of(
             choices=[[0, 1, 0], [1, 0]], rewards=[[1, 0, None], [1, 1]], missing=mask
         )
     elif task == "experts":
-        made = ExpertEpisodes.of(
+        episodes_made = ExpertEpisodes.of(
             advice=[[[0, 1]] * 3, [[1, 1]] * 2], labels=[[1, 0, None], [1, 1]], missing=mask
         )
     else:
-        made = MDPEpisodes.of(
+        episodes_made = MDPEpisodes.of(
             states=[[0, 1, 0], [1, 0]],
             actions=[[0, 1, 0], [1, 0]],
             rewards=[[1, 0, None], [1, 1]],
             next_states=[[1, 0, 1], [0, 1]],
             missing=mask,
         )
-    assert made.missing.tolist() == [[False, True, True], [True, False, True]]
+    assert episodes_made.missing.tolist() == [[False, True, True], [True, False, True]]
 
 
 def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
@@ -178,19 +178,21 @@ def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
 
 
 def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_halves_where_some_are_scored():
-    whose = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
-    recorded = replace(WHOLE["experts"], participants=whose)
+    participants = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
+    recorded = replace(WHOLE["experts"], participants=participants)
     source = experts.TASK.of_recorded(recorded)
     with pytest.warns(
         UserWarning, match=r"only 4 participants, 2 in this half: [456] episodes, not 256"
-    ) as told:
+    ) as warnings_given:
         known, test = source.sets_for(256, 99, seed=4, n_scored=256)["default"]
     assert (
-        len(told) == 1 and known.n_rounds == 5 and not {*known.participants} & {*test.participants}
+        len(warnings_given) == 1
+        and known.n_rounds == 5
+        and not {*known.participants} & {*test.participants}
     )
-    assert sorted([*known.participants, *test.participants]) == whose
+    assert sorted([*known.participants, *test.participants]) == participants
     with pytest.warns(UserWarning, match=r"only 4 participants: 10 episodes, not 96"):
-        assert sorted(source.sample(96, 5, seed=1).participants) == whose
+        assert sorted(source.sample(96, 5, seed=1).participants) == participants
     for seed in range(4):
         drawn = source.sample(5, 3, n_experts=3, seed=seed)
         assert drawn.n_rounds == 3 and sorted({*drawn.participants[:4]}) == [0, 1, 2, 3], (
@@ -287,8 +289,13 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
     assert advised.advice[0].tolist() == [[0, 0], [1, 0]] and advised.labels[0].tolist() == [0, 1]
     assert advised.counted.tolist() == [[True, True], [False, True]] and advised.labels[1, 1] == 0
     with pytest.warns(UserWarning, match="1 of 3 episodes of .*one.csv'"):
-        one = experts.read(ROUNDS(tmp_path).rename(tmp_path / "one.csv"), advice=["expert_2"])
-    assert one.n_experts == 1 and one.participants.tolist() == ["ann", "bob", "cem"][:2]
+        episodes_read = experts.read(
+            ROUNDS(tmp_path).rename(tmp_path / "one.csv"), advice=["expert_2"]
+        )
+    assert (
+        episodes_read.n_experts == 1
+        and episodes_read.participants.tolist() == ["ann", "bob", "cem"][:2]
+    )
     played = mdp.read(STEPS(tmp_path), reward="points", alpha=0.5, gamma=0.0)
     assert played.participants.tolist() == ["ann", "ann"] and (
         played.n_states,

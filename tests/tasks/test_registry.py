@@ -117,13 +117,13 @@ def test_unknown_parts_are_refused_with_the_nearest():
 
 
 def test_two_corruptions_of_one_name_are_refused():
-    one, other = (
+    first, second = (
         Corruption("flip", name, 0, lambda e, t: (e, e)) for name in ("a flip", "another flip")
     )
     with pytest.raises(
         interp.InputError, match="corruption of 'pulls' 'flip' reuses the key 'flip'"
     ):
-        own(analysis=Analysis(corruptions=lambda: (one, other))).corruption("flip")
+        own(analysis=Analysis(corruptions=lambda: (first, second))).corruption("flip")
 
 
 def test_episodes_are_drawn_to_a_model_s_sizes_and_rates():
@@ -286,7 +286,9 @@ def test_what_commands_take_is_what_sizes_may_not_be_called():
     sizes = {size.option for task in tasks.every() for size in task.sizes}
     commands = typer.main.get_command(app).commands.values()
     for command in (
-        own for one in commands for own in getattr(one, "commands", {"": one}).values()
+        subcommand
+        for entry in commands
+        for subcommand in getattr(entry, "commands", {"": entry}).values()
     ):
         taken = {param.name for param in command.params}
         taken |= {

@@ -14,7 +14,7 @@ from tests.training.test_trainer import small
 
 def differences() -> dict[str, list[float]]:
     """Task -> largest differences of the loss and of the gradient of the token embedding."""
-    found = {}
+    largest = {}
     for task in ("experts", "qlearning"):
         steps = []
         for compile in (False, True):
@@ -26,10 +26,10 @@ def differences() -> dict[str, list[float]]:
             )
             value.backward()
             steps.append((value.detach(), model.W_E.grad))
-        found[task] = [
+        largest[task] = [
             float((plain - fast).abs().max()) for plain, fast in zip(*steps, strict=True)
         ]
-    return found
+    return largest
 
 
 if __name__ == "__main__":

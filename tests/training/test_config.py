@@ -34,9 +34,9 @@ def test_the_papers_q_learning_run_has_its_settings_and_its_card_says_what_it_la
     assert {stage.n_rounds for stage in config.stages} == {50}, (
         "the paper: 10 to 50, which the card says"
     )
-    said = " ".join(goal_of(tasks.get("qlearning")).limits)
+    limits_text = " ".join(goal_of(tasks.get("qlearning")).limits)
     for lacking in ("dropout .1", "10 to 50 rounds", "best loss in validation"):
-        assert lacking in said
+        assert lacking in limits_text
         assert lacking in (SHIPPED / "qlearning-learned" / "README.md").read_text()
     assert not {"dropout", "keep_best"} & set(config.to_dict()), "the card says that there is none"
 

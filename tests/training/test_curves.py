@@ -83,9 +83,9 @@ def test_the_command_writes_what_ships_with_a_model(runs, tmp_path):
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     refuses("no run was given", learning_curves, [])
     refuses("no training state", learning_curves, [tmp_path])
-    other = run(tmp_path / "q", task="qlearning")
+    second_run = run(tmp_path / "q", task="qlearning")
     refuses(
         "runs of one task can be compared, got experts and qlearning",
         learning_curves,
-        [runs[0], other],
+        [runs[0], second_run],
     )

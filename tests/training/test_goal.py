@@ -39,28 +39,33 @@ def test_targets_alone_train_and_are_watched(changed_task, tmp_path):
         HookedLatentTransformer(small().model_config("m")),
         experts.sample(20, 5, 4, seed=0),
     )
-    said = rollout(model, episodes).predictions.double().numpy(force=True)
-    own = {"targets": np.stack([1 - said, said], -1), "labels": np.eye(2)[episodes.labels]}
+    p_one = rollout(model, episodes).predictions.double().numpy(force=True)
+    expected_batch = {
+        "targets": np.stack([1 - p_one, p_one], -1),
+        "labels": np.eye(2)[episodes.labels],
+    }
     numbers = {}
-    for name, targets in own.items():
+    for name, targets in expected_batch.items():
         changed_task(
             "experts", training=lambda targets=targets: TrainingGoal(lambda episodes: targets)
         )
         numbers[name] = watched(model, [episodes], "own")
     assert numbers["targets"]["excess"] == pytest.approx(0, abs=1e-12)
-    expected = -np.log(np.take_along_axis(own["targets"], episodes.labels[..., None], -1)).mean()
+    expected = -np.log(
+        np.take_along_axis(expected_batch["targets"], episodes.labels[..., None], -1)
+    ).mean()
     assert (
         numbers["labels"]["cross_entropy"] == numbers["labels"]["excess"] == pytest.approx(expected)
     )
 
 
 def test_held_out_batches_fix_the_sizes_that_the_goal_names(changed_task):
-    given = small("qlearning", sizes={"n_states": (2, 6), "n_actions": (2, 4)}, eval_episodes=9)
-    source = EpisodeSource(given, given.model_config("m").layout)
+    config = small("qlearning", sizes={"n_states": (2, 6), "n_actions": (2, 4)}, eval_episodes=9)
+    source = EpisodeSource(config, config.model_config("m").layout)
     assert [e.n_actions for e in source.evaluation()] == [2, 3, 4]
     goal = goal_of(tasks.get("qlearning"))
     changed_task("qlearning", training=lambda: replace(goal, held_out=None))
-    (largest,) = EpisodeSource(given, source.layout).evaluation()
+    (largest,) = EpisodeSource(config, source.layout).evaluation()
     assert (largest.n_states, largest.n_actions, len(largest)) == (6, 4, 9)
 
 

@@ -63,9 +63,9 @@ def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
             if "bound" not in name:
                 assert torch.allclose(block.attn.W_O, block.attn.W_V.mT)
     if "factored" in name:
-        at = model.layout.position
+        position_of = model.layout.position
         between = {
-            (a, b): model.W_pos[at(a)] @ model.W_pos[at(b)]
+            (a, b): model.W_pos[position_of(a)] @ model.W_pos[position_of(b)]
             for a in ("t_3",)
             for b in ("s_3", "s_7")
         }

@@ -91,7 +91,7 @@ def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
         "--set",
     ]
     command += [f"{name}={value}" for name, value in sets.items()]
-    kept, said = [], []
+    files, outputs = [], []
     for i, home in enumerate([tmp_path / "here", tmp_path / "alone"]):
         home.mkdir()
         if i:
@@ -121,10 +121,10 @@ def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
             if path.is_file()
         }
         record = re.sub(r'"git": ".*"', "", (folder / RECORD_FILE).read_text("utf-8"))
-        kept.append((named, record, tensors, state.progress, state.config, lines))
-        said.append(
+        files.append((named, record, tensors, state.progress, state.config, lines))
+        outputs.append(
             next(line for line in done.stdout.splitlines() if line.startswith("precision: "))
         )
-    assert kept[0] == kept[1] and len(kept[0][0]) >= 2
+    assert files[0] == files[1] and len(files[0][0]) >= 2
     precision, why = choose_precision(small(precision="auto"), tmp_path / "none", "cpu")
-    assert said == [f"precision: {precision} ({why})"] * 2
+    assert outputs == [f"precision: {precision} ({why})"] * 2

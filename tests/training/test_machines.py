@@ -77,11 +77,11 @@ def chooser(width=8):
 
     def step(module, carried, fed):
         seen = module.tokens(fed.tokens)
-        scores = module.read(torch.cat([seen[:, :at].sum(1), carried["h"]], 1))
+        scores = module.read(torch.cat([seen[:, :place].sum(1), carried["h"]], 1))
         return scores, {"h": module.cell(seen.sum(1), carried["h"])}
 
     layout = interp.tasks.get("qlearning").layout(n_states=2, n_actions=2)
-    at = layout.predict_position + 1
+    place = layout.predict_position + 1
     return interp.adapt(Chooser(), layout, step=step, channels=[interp.Channel("h", (width,))])
 
 
@@ -191,11 +191,13 @@ def test_the_seed_of_the_run_draws_the_weights(tmp_path):
         for seed in (0, 1)
     }
     for seed, folder in runs.items():
-        expected, given = (
+        expected, weights_loaded = (
             interp.load("gru").untrained(seed).state_dict(),
             load_checkpoint(folder).state_dict(),
         )
-        assert all(torch.allclose(given[key], expected[key], atol=1e-20) for key in expected)
+        assert all(
+            torch.allclose(weights_loaded[key], expected[key], atol=1e-20) for key in expected
+        )
     assert not torch.equal(
         *(load_checkpoint(folder).module.cell.weight_ih for folder in runs.values())
     )
@@ -256,12 +258,12 @@ def test_what_cannot_be_trained_says_why(tmp_path):
 
 
 def test_presets_of_the_task_train_machines():
-    given = override(preset("experts", "laptop"), {"machine": {"builder": "gru"}})
+    config = override(preset("experts", "laptop"), {"machine": {"builder": "gru"}})
     assert (
-        given.machine == {"builder": "gru", "arguments": {}}
-        and given.to_dict()["machine"] == given.machine
+        config.machine == {"builder": "gru", "arguments": {}}
+        and config.to_dict()["machine"] == config.machine
     )
-    assert TrainingConfig.from_dict(given.to_dict()) == given
+    assert TrainingConfig.from_dict(config.to_dict()) == config
     assert (
         "machine" not in preset("experts", "laptop").to_dict()
     )  # runs of transformers are what they were
@@ -388,9 +390,9 @@ def test_a_builder_that_has_changed_is_refused(saved, monkeypatch):
 
     def bolder(width):
         machine = wide(width)
-        kept = machine.one_step
+        step_before = machine.one_step
         machine.one_step = lambda module, carried, fed: (
-            2 * (out := kept(module, carried, fed))[0],
+            2 * (out := step_before(module, carried, fed))[0],
             out[1],
         )
         return machine
@@ -405,12 +407,12 @@ def test_a_builder_that_has_changed_is_refused(saved, monkeypatch):
 
 def test_an_edited_checkpoint_is_refused(saved):
     _, folder = saved
-    about = json.loads((folder / "config.json").read_text())
-    about["config"]["arguments"]["width"] = 10
-    (folder / "config.json").write_text(json.dumps(about))
+    config = json.loads((folder / "config.json").read_text())
+    config["config"]["arguments"]["width"] = 10
+    (folder / "config.json").write_text(json.dumps(config))
     refuses("was edited: its digest is not that of its contents", load_checkpoint, folder)
     for name, why in (("predicts", "lacks predicts"), ("layout", "lacks layout")):
-        cut = {**about, "config": {**about["config"], name: None}}
+        cut = {**config, "config": {**config["config"], name: None}}
         cut["digest"] = digest_of({key: value for key, value in cut.items() if key != "digest"})
         (folder / "config.json").write_text(json.dumps(cut))
         refuses(why, load_checkpoint, folder)
@@ -463,18 +465,18 @@ def test_a_registered_machine_is_loaded_and_listed_by_name():
 
 def test_a_built_machine_is_the_same_every_time():
     before = torch.random.get_rng_state()
-    first, again, other = interp.load("wide"), interp.load("wide"), interp.load("wide", width=13)
-    assert first.digest() == again.digest() != other.digest()
+    first, again, wider = interp.load("wide"), interp.load("wide"), interp.load("wide", width=13)
+    assert first.digest() == again.digest() != wider.digest()
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_a_builder_that_breaks_the_contract_is_refused_when_it_builds():
     def leaking():
         machine = machines.gru()
-        kept = machine.one_step
+        step_before = machine.one_step
 
         def step(module, carried, fed):
-            scores, after = kept(module, carried, fed)
+            scores, after = step_before(module, carried, fed)
             return scores + machines.read_round(fed)[1], after
 
         machine.one_step = step

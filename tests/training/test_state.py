@@ -34,13 +34,13 @@ def rewrite(folder, change, sign):
     """Change the tensors of a state; its digest is made right again if ``sign``."""
     path = folder / STATE_FILE
     with safe_open(path, framework="pt") as stored:
-        about = json.loads(stored.metadata()["state"])
+        metadata = json.loads(stored.metadata()["state"])
     tensors = load_file(path)
     change(tensors)
     if sign:
-        about.pop("digest")
-        about["digest"] = _digest(about, tensors)
-    save_file(tensors, path, metadata={"state": json.dumps(about)})
+        metadata.pop("digest")
+        metadata["digest"] = _digest(metadata, tensors)
+    save_file(tensors, path, metadata={"state": json.dumps(metadata)})
 
 
 def broadcast(tensors):

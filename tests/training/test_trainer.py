@@ -43,8 +43,8 @@ def small(task="experts", **changes):
     stages = changes.pop("stages", ({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}))
     regimes = ("uniform",) if task == "experts" else ("grid",)
     sizes = {} if task == "experts" else {"n_states": (2, 8), "n_actions": (2, 4)}
-    own = {"task": task, "stages": stages, "regimes": regimes, "sizes": sizes}
-    return TrainingConfig(**{**own, **SMALL, **EVALUATED, **changes})
+    settings = {"task": task, "stages": stages, "regimes": regimes, "sizes": sizes}
+    return TrainingConfig(**{**settings, **SMALL, **EVALUATED, **changes})
 
 
 def losses(folder):
@@ -122,11 +122,11 @@ def test_two_processes_are_really_two(tmp_path):
 
 def test_runs_of_both_precisions_in_one_process(tmp_path):
     """bfloat16 runs the forward pass under autocast, and only its own run's."""
-    both = {
+    folders = {
         p: train(small(precision=p), tmp_path / p, name="m").parent for p in ("bfloat16", "float32")
     }
     train(small(precision="float32"), tmp_path / "again", name="m")
-    assert losses(both["float32"]) == losses(tmp_path / "again") != losses(both["bfloat16"])
+    assert losses(folders["float32"]) == losses(tmp_path / "again") != losses(folders["bfloat16"])
 
 
 def test_fewer_processes_than_asked_for_are_refused(tmp_path):
@@ -322,11 +322,11 @@ def test_tied_actions_share_the_target():
 def test_compiled_and_plain_steps_agree():
     """Slow: torch.compile takes half a minute for each shape."""
     command = [sys.executable, "-m", "tests.training.compiled"]
-    found = json.loads(
+    gaps = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
     )
-    assert set(found) == {"experts", "qlearning"}
-    assert all(difference < 1e-6 for both in found.values() for difference in both)
+    assert set(gaps) == {"experts", "qlearning"}
+    assert all(difference < 1e-6 for gap in gaps.values() for difference in gap)
 
 
 @pytest.mark.parametrize(
@@ -367,15 +367,15 @@ def test_a_run_goes_on_from_a_trained_model(tmp_path):
 @pytest.mark.parametrize("shape", [(6, 6), (3, 8, 4), (2, 4, 16)])
 def test_singular_values_become_about_one(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = torch.linalg.svdvals(_orthogonalise(matrix))
-    assert found.min() > 0.5
-    assert found.max() < 1.3
+    singular_values = torch.linalg.svdvals(_orthogonalise(matrix))
+    assert singular_values.min() > 0.5
+    assert singular_values.max() < 1.3
 
 
 def test_singular_vectors_stay_and_each_matrix_of_a_stack_is_on_its_own():
     stack = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(1))
-    left, _, right = torch.linalg.svd(stack[1], full_matrices=False)
-    rotated = left.T @ _orthogonalise(stack)[1] @ right.T
+    left_vectors, _, right = torch.linalg.svd(stack[1], full_matrices=False)
+    rotated = left_vectors.T @ _orthogonalise(stack)[1] @ right.T
     torch.testing.assert_close(rotated, torch.diag(rotated.diagonal()), atol=1e-4, rtol=0)
     torch.testing.assert_close(_orthogonalise(stack)[1], _orthogonalise(stack[1]))
 

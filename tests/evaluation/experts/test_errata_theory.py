@@ -40,8 +40,10 @@ def test_b3_experts_who_agree_are_right_more_often_than_any_mixture_of_them_says
     standard_error = right.std() / np.sqrt(len(right))
     assert len(right) > 1000 and right.mean() - 5 * standard_error > 0.9
     # In the appendix's own model no forecast leaves what the experts say.
-    mixed, said = mixture(WEIGHTS, EPISODES.distributions), EPISODES.distributions
-    assert (mixed <= said.max(axis=2) + 1e-12).all() and (mixed >= said.min(axis=2) - 1e-12).all()
+    mixed, distributions = mixture(WEIGHTS, EPISODES.distributions), EPISODES.distributions
+    assert (mixed <= distributions.max(axis=2) + 1e-12).all() and (
+        mixed >= distributions.min(axis=2) - 1e-12
+    ).all()
 
 
 def test_b4_after_one_wrong_vote_the_posterior_forgets_an_expert() -> None:
@@ -51,11 +53,11 @@ def test_b4_after_one_wrong_vote_the_posterior_forgets_an_expert() -> None:
     """
     right = np.array([[1.0, 0.0], *[[0.0, 1.0]] * 9])
     advice, labels = right[None].astype(int), np.ones((1, 10), int)
-    told = theory._LatentExpertEpisodes(
+    surprised = theory._LatentExpertEpisodes(
         np.stack([1 - right, right], -1)[None], labels, labels[:, 0], np.full(2, 0.5)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        weights = theory._posterior(told)[0]
+        weights = theory._posterior(surprised)[0]
     assert weights[1].tolist() == [1.0, 0.0] and np.isnan(weights[2]).all()
     episodes = replace(experts.sample(1, 10, 2, seed=0), advice=advice, labels=labels)
     log_weights = predictors.log_weights(episodes, 0.5)[0, -1]

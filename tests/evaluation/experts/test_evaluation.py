@@ -41,8 +41,8 @@ def test_a_handwired_model_scores_as_the_algorithm_that_it_is(handwired, scored)
     eta = handwired.config.origin["arguments"]["log_gamma"]
     expected = regret.score(weighted_majority(episodes, eta=eta).predictions, episodes, seed=5)
     for metric in ("regret", "accuracy"):
-        found = scored["regimes"].get("uniform", "model", metric).estimate
-        assert found == pytest.approx(expected.get(metric).estimate, abs=1e-9)
+        estimate = scored["regimes"].get("uniform", "model", metric).estimate
+        assert estimate == pytest.approx(expected.get(metric).estimate, abs=1e-9)
 
 
 def test_every_baseline_stands_beside_the_model_with_an_interval(scored):
@@ -88,16 +88,16 @@ def test_the_training_prior_is_all_regimes_of_the_training(untrained):
     assert evaluation.training_prior(model) == ["uniform", "wide"]
     assert evaluation.training_prior(trained("switch-25", "switch-10")) == ["switch-25"]
     assert evaluation.training_prior(untrained) == ["uniform"]
-    found = evaluation.evaluate(model, ["uniform"], n_episodes=200, n_rounds=10)["regimes"]
+    table = evaluation.evaluate(model, ["uniform"], n_episodes=200, n_rounds=10)["regimes"]
     limit = "uniform", "bayes_training", "excess_log_loss"
-    assert found.beside[limit]["name"] == "Bayes predictor, prior of 'uniform' or 'wide'"
-    assert 0.005 < found.get(*limit).estimate < 0.03
+    assert table.beside[limit]["name"] == "Bayes predictor, prior of 'uniform' or 'wide'"
+    assert 0.005 < table.get(*limit).estimate < 0.03
 
 
 def test_models_of_ranges_are_evaluated_at_four_experts_and_at_any_number_they_serve(untrained):
     assert evaluation.n_experts_of(untrained) == 4
-    found = evaluation.evaluate(untrained, ["uniform"], n_episodes=5, n_rounds=5, n_experts=7)
-    assert found["regimes"].settings["n_experts"] == 7
+    table = evaluation.evaluate(untrained, ["uniform"], n_episodes=5, n_rounds=5, n_experts=7)
+    assert table["regimes"].settings["n_experts"] == 7
 
 
 def test_models_of_the_other_task_are_refused():
@@ -108,43 +108,43 @@ def test_models_of_the_other_task_are_refused():
 
 
 def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
-    found = evaluation.over_lengths(
+    result = evaluation.over_lengths(
         handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300))
     )
-    assert {(a, b) for _, _, a, b in found.numbers} == {(0, 20), (20, 60)}
-    assert found.get("bayes", "excess_log_loss", 20, 60).estimate == 0
-    refuses(r"unknown result .* Valid: .*model/", found.get, "model", "accuracy", 0, 1000)
+    assert {(a, b) for _, _, a, b in result.numbers} == {(0, 20), (20, 60)}
+    assert result.get("bayes", "excess_log_loss", 20, 60).estimate == 0
+    refuses(r"unknown result .* Valid: .*model/", result.get, "model", "accuracy", 0, 1000)
 
 
 def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
     """Not being told the regime costs most in the first rounds, and next to nothing once episodes have shown it."""
-    found = evaluation.over_lengths(
+    result = evaluation.over_lengths(
         interp.load("wma-learned-wide"), n_episodes=100, n_rounds=60, windows=((0, 10), (50, 60))
     )
     early, late = (
-        found.get("bayes_training", "divergence", *window) for window in ((0, 10), (50, 60))
+        result.get("bayes_training", "divergence", *window) for window in ((0, 10), (50, 60))
     )
     assert early.low > 0.01 and late.high < 0.003
-    assert 0 < found.get("model", "divergence", 0, 10).estimate - early.estimate < 0.005
+    assert 0 < result.get("model", "divergence", 0, 10).estimate - early.estimate < 0.005
     alone = evaluation.over_lengths(interp.load("wma-learned-additive"), n_episodes=8, n_rounds=20)
     assert "bayes_training" not in {key for key, *_ in alone.numbers}
 
 
 def test_regret_at_a_prefix_is_that_of_the_prefix(handwired):
-    found = evaluation.over_lengths(
+    result = evaluation.over_lengths(
         handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3
     )
     episodes = experts.sample(8, 60, 4, seed=3)
     expected = regret.regret(bayes(episodes).predictions, episodes)[:, 19].mean()
-    assert found.get("bayes", "regret", 0, 20).estimate == pytest.approx(expected)
+    assert result.get("bayes", "regret", 0, 20).estimate == pytest.approx(expected)
 
 
 def test_cutting_the_latent_makes_weighted_majority_a_majority_vote(handwired):
     """The latent is the only channel between rounds: cut, the model is exactly the vote with equal weights."""
     control = latent_control(handwired, experts.sample(50, 40, 4, seed=1))
     cut, vote, above = (
-        control.get(of)
-        for of in ("accuracy, cut", "accuracy, majority_vote", "cut minus majority vote")
+        control.get(quantity)
+        for quantity in ("accuracy, cut", "accuracy, majority_vote", "cut minus majority vote")
     )
     assert cut.estimate == pytest.approx(vote.estimate, abs=1e-9)
     assert above.low == above.high == pytest.approx(0, abs=1e-9)
@@ -159,14 +159,14 @@ def test_swapping_latents_needs_two_episodes(handwired):
 def test_the_head_that_predicts_attends_to_experts_by_their_weights_and_equally_when_cut(handwired):
     """Head 3.1 of weighted majority: its mean attention, experts ranked by accuracy, is the mean of the weights."""
     episodes = experts.sample(30, 60, 4, regime="stratified", seed=2)
-    found = attention_to_experts(handwired, episodes, rounds=[40, 50])
-    held = log_weights(episodes, eta=handwired.config.origin["arguments"]["log_gamma"])
-    weights = softmax(held[:, [40, 50]], axis=-1).mean(1)
+    attention = attention_to_experts(handwired, episodes, rounds=[40, 50])
+    log_weight = log_weights(episodes, eta=handwired.config.origin["arguments"]["log_gamma"])
+    weights = softmax(log_weight[:, [40, 50]], axis=-1).mean(1)
     ranked = np.take_along_axis(weights, np.argsort(-episodes.accuracies, axis=1), axis=1).mean(0)
     for rank, weight in enumerate(ranked):
         key = (2, "0", "p?", f"expert {rank + 1}")
-        assert found.get(*key).estimate == pytest.approx(weight, abs=1e-5)
-        assert found.beside[key]["without_history"] == pytest.approx(0.25, abs=1e-5)
+        assert attention.get(*key).estimate == pytest.approx(weight, abs=1e-5)
+        assert attention.beside[key]["without_history"] == pytest.approx(0.25, abs=1e-5)
 
 
 def test_attention_shares_of_softmax_heads_sum_to_one(untrained):

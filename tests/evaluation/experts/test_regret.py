@@ -30,9 +30,9 @@ def score_predictors(episodes, keys):
     reference = ", ignoring ".join(filter(None, ("bayes", bayes.approximation)))
     scores = {}
     for key in keys:
-        made = PREDICTORS[key].run(episodes)
+        predicted = PREDICTORS[key].run(episodes)
         scores[key] = score(
-            made.predictions, episodes, name=PREDICTORS[key].name, decision=made.decision,
+            predicted.predictions, episodes, name=PREDICTORS[key].name, decision=predicted.decision,
             reference=bayes.predictions, reference_name=reference,
         )  # fmt: skip
     return scores

@@ -111,8 +111,12 @@ def test_a_hand_made_episode():
 def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
     """An exact machine that selects by Q_t: perfect by that table, below the gamma = 0 table by the data's target."""
     choices = [batch.next_values_before.argmax(-1) for batch in grid]
-    late, own = agreement(choices, grid), agreement(choices, grid, table="before")
-    assert own.get("untied", "all").estimate == own.get("disputed", "all").estimate == 1.0
+    late, before_update = agreement(choices, grid), agreement(choices, grid, table="before")
+    assert (
+        before_update.get("untied", "all").estimate
+        == before_update.get("disputed", "all").estimate
+        == 1.0
+    )
     assert (
         abs(late.get("untied", "all").estimate - 0.960) < 0.01
         and abs(late.get("random_ties", "all").estimate - 0.886) < 0.01

@@ -37,13 +37,15 @@ def test_the_discount_followed_is_that_of_the_table_that_chose(batches):
     """Choices of the gamma = .9 table are told from those of the gamma = 0 and gamma = .5 tables, without decoding."""
     for gamma in (0.0, 0.5, 0.9):
         choices = [batch.relearned(gamma=gamma).greedy for batch in batches]
-        found = followed_discount(choices, batches)
-        best = found.beside[gamma,]
+        discount = followed_discount(choices, batches)
+        best = discount.beside[gamma,]
         assert (
             best["best_low"] <= gamma <= best["best_high"]
             and best["best_high"] - best["best_low"] <= 0.15
         )
-        assert found.get(gamma).estimate == max(value.estimate for value in found.numbers.values())
+        assert discount.get(gamma).estimate == max(
+            value.estimate for value in discount.numbers.values()
+        )
 
 
 def test_random_choices_follow_no_discount(batches):
@@ -70,16 +72,16 @@ def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
 
 def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(handwired):
     """It selects before it updates, so the table before the update is its reference; its a* is its own choice."""
-    found = qlearning.evaluate(handwired, ["grid"], n_episodes=60)
-    assert found.settings["table"] == "before" and found.settings["commit"] == "own"
-    assert found.get("grid", "model", "untied", "all").estimate == 1
-    assert found.get("grid", "model", "disputed", "all").estimate == 1
-    assert found.get("grid", "cut", "untied", "all").estimate < 0.8
+    result = qlearning.evaluate(handwired, ["grid"], n_episodes=60)
+    assert result.settings["table"] == "before" and result.settings["commit"] == "own"
+    assert result.get("grid", "model", "untied", "all").estimate == 1
+    assert result.get("grid", "model", "disputed", "all").estimate == 1
+    assert result.get("grid", "cut", "untied", "all").estimate < 0.8
 
 
 def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
-    found = qlearning.evaluate(untrained, ["grid", "chain"], n_episodes=12, commit="target")
-    frame = found.to_frame()
+    result = qlearning.evaluate(untrained, ["grid", "chain"], n_episodes=12, commit="target")
+    frame = result.to_frame()
     assert set(frame["key"]) == {"model", *qlearning._CONTROLS} and set(frame["regime"]) == {
         "grid",
         "chain",
@@ -93,7 +95,7 @@ def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
         "cross_entropy_excess",
     } <= quantities
     names = "cross_entropy", "cross_entropy_floor", "cross_entropy_excess"
-    paid, floor, excess = (found.get("grid", "model", name, "all").estimate for name in names)
+    paid, floor, excess = (result.get("grid", "model", name, "all").estimate for name in names)
     assert excess == pytest.approx(paid - floor)
 
 
@@ -115,15 +117,15 @@ def test_models_of_the_other_task_are_refused():
 
 def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     played = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
-    found, frame = played["returns"], played["returns"].to_frame()
+    returns, frame = played["returns"], played["returns"].to_frame()
     assert set(frame["key"]) == set(play.PLAYERS) and set(frame["horizon"]) == {20, 60}
     short, long = (
-        found.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60)
+        returns.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60)
     )
     assert short < long
     mdps = [
         mdp.sample_mdps(3, s, a, seed=i, regime="ladder")
-        for i, (s, a) in enumerate(found.settings["sizes"])
+        for i, (s, a) in enumerate(returns.settings["sizes"])
     ]
     plays = [tabular.run(tabular.AGENTS["greedy"], batch, 60, i) for i, batch in enumerate(mdps)]
     expected = np.concatenate([played.rewards[:, :20].sum(1) for played in plays]).mean()
@@ -133,13 +135,15 @@ def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
 
 def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwired):
     """Same luck, same table, same ties: playing goes through the whole round, own choice committed."""
-    found = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))["returns"]
-    for of in ("earned", "score"):
-        assert found.get("grid", "model", 30, of) == found.get("grid", "greedy", 30, of)
+    returns = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))["returns"]
+    for quantity in ("earned", "score"):
+        assert returns.get("grid", "model", 30, quantity) == returns.get(
+            "grid", "greedy", 30, quantity
+        )
     learner = tabular.QLearner(epsilon=0.2, before_update=True)
-    (size,) = found.settings["sizes"]
+    (size,) = returns.settings["sizes"]
     explored = tabular.run(learner, mdp.sample_mdps(10, *size, seed=4, regime="grid"), 30, 4)
     expected = explored.rewards.sum(1).mean()
-    assert found.get("grid", play.EXPLORING, 30, "earned").estimate == pytest.approx(
+    assert returns.get("grid", play.EXPLORING, 30, "earned").estimate == pytest.approx(
         expected, abs=1e-12
     )

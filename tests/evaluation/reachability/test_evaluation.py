@@ -42,10 +42,11 @@ def test_committing_to_one_node_a_round_finds_less_than_the_frontier(
 ) -> None:
     episodes = sample(24, 5, **SIZES, seed=1, depths=(2, 3))
     run = controlled(model, episodes)["discrete"]
-    held = model.read_state(run.latents)
+    states = model.read_state(run.latents)
     assert last(run, episodes).mean() < 0.9
     assert (
-        held[:, 1:-1].round().numpy() <= algorithms.breadth_first().run(episodes)["reached"][:, 1:]
+        states[:, 1:-1].round().numpy()
+        <= algorithms.breadth_first().run(episodes)["reached"][:, 1:]
     ).all()
 
 
@@ -72,15 +73,19 @@ def test_moved_nodes_change_answers_as_they_change_the_search(
     episodes = sample(30, 5, **SIZES, seed=4, depths=(2, 3))
     table = moved(model, episodes)
     assert np.allclose(table["model"], table["search"], atol=1e-9)
-    found = table.set_index(["move", "later"])["model"]
+    share_by_move = table.set_index(["move", "later"])["model"]
     assert (
-        found["nothing", 0]
-        == found["another node is added", 1]
-        == found["a parent of the negative is added", 0]
+        share_by_move["nothing", 0]
+        == share_by_move["another node is added", 1]
+        == share_by_move["a parent of the negative is added", 0]
         == 1
     )
-    assert found["the negative takes the target's place", 0] == 0
-    assert found["the negative is added", 0] == found["a parent of the negative is added", 1] == 0.5
+    assert share_by_move["the negative takes the target's place", 0] == 0
+    assert (
+        share_by_move["the negative is added", 0]
+        == share_by_move["a parent of the negative is added", 1]
+        == 0.5
+    )
     assert (table[table["move"] != "nothing"]["n"] <= 30).all()
     assert algorithms.breadth_first().run(episodes)["reached"].shape == (30, 5, 10)
     refuses(
@@ -94,9 +99,9 @@ def test_moved_nodes_change_answers_as_they_change_the_search(
 def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTransformer) -> None:
     tables = suite.evaluate(model, n_episodes=16, seed=0).tables
     frame = tables["by_round"]
-    own = frame[frame["key"] == "model"]
-    assert (own[own["round"] >= own["depth"]]["estimate"] == 1).all()
-    assert (own[own["round"] < own["depth"]]["estimate"] == 0.5).all()
+    model_rows = frame[frame["key"] == "model"]
+    assert (model_rows[model_rows["round"] >= model_rows["depth"]]["estimate"] == 1).all()
+    assert (model_rows[model_rows["round"] < model_rows["depth"]]["estimate"] == 0.5).all()
     assert (tables["sets"]["estimate"] == 1).all() and np.allclose(
         tables["moved"]["model"], tables["moved"]["search"]
     )

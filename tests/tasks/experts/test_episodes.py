@@ -95,8 +95,11 @@ def test_same_seed_same_bytes_and_labels_do_not_depend_on_the_regime_or_the_expe
     first, again = sample(5, 40, 4, "drift", seed=9), sample(5, 40, 4, "drift", seed=9)
     for name in ("advice", "labels", "accuracies"):
         assert getattr(first, name).tobytes() == getattr(again, name).tobytes()
-    for other in (sample(5, 40, 4, "uniform", seed=9), sample(5, 40, 9, "correlated-0.9", seed=9)):
-        assert (other.labels == first.labels).all()
+    for sampled in (
+        sample(5, 40, 4, "uniform", seed=9),
+        sample(5, 40, 9, "correlated-0.9", seed=9),
+    ):
+        assert (sampled.labels == first.labels).all()
     assert (sample(5, 40, 4, "drift", seed=10).labels != first.labels).any()
 
 

@@ -61,8 +61,8 @@ def test_fading_counts_are_the_geometric_sum(episodes):
 
 def test_a_mixture_is_bayes_rule_over_two_regimes():
     """By hand: one expert, right once; U[.5, .5] and U[0, 1] are equally likely at first."""
-    one = sample(1, 2, 1, seed=0)
-    seen = type(one)(np.array([[[1], [1]]]), np.array([[1, 1]]), one.accuracies)
+    episode = sample(1, 2, 1, seed=0)
+    seen = type(episode)(np.array([[[1], [1]]]), np.array([[1, 1]]), episode.accuracies)
     values = families.bayes_mixture(0.5, 0.5, 0.0, 1.0, 0.5).run(seen)
     assert values["regime"][0].tolist() == pytest.approx([0.5, 0.5])
     assert values["prediction"][0].tolist() == pytest.approx([0.5, (0.5 + 2 / 3) / 2])
@@ -121,8 +121,8 @@ def test_every_family_has_a_base_without_a_memory_to_beat():
         "fixed_vote",
     }
     for family in families.values():
-        made = family.make(**{s.name: s.grid[0] for s in family.searched})
-        assert family.memoryless == (not made.state) and made.key == family.key
+        member = family.make(**{s.name: s.grid[0] for s in family.searched})
+        assert family.memoryless == (not member.state) and member.key == family.key
     assert majority_vote().state == ()
 
 
@@ -131,8 +131,8 @@ def test_every_family_has_a_base_without_a_memory_to_beat():
 
 def some(episodes, rounds=slice(None), experts=slice(None)):
     """The episodes of some rounds and experts."""
-    kept = episodes.advice[:, rounds, experts], episodes.labels[:, rounds]
-    return type(episodes)(*kept, episodes.accuracies[..., experts])
+    votes_and_labels = episodes.advice[:, rounds, experts], episodes.labels[:, rounds]
+    return type(episodes)(*votes_and_labels, episodes.accuracies[..., experts])
 
 
 MAJORITY, BAYES = weighted_majority(0.7), bayes(0.2, 0.8)
@@ -152,9 +152,9 @@ MAJORITY, BAYES = weighted_majority(0.7), bayes(0.2, 0.8)
     ids=lambda algorithm: algorithm.key,
 )
 def test_a_lapse_that_is_none_leaves_the_base(episodes, lapsed, base):
-    made, plain = lapsed.run(episodes), base.run(episodes)
+    lapsed_values, plain = lapsed.run(episodes), base.run(episodes)
     for key in (*base.state, "prediction", "match"):
-        assert made[key] == pytest.approx(plain[key], abs=1e-13), (
+        assert lapsed_values[key] == pytest.approx(plain[key], abs=1e-13), (
             key
         )  # a sum of gains, or a gain times a count
 
@@ -165,9 +165,12 @@ def test_a_lapse_that_is_none_leaves_the_base(episodes, lapsed, base):
     ids=["majority", "bayes"],
 )
 def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, base):
-    made, plain = late.run(episodes), base.run(episodes)
+    late_values, plain = late.run(episodes), base.run(episodes)
     for key in base.state:
-        assert np.array_equal(made[key][:, 2:], plain[key][:, :-2]) and not made[key][:, :2].any()
+        assert (
+            np.array_equal(late_values[key][:, 2:], plain[key][:, :-2])
+            and not late_values[key][:, :2].any()
+        )
 
 
 @pytest.mark.parametrize(
@@ -197,15 +200,19 @@ def test_a_window_predicts_as_if_the_episode_began_with_it(episodes, windowed, b
 
 def test_a_fraction_of_a_round_counts_as_that_fraction(episodes):
     """Between two whole numbers the log-weights lie on the line between theirs."""
-    for made, key in ((families.majority_window, "window"), (STOPPED, "last")):
-        held = [made(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)]
+    for family, key in ((families.majority_window, "window"), (STOPPED, "last")):
+        weights_by_length = [
+            family(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)
+        ]
         assert (
-            held[1] == pytest.approx(0.75 * held[0] + 0.25 * held[2]) and (held[0] != held[2]).any()
+            weights_by_length[1]
+            == pytest.approx(0.75 * weights_by_length[0] + 0.25 * weights_by_length[2])
+            and (weights_by_length[0] != weights_by_length[2]).any()
         )
-    fewer, between, more = (
+    fewer, between, longer = (
         lapsed(stopped, bayes)(last=n).run(episodes)["counts"] for n in (4, 4.25, 5)
     )
-    assert between == pytest.approx(0.75 * fewer + 0.25 * more)
+    assert between == pytest.approx(0.75 * fewer + 0.25 * longer)
 
 
 def test_an_expert_without_a_vote_might_as_well_not_be_there(episodes):
@@ -246,21 +253,23 @@ def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
 @pytest.mark.parametrize("lapse", [late, stopped, fading, window])
 def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
     """Follow the leader, which no family varies; equations see what they declare alone, and a state is written."""
-    made = lapse(follow_the_leader(), *([0.9] if lapse is fading else [3]))
-    base, values = follow_the_leader(), made.run(episodes)
-    assert made.key.startswith(base.key) and len(made.parameters) == 1
-    assert (made.run(episodes)["prediction"] != base.run(episodes)["prediction"]).any()
-    assert made.written == "next_counts" and values["next_counts"].shape == values["counts"].shape
-    for variable in (v for v in made.variables if v.equation is not None):
+    lapsing = lapse(follow_the_leader(), *([0.9] if lapse is fading else [3]))
+    base, values = follow_the_leader(), lapsing.run(episodes)
+    assert lapsing.key.startswith(base.key) and len(lapsing.parameters) == 1
+    assert (lapsing.run(episodes)["prediction"] != base.run(episodes)["prediction"]).any()
+    assert (
+        lapsing.written == "next_counts" and values["next_counts"].shape == values["counts"].shape
+    )
+    for variable in (v for v in lapsing.variables if v.equation is not None):
         declared = {key: values[key] for key in variable.parents}
         assert np.array_equal(variable.equation(declared), values[variable.key]), variable.key
 
 
 def test_a_model_is_held_against_its_own_algorithm_or_bayes():
-    own = interp.tasks.of(
+    own_algorithm = interp.tasks.of(
         handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)
     ).explains(handwired)
-    assert own.key == "weighted_majority" and own.parameters == {"gain": 0.7}
+    assert own_algorithm.key == "weighted_majority" and own_algorithm.parameters == {"gain": 0.7}
     assert interp.tasks.get("experts").explains(interp.load("wma-learned-additive")).key == "bayes"
 
 

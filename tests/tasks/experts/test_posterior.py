@@ -139,18 +139,18 @@ def test_bayes_of_one_of_two_regimes_is_the_algorithm_of_two_intervals_and_equal
     run = algorithms.bayes(episodes, ["uniform", "wide"])
     named = families.bayes_mixture(0.3, 0.9, 0.0, 1.0, 0.5).run(episodes)
     assert np.allclose(run.predictions, named["prediction"], rtol=0, atol=1e-12)
-    both, few = ("wide", "stratified"), sample(1, 12, 4, "stratified", seed=2)
-    apart = [by_enumeration(few, REGIMES[name].slots(4), joint=True) for name in both]
-    expected = [one / (zero + one) for zero, one in np.add(*apart)]
+    both_regimes, few = ("wide", "stratified"), sample(1, 12, 4, "stratified", seed=2)
+    log_joint = [by_enumeration(few, REGIMES[name].slots(4), joint=True) for name in both_regimes]
+    expected = [p_one / (zero + p_one) for zero, p_one in np.add(*log_joint)]
     assert np.allclose(
-        algorithms.bayes(few, list(both)).predictions[0], expected, rtol=0, atol=1e-12
+        algorithms.bayes(few, list(both_regimes)).predictions[0], expected, rtol=0, atol=1e-12
     )
 
 
 def test_a_list_of_regimes_is_not_empty_and_holds_no_switch():
     episodes = sample(2, 5, 4, seed=0)
-    one, alone = (algorithms.bayes(episodes, prior).predictions for prior in (["wide"], "wide"))
-    assert np.array_equal(one, alone)
+    listed, alone = (algorithms.bayes(episodes, prior).predictions for prior in (["wide"], "wide"))
+    assert np.array_equal(listed, alone)
     refuses("needs at least one", algorithms.bayes, episodes, [])
     with pytest.raises(
         InputError, match="regime 'switch-10' switches, and cannot be one of several"
@@ -190,10 +190,13 @@ def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
     )
     assert np.abs(happened - foretold).max() < 0.04
     for key in ("bayes_uniform", "bayes_wide", "random"):
-        other = algorithms.PREDICTORS[key].run(episodes).predictions
-        if not np.allclose(other, predictions):
+        predictions_elsewhere = algorithms.PREDICTORS[key].run(episodes).predictions
+        if not np.allclose(predictions_elsewhere, predictions):
             assert (
-                mean_interval(excess_log_loss(other, predictions, episodes).mean(axis=1)).low > 0
+                mean_interval(
+                    excess_log_loss(predictions_elsewhere, predictions, episodes).mean(axis=1)
+                ).low
+                > 0
             ), key
     assert (
         mean_interval(

@@ -155,8 +155,8 @@ def test_permuting_experts_keeps_predictions(regime, seed, order):
         original, advice=original.advice[..., order], accuracies=original.accuracies[..., order]
     )
     for key in KEYS:
-        run, other = PREDICTORS[key].run(original), PREDICTORS[key].run(permuted)
-        assert np.allclose(run.predictions, other.predictions, rtol=0, atol=1e-10), key
+        run, permuted_run = PREDICTORS[key].run(original), PREDICTORS[key].run(permuted)
+        assert np.allclose(run.predictions, permuted_run.predictions, rtol=0, atol=1e-10), key
 
 
 @settings(max_examples=15, deadline=None)
@@ -166,10 +166,10 @@ def test_swapping_the_labels_mirrors_predictions(regime, seed, n_experts):
     original = sample(3, 25, n_experts, regime, seed)
     mirrored = replace(original, advice=1 - original.advice, labels=1 - original.labels)
     for key in KEYS:
-        run, other = PREDICTORS[key].run(original), PREDICTORS[key].run(mirrored)
-        assert np.allclose(run.predictions, 1 - other.predictions, rtol=0, atol=1e-10), key
+        run, mirrored_run = PREDICTORS[key].run(original), PREDICTORS[key].run(mirrored)
+        assert np.allclose(run.predictions, 1 - mirrored_run.predictions, rtol=0, atol=1e-10), key
         assert (mistakes(run.predictions, original, run.decision).sum()) == pytest.approx(
-            mistakes(other.predictions, mirrored, other.decision).sum()
+            mistakes(mirrored_run.predictions, mirrored, mirrored_run.decision).sum()
         ), key
 
 
@@ -177,9 +177,9 @@ def test_swapping_the_labels_mirrors_predictions(regime, seed, n_experts):
 @given(REGIME_NAMES, st.integers(0, 2**32), st.integers(0, 24))
 def test_no_prediction_looks_ahead(regime, seed, t):
     """Changing label t and everything after it moves no prediction up to t."""
-    original, other = sample(3, 25, 4, regime, seed), sample(3, 25, 4, regime, seed + 1)
+    original, second_batch = sample(3, 25, 4, regime, seed), sample(3, 25, 4, regime, seed + 1)
     labels, advice = original.labels.copy(), original.advice.copy()
-    labels[:, t:], advice[:, t + 1 :] = 1 - labels[:, t:], other.advice[:, t + 1 :]
+    labels[:, t:], advice[:, t + 1 :] = 1 - labels[:, t:], second_batch.advice[:, t + 1 :]
     changed = replace(original, labels=labels, advice=advice)
     for key in KEYS:
         run, after = PREDICTORS[key].run(original), PREDICTORS[key].run(changed)

@@ -74,12 +74,14 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
             values["next_column"],
             np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3),
         )
-        found = interchange(
+        interchanged = interchange(
             model, episodes, others, learner, "reward", "embed@r", outcome="state", round=[3, 6]
         )
-        assert found.effect.shape == found.wanted.shape
+        assert interchanged.effect.shape == interchanged.wanted.shape
         if learner.key == "mean_bootstrap":
-            assert found.score().estimate == pytest.approx(1)  # a reward enters by the same rate
+            assert interchanged.score().estimate == pytest.approx(
+                1
+            )  # a reward enters by the same rate
 
 
 def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episodes):
@@ -129,16 +131,22 @@ def test_fits_and_scores_are_other_episodes():
     "lapsed", [families.late_q(0.3, 0.8, lag=0), families.stopped_q(0.3, 0.8, last=12)]
 )
 def test_a_lapse_that_is_none_is_q_learning(episodes, lapsed):
-    made, plain = lapsed.run(episodes), q_learning(0.3, 0.8).run(episodes)
+    lapsed_values, plain = lapsed.run(episodes), q_learning(0.3, 0.8).run(episodes)
     for key in ("table", "next_table", "visits", "choice", "policy", "td_error"):
-        assert np.array_equal(made[key], plain[key]), key
+        assert np.array_equal(lapsed_values[key], plain[key]), key
 
 
 def test_a_late_table_is_the_table_of_two_rounds_before(episodes):
-    made, plain = families.late_q(0.3, 0.8, lag=2).run(episodes), q_learning(0.3, 0.8).run(episodes)
-    assert not made["table"][:, :3].any()
-    assert made["table"][:, 2:] == pytest.approx(plain["table"][:, :-2])
-    assert made["table"][:, 2:].any() and (made["policy"][:, 2:] != plain["policy"][:, 2:]).any()
+    late_values, plain = (
+        families.late_q(0.3, 0.8, lag=2).run(episodes),
+        q_learning(0.3, 0.8).run(episodes),
+    )
+    assert not late_values["table"][:, :3].any()
+    assert late_values["table"][:, 2:] == pytest.approx(plain["table"][:, :-2])
+    assert (
+        late_values["table"][:, 2:].any()
+        and (late_values["policy"][:, 2:] != plain["policy"][:, 2:]).any()
+    )
 
 
 def test_a_late_table_chooses_at_the_state_of_now(episodes):
@@ -148,13 +156,13 @@ def test_a_late_table_chooses_at_the_state_of_now(episodes):
 
 
 def test_a_stopped_table_stays_as_it_is_and_is_still_chosen_by(episodes):
-    made, plain = (
+    stopped_values, plain = (
         families.stopped_q(0.3, 0.8, last=5).run(episodes),
         q_learning(0.3, 0.8).run(episodes),
     )
-    assert np.array_equal(made["table"][:, :6], plain["table"][:, :6])
-    assert np.array_equal(made["table"][:, 6:], np.repeat(plain["table"][:, 5:6], 6, 1))
-    assert (made["table"][:, 6:] != plain["table"][:, 6:]).any()
+    assert np.array_equal(stopped_values["table"][:, :6], plain["table"][:, :6])
+    assert np.array_equal(stopped_values["table"][:, 6:], np.repeat(plain["table"][:, 5:6], 6, 1))
+    assert (stopped_values["table"][:, 6:] != plain["table"][:, 6:]).any()
 
 
 test_lapses_that_cannot_be_are_refused = refused(

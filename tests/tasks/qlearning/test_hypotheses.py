@@ -12,8 +12,11 @@ def test_a_model_is_held_against_q_learning_at_its_own_rates():
     handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5)
     assert analysis.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
     assert analysis.rates(interp.load("qlearning-learned")) == {"alpha": 0.1, "gamma": 0.9}
-    own = interp.tasks.of(handwired).explains(handwired)
-    assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (
+    own_algorithm = interp.tasks.of(handwired).explains(handwired)
+    assert own_algorithm.key == "q_learning" and (
+        own_algorithm.parameters["alpha"],
+        own_algorithm.parameters["gamma"],
+    ) == (
         0.3,
         0.5,
     )

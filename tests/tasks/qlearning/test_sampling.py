@@ -79,8 +79,8 @@ def test_the_grid_shares_its_cells_equally():
     few = [mdp.sample_mdps(5, 1, 1, seed=i) for i in range(720)]
     drawn = [
         cell
-        for each in few
-        for cell in zip(each.families, each.concentrations.tolist(), strict=True)
+        for n_cells in few
+        for cell in zip(n_cells.families, n_cells.concentrations.tolist(), strict=True)
     ]
     assert max(abs(drawn.count(cell) - 200) for cell in set(cells)) < 60
 
@@ -101,15 +101,15 @@ def test_chain_has_action_zero_optimal_and_ladder_rewards_height_squared():
 
 def test_same_seed_same_bytes_and_streams_do_not_mix():
     """The same seed repeats everything; changing one setting leaves the draws of the other stages alone."""
-    one, two = (mdp.sample(30, 10, 4, 3, seed=5) for _ in range(2))
+    first, two = (mdp.sample(30, 10, 4, 3, seed=5) for _ in range(2))
     assert (
-        one.q_tables.tobytes() == two.q_tables.tobytes()
-        and one.rewards.tobytes() == two.rewards.tobytes()
+        first.q_tables.tobytes() == two.q_tables.tobytes()
+        and first.rewards.tobytes() == two.rewards.tobytes()
     )
-    other = mdp.sample(30, 10, 4, 3, seed=5, epsilon=0.5, alpha=0.7)
-    assert other.mdps.transitions.tobytes() == one.mdps.transitions.tobytes()
-    assert (other.states[:, 0] == one.states[:, 0]).all()
-    assert (mdp.sample(30, 10, 4, 3, seed=6).states != one.states).any()
+    redrawn = mdp.sample(30, 10, 4, 3, seed=5, epsilon=0.5, alpha=0.7)
+    assert redrawn.mdps.transitions.tobytes() == first.mdps.transitions.tobytes()
+    assert (redrawn.states[:, 0] == first.states[:, 0]).all()
+    assert (mdp.sample(30, 10, 4, 3, seed=6).states != first.states).any()
 
 
 def test_labels_are_shuffled():

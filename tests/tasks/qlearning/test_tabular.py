@@ -68,10 +68,10 @@ def test_the_table_without_bootstrapping_averages_rewards():
 def test_agents_of_one_seed_meet_the_same_luck():
     """Starts agree, and so does everything else for agents that act alike."""
     mdps = mdp.sample_mdps(50, 3, 2, seed=0)
-    one, two = run(QLearner(), mdps, 30, seed=3), run(QLearner(), mdps, 30, seed=3)
-    assert (one.rewards == two.rewards).all()
-    assert (run(QLearner(epsilon=1.0), mdps, 30, seed=3).states[:, 0] == one.states[:, 0]).all()
-    assert (run(QLearner(), mdps, 30, seed=4).states != one.states).any()
+    first, two = run(QLearner(), mdps, 30, seed=3), run(QLearner(), mdps, 30, seed=3)
+    assert (first.rewards == two.rewards).all()
+    assert (run(QLearner(epsilon=1.0), mdps, 30, seed=3).states[:, 0] == first.states[:, 0]).all()
+    assert (run(QLearner(), mdps, 30, seed=4).states != first.states).any()
 
 
 def test_random_is_uniform_and_optimal_climbs_the_chain():

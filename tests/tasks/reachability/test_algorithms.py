@@ -47,26 +47,31 @@ def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: Reachability
 def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(
     episodes: ReachabilityEpisodes,
 ) -> None:
-    both = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[..., ::-1]], 1))
-    made, plain = algorithms.undirected(0.4).run(episodes), algorithms.breadth_first(0.4).run(both)
-    assert np.array_equal(made["reached"], plain["reached"])
-    assert np.array_equal(made["prediction"], plain["prediction"])
+    both_ways = replace(
+        episodes, edges=np.concatenate([episodes.edges, episodes.edges[..., ::-1]], 1)
+    )
+    undirected_values, plain = (
+        algorithms.undirected(0.4).run(episodes),
+        algorithms.breadth_first(0.4).run(both_ways),
+    )
+    assert np.array_equal(undirected_values["reached"], plain["reached"])
+    assert np.array_equal(undirected_values["prediction"], plain["prediction"])
 
 
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
     episodes = sample(6, 6, **SIZES, regime="path", seed=3)
-    made, plain = (
+    late_values, plain = (
         algorithms.late_search(lag).run(episodes),
         algorithms.breadth_first().run(episodes),
     )
-    assert np.array_equal(made["reached"][:, lag:], plain["reached"][:, : 6 - lag])
-    assert not made["reached"][:, :lag].any() and made["reached"][:, -1].any()
+    assert np.array_equal(late_values["reached"][:, lag:], plain["reached"][:, : 6 - lag])
+    assert not late_values["reached"][:, :lag].any() and late_values["reached"][:, -1].any()
     refuses("lag must be an integer >= 0, got -1", algorithms.late_search, -1)
 
 
 @settings(deadline=None, max_examples=25)
-@given(batches(), st.integers(0, 1000))
+@batch(batches(), st.integers(0, 1000))
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
     names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
     renamed = episodes.renamed(names)
@@ -74,8 +79,8 @@ def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, see
         record.make() for record in TASK.algorithms.records() if record.key != "larger_name"
     ]  # it reads names
     for algorithm in (*known, algorithms.undirected(), algorithms.late_search()):
-        values, other = (algorithm.run(given) for given in (episodes, renamed))
-        back = np.take_along_axis(other["prediction"], names[:, None], -1)
+        values, renamed_values = (algorithm.run(batch) for batch in (episodes, renamed))
+        back = np.take_along_axis(renamed_values["prediction"], names[:, None], -1)
         assert np.array_equal(back, values["prediction"]), algorithm.key
 
 
@@ -84,19 +89,19 @@ def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, see
 def test_adding_an_edge_never_shrinks_the_set(
     episodes: ReachabilityEpisodes, slot: int, source: int, target: int
 ) -> None:
-    more = np.concatenate([episodes.edges, np.full((4, 1, 2), (source, target))], 1)
+    with_edge = np.concatenate([episodes.edges, np.full((4, 1, 2), (source, target))], 1)
     before = algorithms.breadth_first().run(episodes)["reached"]
-    after = algorithms.breadth_first().run(replace(episodes, edges=more))["reached"]
+    after = algorithms.breadth_first().run(replace(episodes, edges=with_edge))["reached"]
     assert (after >= before).all()
 
 
 def test_a_repeated_edge_changes_nothing() -> None:
     episodes = sample(20, 5, 12, 18, regime="uniform", seed=0)
-    more = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[:, :5]], 1))
+    repeated = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[:, :5]], 1))
     for record in TASK.algorithms.records():
         if record.key != "random_walk":  # It takes a repeated edge twice as often.
             assert np.array_equal(
-                record.make().run(episodes)["prediction"], record.make().run(more)["prediction"]
+                record.make().run(episodes)["prediction"], record.make().run(repeated)["prediction"]
             )
 
 
@@ -164,9 +169,9 @@ def test_setting_a_node_shows_its_children_a_round_later() -> None:
     """do(reached): an added node is expanded by the same round, and its children are there in the next."""
     chain = np.array([[[0, 1], [2, 3], [3, 4]]])
     episodes = ReachabilityEpisodes(chain, np.array([0]), np.array([[1, 4]]), 5, 4)
-    held = np.zeros((1, 4, 5))
-    held[:, :, [0, 1, 2]] = 1
-    values = algorithms.breadth_first().run(episodes, do={"reached": held})
+    set_values = np.zeros((1, 4, 5))
+    set_values[:, :, [0, 1, 2]] = 1
+    values = algorithms.breadth_first().run(episodes, do={"reached": set_values})
     assert values["next_reached"][0, 1].tolist() == [1, 1, 1, 1, 0]
 
 

@@ -17,18 +17,20 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("regime", REGIMES)
 def test_the_same_arguments_give_the_same_bytes(regime: str) -> None:
-    one, two = (sample(12, 5, 16, 24, regime=regime, seed=3) for _ in range(2))
-    other = sample(12, 5, 16, 24, regime=regime, seed=4)
-    assert np.array_equal(one.edges, two.edges) and np.array_equal(one.candidates, two.candidates)
-    assert not np.array_equal(one.edges, other.edges)
+    first, two = (sample(12, 5, 16, 24, regime=regime, seed=3) for _ in range(2))
+    second_seed = sample(12, 5, 16, 24, regime=regime, seed=4)
+    assert np.array_equal(first.edges, two.edges) and np.array_equal(
+        first.candidates, two.candidates
+    )
+    assert not np.array_equal(first.edges, second_seed.edges)
 
 
 def test_matched_candidates_look_alike_and_depths_are_equally_frequent() -> None:
     episodes = sample(200, 5, 28, 54, regime="matched", seed=0)
     for numbers in (lambda m: m.sum(-2), lambda m: m.sum(-1), lambda m: graphs.closure(m).sum(-2)):
-        of = numbers(episodes.adjacency)
+        degrees = numbers(episodes.adjacency)
         rows = np.arange(len(episodes))
-        assert np.array_equal(of[rows, episodes.targets], of[rows, episodes.negatives])
+        assert np.array_equal(degrees[rows, episodes.targets], degrees[rows, episodes.negatives])
     assert np.unique(episodes.depths, return_counts=True)[1].tolist() == [50, 50, 50, 50]
 
 
@@ -108,8 +110,10 @@ def test_nothing_is_reached_in_stranded_graphs_and_few_edges_fill_the_list() -> 
     """A search answers one half in every round; smallest sizes are drawn, too."""
     episodes = sample(20, 5, 28, 54, regime="stranded", seed=1)
     assert (episodes.distances == episodes.n_nodes).sum(1).tolist() == [27] * 20
-    asked = np.take_along_axis(episodes.adjacency.sum(1), episodes.by_round("candidates")[:, 0], -1)
-    assert (np.sort(asked, -1)[:, 0] == 0).all() and (np.sort(asked, -1)[:, 1] > 0).all()
+    in_degrees = np.take_along_axis(
+        episodes.adjacency.sum(1), episodes.by_round("candidates")[:, 0], -1
+    )
+    assert (np.sort(in_degrees, -1)[:, 0] == 0).all() and (np.sort(in_degrees, -1)[:, 1] > 0).all()
     assert episodes.adjacency.sum((1, 2)).max() <= 9
     assert len(sample(2, 3, 4, 3, regime="stranded", seed=1)) == 2
 
@@ -118,8 +122,10 @@ def test_edges_of_repeated_graphs_are_few_and_uneven_and_some_roots_have_none() 
     episodes = sample(200, 5, 28, 54, regime="repeated", seed=1)
     different = episodes.adjacency.sum((1, 2))
     assert different.min() <= 12 and different.max() >= 40
-    most = [np.unique(edges, axis=0, return_counts=True)[1].max() for edges in episodes.edges]
-    assert np.median(most) >= 4  # 54 edges of 25 different ones, evenly: 3
+    most_repeated = [
+        np.unique(edges, axis=0, return_counts=True)[1].max() for edges in episodes.edges
+    ]
+    assert np.median(most_repeated) >= 4  # 54 edges of 25 different ones, evenly: 3
     alone = ~np.take_along_axis(episodes.adjacency.any(2), episodes.roots[:, None], 1)[:, 0]
     assert 0.2 < alone.mean() < 0.45 and (episodes.roots[:, None] != episodes.candidates).all()
     assert len(sample(2, 3, 4, 3, regime="repeated", seed=1)) == 2
