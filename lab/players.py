@@ -176,7 +176,9 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
             part = episodes.select(of_family)
             explanations = explain_each(part, part.choices).found.values()
             fitted = by_participant(families[key], part, part.choices)
-            for place, (number, explanation) in enumerate(zip(of_family, explanations, strict=True)):
+            for place, (number, explanation) in enumerate(
+                zip(of_family, explanations, strict=True)
+            ):
                 judged = judge(players[number], explanation, fitted.iloc[place])
                 rows.append({"rounds": n_rounds, "player": number, **judged})
             pd.DataFrame(rows).to_csv(out, index=False, float_format="%.4g")
