@@ -222,7 +222,8 @@ def _draw(made: Design, n_episodes: int, rng: np.random.Generator) -> Sample:
     signal = used.sum(-1) / np.sqrt(d + made.common * d * (d / _N_COMMON - 1))
     y = signal + noise * np.sqrt((1 - _TRUE_R2) / _TRUE_R2)
     if made.of_episode:
-        used, unrelated = ((z + rng.normal(size=z.shape)) / np.sqrt(2) for z in (used, unrelated))
+        used = (used + rng.normal(size=used.shape)) / np.sqrt(2)
+        unrelated = (unrelated + rng.normal(size=unrelated.shape)) / np.sqrt(2)
     label = y > 0
     if made.sparse is not None:
         label = y > NormalDist().inv_cdf(1 - made.sparse) / np.sqrt(_TRUE_R2)
@@ -253,11 +254,9 @@ def coverage(
     for design in designs:
         for n in sizes:
             rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
-            fresh, weights, folds = (
-                draw(design, n_fresh, rng),
-                resample_weights(n),
-                np.arange(n) % min(n_folds, n),
-            )
+            fresh = draw(design, n_fresh, rng)
+            weights = resample_weights(n)
+            folds = np.arange(n) % min(n_folds, n)
             samples = [draw(design, n, rng) for _ in range(n_sets)]
             sets = [_intervals(fit, sample, fresh, weights, folds) for sample in samples]
             leaning = np.mean(
@@ -282,11 +281,9 @@ def _cell(
     ).T
     shares = (low <= truth) & (truth <= high), truth < low, truth > high
     covered, below, above = (float(share.mean()) for share in shares)
-    width, median, bias = (
-        float((high - low).mean()),
-        float(np.median(high - low)),
-        float((estimate - truth).mean()),
-    )
+    width = float((high - low).mean())
+    median = float(np.median(high - low))
+    bias = float((estimate - truth).mean())
     return Coverage(
         design, n, score, method, len(pairs), covered, below, above, width, median, bias, leaning
     )
@@ -300,12 +297,10 @@ def _intervals(
     folds: Int[Array, " episode"],
 ) -> dict[tuple[str, str], tuple[Interval, float]]:
     """Every score's interval by every method, with the truth, for one data set."""
-    n_folds, targets, scored, truths = (
-        int(folds.max()) + 1,
-        sample.targets,
-        sample.mask,
-        fresh.y[fresh.mask],
-    )
+    n_folds = int(folds.max()) + 1
+    targets = sample.targets
+    scored = sample.mask
+    truths = fresh.y[fresh.mask]
     squares, misses, r2, accuracy = {}, {}, {}, {}
     for name, x in sample.inputs.items():
         predictions, slope, intercept = fit(x, targets, folds)
@@ -316,10 +311,8 @@ def _intervals(
         of_fresh = (fresh.inputs[name] @ slope + intercept)[fresh.mask]
         r2[name] = 1 - float(((truths - of_fresh[..., 0]) ** 2).mean() / truths.var())
         accuracy[name] = float(((of_fresh[..., 1] > 0) == fresh.label[fresh.mask]).mean())
-    total, steps = (
-        refit.totals(sample.y[..., None], scored[..., None])[:, 0],
-        scored.sum(1).astype(np.float64),
-    )
+    total = refit.totals(sample.y[..., None], scored[..., None])[:, 0]
+    steps = scored.sum(1).astype(np.float64)
     resampled_total, resampled_steps = _resampled_total(sample.y, scored, weights), weights @ steps
     fixed = {name: 1 - weights @ lost / resampled_total for name, lost in squares.items()}
     plain = ((sample.y[scored] - sample.y[scored].mean()) ** 2).sum()
@@ -342,7 +335,8 @@ def _intervals(
             refit.difference(squares[first], squares[second], total, n_folds),
             truth,
         )
-        differences, estimate = fixed[first] - fixed[second], fixed_r2[first] - fixed_r2[second]
+        differences = fixed[first] - fixed[second]
+        estimate = fixed_r2[first] - fixed_r2[second]
         intervals[score, "resampled"] = Interval.of_samples(differences, estimate), truth
     truth = accuracy["probe"] - accuracy["first_half"]
     gain = refit.difference(misses["probe"], misses["first_half"], steps, n_folds, "accuracy")
@@ -362,7 +356,8 @@ def _resampled_total(
 ) -> Float[Array, " resample"]:
     """Squares about each resample's own mean, per episode."""
     centred = np.where(mask, y - y[mask].mean(), 0.0)
-    first, second = weights @ centred.sum(1), weights @ (centred**2).sum(1)
+    first = weights @ centred.sum(1)
+    second = weights @ (centred**2).sum(1)
     total = second - first**2 / (weights @ mask.sum(1))
     return np.asarray(
         np.maximum(total, 1e-9 * total.max())

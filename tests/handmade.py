@@ -61,7 +61,8 @@ def leaky(decay: float = DECAY, gain: float = GAIN, clock: int = 1):
     """A machine of two channels of different widths whose carried vector is known: the log-weights, and a clock."""
 
     def step(m, carried, fed):
-        advice, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
+        advice = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3
+        truth = fed.tokens[:, -2:-1] - 3
         p = (carried["h"].softmax(-1) * advice).sum(-1)
         hits = m.hits((advice == truth).to(carried["h"]))
         after = {"clock": carried["clock"] + 1, "h": m.keep * carried["h"] + m.gain * hits}

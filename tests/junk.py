@@ -247,10 +247,8 @@ def _pool() -> tuple[Any, ...]:
     """Values of every kind that is made in a moment: each stands where an annotation takes it."""
     from tests import junk_methods
 
-    texts, frame = (
-        ["a", "b"],
-        pd.DataFrame({"a": [0.5, 1.0], "low": [0.1, 0.2], "high": [0.6, 1.0]}),
-    )
+    texts = ["a", "b"]
+    frame = pd.DataFrame({"a": [0.5, 1.0], "low": [0.1, 0.2], "high": [0.6, 1.0]})
     plain = (
         2,
         0.5,

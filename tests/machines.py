@@ -19,7 +19,8 @@ N_EXPERTS, WIDTH = 4, 16
 
 def read_round(fed: Any) -> tuple[Tensor, Tensor]:
     """Advice ``[batch, expert]`` and truth ``[batch, 1]`` as -1 and 1, from the tokens of a round."""
-    advice, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2], fed.tokens[:, -2:-1]
+    advice = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2]
+    truth = fed.tokens[:, -2:-1]
     return (2 * (advice - 3) - 1).to(fed.values.dtype), (2 * (truth - 3) - 1).to(fed.values.dtype)
 
 

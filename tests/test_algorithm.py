@@ -92,7 +92,8 @@ def test_what_the_state_says_after_a_round_is_what_it_says_before_the_next(seed)
 def test_distributions_sum_to_one(seed):
     for algorithm, episodes in cases(seed):
         distribution = algorithm.distribution(algorithm.run(episodes))
-        assert distribution.shape[:2] == (3, 6) and (distribution >= 0).all()
+        assert distribution.shape[:2] == (3, 6)
+        assert (distribution >= 0).all()
         np.testing.assert_allclose(distribution.sum(-1), 1)
 
 
@@ -272,6 +273,5 @@ def test_a_table_of_variables_says_what_depends_on_what():
     assert algorithm.of_the_inputs == ("votes", "label", "match")
     assert algorithm.variable("next_log_odds") is algorithm.variable("log_odds")
     labels = algorithm.variable("counts").labels(np.zeros((1, 1, 2)))
-    assert labels == ("e_1", "e_2") and algorithm.variable("elapsed").labels(np.zeros((1, 1))) == (
-        "t",
-    )
+    assert labels == ("e_1", "e_2")
+    assert algorithm.variable("elapsed").labels(np.zeros((1, 1))) == ("t",)

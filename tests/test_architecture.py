@@ -198,9 +198,8 @@ def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
         if (up := {n for n in named if n.startswith(ABOVE_THE_TASKS)})
     } == {}
     for task in interp.tasks.every():
-        assert task.training() is not None and (
-            task.key == "bandit" or task.evaluation() is not None
-        )
+        assert task.training() is not None
+        assert task.key == "bandit" or task.evaluation() is not None
 
 
 def test_no_neutral_room_imports_a_task() -> None:
@@ -241,11 +240,9 @@ def test_no_package_imports_the_lab() -> None:
         for path, tree in trees.items()
     }
     assert {path: names for path, names in named.items() if names} == {}
-    assert (
-        _names_the_lab("lab.known:gallery")
-        and not _names_the_lab("label")
-        and not _names_the_lab("lab/known says")
-    )
+    assert _names_the_lab("lab.known:gallery")
+    assert not _names_the_lab("label")
+    assert not _names_the_lab("lab/known says")
 
 
 def _names_the_lab(value: object) -> bool:
@@ -375,7 +372,8 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
                     > 8
                     else []
                 )
-    assert long == [] and lookups == []
+    assert long == []
+    assert lookups == []
 
 
 BY_ITS_OWN_NAME = {

@@ -26,10 +26,8 @@ def test_models_lists_what_can_be_loaded():
 
 def test_help_on_training_names_every_task_and_its_presets():
     result = invoked("train", "--help")
-    assert (
-        "experts: laptop, laptop-replaced, laptop-wide, paper" in result.output
-        and "qlearning: laptop, laptop-replaced, paper" in result.output
-    )
+    assert "experts: laptop, laptop-replaced, laptop-wide, paper" in result.output
+    assert "qlearning: laptop, laptop-replaced, paper" in result.output
 
 
 def test_verify_prints_every_variable_and_takes_several_sizes():
@@ -63,7 +61,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
     with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS):
         result = invoked(*shlex.split(row["command"]))
     *estimate, refusal = result.output.splitlines()
-    assert result.exit_code == 2 and row["said"] in refusal
+    assert result.exit_code == 2
+    assert row["said"] in refusal
     ends = (
         " expected",
         "at its default size.",
@@ -91,10 +90,8 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
     assert "--device" not in flags or "--seed" in flags
     for name, _, option in (row["command"].partition(" --") for row in DURATIONS):
         if name == " ".join(words) and option:
-            assert (
-                f"--{option}" in flags
-                and f"interp {name} --{option} takes about " in command.epilog
-            )
+            assert f"--{option}" in flags
+            assert f"interp {name} --{option} takes about " in command.epilog
     example = shlex.split(command.epilog.splitlines()[0].removeprefix("Example: "))
     assert example[: len(words) + 1] == ["interp", *words]
     command.make_context(words[-1], example[len(words) + 1 :])
@@ -122,7 +119,8 @@ def test_json_is_one_object_and_quiet_leaves_names_alone():
         "log_gamma=0.4",
     ]
     printed = json.loads(invoked("verify", "wma-handwired", *small, "--json").stdout)
-    assert printed["exact"] is True and printed["settings"]["arguments"] == {"log_gamma": 0.4}
+    assert printed["exact"] is True
+    assert printed["settings"]["arguments"] == {"log_gamma": 0.4}
     assert {check["variable"] for check in printed["checks"]} >= {"prediction", "next_log_weights"}
 
 
@@ -133,16 +131,14 @@ def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_thos
     printed = json.loads(
         invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").stdout
     )
-    assert printed["n_episodes"] == 4 and all(
-        path.startswith(str(tmp_path)) for path in printed["files"]
-    )
+    assert printed["n_episodes"] == 4
+    assert all(path.startswith(str(tmp_path)) for path in printed["files"])
     refused = invoked("patch", "wma-learned-wide", "--rounds", 3, *small)
-    assert (
-        refused.exit_code == 2
-        and "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
-    )
+    assert refused.exit_code == 2
+    assert "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
     refused = invoked("patch", "wma-learned-wide", "--experts", 9, *small)
-    assert refused.exit_code == 2 and "it serves n_experts 2 to 8" in refused.output
+    assert refused.exit_code == 2
+    assert "it serves n_experts 2 to 8" in refused.output
 
 
 def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path):

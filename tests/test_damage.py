@@ -179,7 +179,9 @@ def test_a_rollout_that_does_not_fit_together_is_refused(edit, signed, tmp_path)
 def test_files_damaged_at_random_are_refused(kind, tmp_path):
     """Bytes changed, cut out, put in twice, swapped and zeroed in 600 places of each kind, which change by day."""
     path, read = KINDS[kind](tmp_path)
-    whole, wanted, draw = path.read_bytes(), read(), random.Random(f"{kind} {date.today()}")
+    whole = path.read_bytes()
+    wanted = read()
+    draw = random.Random(f"{kind} {date.today()}")
     for i in range(600):
         begin, end = sorted(draw.randrange(len(whole)) for _ in range(2))
         end = min(end, begin + 64)

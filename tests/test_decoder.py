@@ -36,19 +36,22 @@ def test_a_map_per_latent_reads_no_other_latent(held):
     shifted = latents.clone()
     shifted[:, :, 1] += 1
     changed = (decoder(shifted) - decoder(latents)).abs().amax((0, 1, 3))
-    assert changed[0] == changed[2] == 0 and changed[1] > 0.01
+    assert changed[0] == changed[2] == 0
+    assert changed[1] > 0.01
 
 
 def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
     """On a napkin: x = 1, 3 and y = 2 x + 5, 9 on average; half of the slope is left by a penalty of a mean square."""
     x = torch.tensor([[1.0], [3.0]])
-    exact, halved = Affine.fit(x, 2 * x + 5), Affine.fit(x, 2 * x + 5, ridge=1.0)
+    exact = Affine.fit(x, 2 * x + 5)
+    halved = Affine.fit(x, 2 * x + 5, ridge=1.0)
     assert exact(x).dtype is torch.float64
     for read, ends in ((exact, [7, 11]), (halved, [8, 10])):
         assert (read.centre.item(), read.middle.item()) == (
             2,
             9,
-        ) and read.along.item() == read.slopes.item()
+        )
+        assert read.along.item() == read.slopes.item()
         assert read(x.double()).ravel().tolist() == pytest.approx(ends)
     assert Affine.fit(x, x, ridge=RIDGE).slopes.item() == pytest.approx(1 / 1.001)
 
@@ -56,10 +59,12 @@ def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
 def test_features_that_never_vary_say_nothing():
     """Of a machine that writes one state for all, the map is the mean, with a penalty and without; little is some."""
     assert units(torch.tensor([[1e-8], [-1e-8]])).item() == pytest.approx(1e-8)
-    x, y = torch.full((4, 2), 3.0), torch.tensor([[1.0], [2.0], [3.0], [6.0]])
+    x = torch.full((4, 2), 3.0)
+    y = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     for ridge in (0.0, RIDGE):
         read = Affine.fit(x, y, ridge=ridge)
-        assert read.slopes.tolist() == [[0], [0]] and read(x.double()).ravel().tolist() == [
+        assert read.slopes.tolist() == [[0], [0]]
+        assert read(x.double()).ravel().tolist() == [
             3,
             3,
             3,
@@ -89,10 +94,8 @@ def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
     read = Affine.fit(x, x @ torch.tensor([[5.0], [17.0]]), ridge=0.1)
     assert read.slopes.ravel().tolist() == pytest.approx([50 / 11, 170 / 11])
     assert read.along.ravel().tolist() == pytest.approx([50 / 11, 4 * 170 / 11])
-    generator, scales = (
-        torch.Generator().manual_seed(0),
-        torch.tensor([1e3, 1.0, 1.0, 1e-3]).double(),
-    )
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.tensor([1e3, 1.0, 1.0, 1e-3]).double()
     x, y = (torch.randn(30, n, generator=generator, dtype=torch.float64) for n in (4, 2))
     x[:, 1] += 3 * x[:, 0]
     for ridge in (RIDGE, 0.5):
@@ -123,7 +126,9 @@ def test_wide_features_give_the_map_that_narrow_ones_do():
     )
     pad = functools.partial(torch.nn.functional.pad, pad=(20, 14), value=7.0)
     narrow, wide = Affine.fit(x, y, ridge=RIDGE), Affine.fit(pad(x), y, ridge=RIDGE)
-    assert not is_wide(x) and not is_wide(x[:6]) and is_wide(pad(x))
+    assert not is_wide(x)
+    assert not is_wide(x[:6])
+    assert is_wide(pad(x))
     torch.testing.assert_close(wide(pad(z)), narrow(z))
     torch.testing.assert_close(wide.steps[:, 20:26], narrow.steps)
     features = x - x.mean(0)
@@ -164,7 +169,8 @@ def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, s
     decoder = Decoder.fit(latents, states.reshape(12, 6, *shape), per_latent=per_latent)
     change = torch.from_numpy(np.random.default_rng(2).normal(size=(12, 6, *shape)))
     shifted = decoder.move(latents, change)
-    assert decoder.shape == shape and shifted.shape == latents.shape
+    assert decoder.shape == shape
+    assert shifted.shape == latents.shape
     np.testing.assert_allclose(decoder(shifted) - decoder(latents), change, atol=1e-9)
     once = decoder.move(latents, change[0, 0])
     np.testing.assert_allclose(
@@ -190,7 +196,8 @@ def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, s
 )
 def test_folds_are_drawn_by_the_seed(n_folds, seed, decoded):
     """Latents that say nothing decode the mean state, 1, 2, 4 or 8, of the episodes outside the fold."""
-    latents, states = torch.zeros(4, 1, 1, 2), 2.0 ** np.arange(4.0).reshape(4, 1)
+    latents = torch.zeros(4, 1, 1, 2)
+    states = 2.0 ** np.arange(4.0).reshape(4, 1)
     assert cross_fitted(
         latents, states, n_folds=n_folds, seed=seed
     ).ravel().tolist() == pytest.approx(decoded)
@@ -210,7 +217,8 @@ def test_five_folds_and_seed_0_are_meant_where_none_are_named(held):
 def test_what_is_decoded_was_held_out():
     """States that are noise cannot be read from other noise: fitted in place they would be read perfectly."""
     rng = np.random.default_rng(1)
-    latents, states = torch.from_numpy(rng.normal(size=(10, 1, 1, 12))), rng.normal(size=(10, 1, 1))
+    latents = torch.from_numpy(rng.normal(size=(10, 1, 1, 12)))
+    states = rng.normal(size=(10, 1, 1))
     np.testing.assert_allclose(Decoder.fit(latents, states)(latents), states, atol=1e-9)
     assert np.abs(cross_fitted(latents, states).numpy() - states).max() > 0.5
 

@@ -30,9 +30,11 @@ def test_a_line_and_a_table() -> None:
     """The line names the regret's predictor; the table has a row for every metric, and markup in names is text."""
     episodes = experts.sample(12, 20, 2, seed=0)
     result = score(bayes(episodes).predictions, episodes, name="<b>mine</b>")
-    assert repr(result).startswith("Scores(accuracy=") and "\n" not in repr(result)
+    assert repr(result).startswith("Scores(accuracy=")
+    assert "\n" not in repr(result)
     html = result._repr_html_()
-    assert html.count("<tr") == 1 + len(result.to_frame()) and "<b>mine" not in html
+    assert html.count("<tr") == 1 + len(result.to_frame())
+    assert "<b>mine" not in html
 
 
 def test_a_long_table_says_what_is_left_out() -> None:
@@ -42,7 +44,8 @@ def test_a_long_table_says_what_is_left_out() -> None:
     result = probes.fit(x, x @ rng.normal(size=(8, 40)))
     assert result._repr_html_().count("<tr") == 2
     html = table_html("Every number", result.scores())
-    assert html.count("<tr") == 1 + _MOST_ROWS and f"of {len(result.scores())} rows" in html
+    assert html.count("<tr") == 1 + _MOST_ROWS
+    assert f"of {len(result.scores())} rows" in html
 
 
 def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
@@ -71,7 +74,8 @@ def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
         InterchangeResult,
         compare.AlgorithmPart,
         Evaluation,
-    } <= results and len(results) > 35
+    } <= results
+    assert len(results) > 35
     assert not [
         result_type
         for result_type in results
@@ -109,17 +113,16 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
         repr(ResponsePart(cells=(cell,)))
         == "response through the state: 0.5 [0.25, 1] (flip, later)."
     )
-    assert (
-        repr(ResponsePart()) == "number: none."
-        and not ResponsePart().plot().axes[0].get_yticklabels()
-    )
+    assert repr(ResponsePart()) == "number: none."
+    assert not ResponsePart().plot().axes[0].get_yticklabels()
     rows = [
         ("s", "m", f, "v", 0, "edges", name, "ap", x, 1.0)
         for f in "ab"
         for name, x in (("x:state", 0.7), ("y", 0.5))
     ]
     graded = BenchmarkResult(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
-    assert ": x (0.70)" in repr(graded) and graded.plot()._repr_png_().startswith(b"\x89PNG")
+    assert ": x (0.70)" in repr(graded)
+    assert graded.plot()._repr_png_().startswith(b"\x89PNG")
     assert "'update'" in str([*circuits.build("wma-handwired", n_experts=2).plot().axes[0].texts])
 
 
@@ -130,18 +133,16 @@ def test_nothing_fills_the_screen() -> None:
     run = interp.rollout(model, episodes, names_filter=lambda name: True)
     played = mdp.sample(n_episodes=2, n_rounds=5, n_states=3, n_actions=2, seed=0)
     for shown in (episodes, played, model, run, run.cache):
-        assert (
-            len(repr(shown).splitlines()) <= 12
-            and "array(" not in repr(shown)
-            and "tensor(" not in repr(shown)
-        )
+        assert len(repr(shown).splitlines()) <= 12
+        assert "array(" not in repr(shown)
+        assert "tensor(" not in repr(shown)
     assert (
         repr(episodes)
         == "ExpertEpisodes(6 episodes of 12 rounds, 2 experts, uniform regime, seed 0)"
     )
-    assert "latent [" in repr(model) and "L2H1 update" in repr(model)
+    assert "latent [" in repr(model)
+    assert "L2H1 update" in repr(model)
     assert "blocks.0.attn.hook_pattern  [6, 12, 3," in repr(run.cache)
     html = interp.rollout(model, episodes)._repr_html_()
-    assert "6 x 13 x 1 x" in html and len(html) < 1000, (
-        "names and shapes, never thousands of numbers"
-    )
+    assert "6 x 13 x 1 x" in html, "names and shapes, never thousands of numbers"
+    assert len(html) < 1000, "names and shapes, never thousands of numbers"

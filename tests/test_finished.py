@@ -61,11 +61,14 @@ def test_a_part_comes_back_as_it_was(finished):
     """To the last bit, in its order, with tuples, NaN, dtypes and shapes."""
     finished.part("the part", Part, lambda: PART)
     again = finished.part("the part", Part, never)
-    assert (
-        repr(again.scores) == repr(PART.scores) and again.score is None and again.pair == PART.pair
-    )
-    assert list(again.named) == ["z", "a"] and again.named == PART.named and again.rule is RULE
-    assert again.values.dtype == np.float32 and again.values.shape == (2, 0, 3)
+    assert repr(again.scores) == repr(PART.scores)
+    assert again.score is None
+    assert again.pair == PART.pair
+    assert list(again.named) == ["z", "a"]
+    assert again.named == PART.named
+    assert again.rule is RULE
+    assert again.values.dtype == np.float32
+    assert again.values.shape == (2, 0, 3)
     assert again.settings == {"sizes": (2, 3), 4: ["x", None], "flag": True}
     pd.testing.assert_frame_equal(again.table, TABLE, check_exact=True)
 
@@ -97,7 +100,8 @@ def test_a_damaged_or_edited_file_is_computed_again_and_said_so(finished, caplog
     assert "is damaged or was edited" in caplog.text
     edited = content.decode().replace("1.5", "9.5")
     path.write_text(edited)
-    assert edited != content.decode() and finished.load("values", tuple[float, ...]) is None
+    assert edited != content.decode()
+    assert finished.load("values", tuple[float, ...]) is None
 
 
 def test_finished_work_leaves_nothing_behind(finished):

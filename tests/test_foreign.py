@@ -50,7 +50,8 @@ def no_formulas(text):
     """No cell that a spreadsheet would compute."""
     for row in csv.reader(io.StringIO(text)):
         for cell in row:
-            assert not re.match(r"[=@\t\r]|[+-](?![\d.])", cell) and cell not in ("-2+3",), cell
+            assert not re.match(r"[=@\t\r]|[+-](?![\d.])", cell), cell
+            assert cell not in ("-2+3",), cell
     return text
 
 
@@ -66,7 +67,9 @@ def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_pat
         {"model": name},
     )
     html = no_commands(page.html())
-    assert 'evil.html"' not in html and "<script>alert" not in html and "<b>" not in html
+    assert 'evil.html"' not in html
+    assert "<script>alert" not in html
+    assert "<b>" not in html
     assert 'href="#summary"' not in html
     write_text(tmp_path / "page.html", html)
     figure, axis = plt.subplots()
@@ -113,7 +116,8 @@ def test_a_link_is_what_link_made():
     cells = pd.DataFrame({"report": [links[0]]})
     assert _csv_of(cells) == "report\n[the [x](y.html) edges](a/b%20c.html#x)\n"
     page = Report("R", "L", [Section("S", [Table(cells, "one")])]).html()
-    assert blocks._LINK not in page and blocks._LINK[1:] not in page
+    assert blocks._LINK not in page
+    assert blocks._LINK[1:] not in page
 
 
 def check_written(folder):
@@ -129,7 +133,8 @@ def check_written(folder):
         if path.suffix == ".svg":
             ET.fromstring(text)
         if path.suffix == ".html":
-            assert 'evil.html"' not in text and "<script>alert" not in text
+            assert 'evil.html"' not in text
+            assert "<script>alert" not in text
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +181,8 @@ def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
     done = printed("llm", *command, tmp_path, "--out", tmp_path / "out")
     no_commands(done)
     if command == ["score"]:
-        assert "llama[q4]" in done and "[/red]x" in done
+        assert "llama[q4]" in done
+        assert "[/red]x" in done
     check_written(tmp_path / "out")
 
 
@@ -201,10 +207,12 @@ def test_what_is_no_file_is_not_written_over(kind, tmp_path):
         path.symlink_to(tmp_path / "nowhere")
     before = path.lstat().st_mode
     refuses(r"is a (device|pipe|folder|link to nothing|socket)", write_text, path, "new")
-    assert path.lstat().st_mode == before and [entry.name for entry in tmp_path.iterdir()] == ["x"]
+    assert path.lstat().st_mode == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert file_to_write(tmp_path / "link") and file_to_write(tmp_path / "new")
+    assert file_to_write(tmp_path / "link")
+    assert file_to_write(tmp_path / "new")
 
 
 def test_a_rollout_is_not_saved_over_a_device(tmp_path):
@@ -241,10 +249,8 @@ def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
     with open(odd, "wb") as stream:
         stream.write((tmp_path / "ours one.html").read_bytes())
     html = no_commands(write_index(tmp_path).read_text("utf-8"))
-    assert (
-        '<a href="ours%20one.html">Ours [x](evil.html) (ours one)</a>' in html
-        and 'href="odd-%FF%FE.html"' in html
-    )
+    assert '<a href="ours%20one.html">Ours [x](evil.html) (ours one)</a>' in html
+    assert 'href="odd-%FF%FE.html"' in html
     assert html.count("<a href=") - html.count('<a href="#') == 2
 
 
@@ -256,7 +262,8 @@ def test_a_log_line_and_an_error_do_not_reach_the_terminal_as_commands(tmp_path)
     finally:
         logger.handlers = handlers
         logger.setLevel(level)
-    assert done.exit_code == 2 and "\x1b" not in done.output
+    assert done.exit_code == 2
+    assert "\x1b" not in done.output
 
 
 def test_a_picture_is_drawn_once_and_is_the_one_that_matplotlib_saves(monkeypatch):
@@ -275,5 +282,7 @@ def test_a_picture_is_drawn_once_and_is_the_one_that_matplotlib_saves(monkeypatc
         monkeypatch.setattr(
             type(figure), "draw", lambda self, by: (draws.append(self), draw(self, by))
         )
-        assert foreign.svg(figure) == expected.getvalue() and draws == [figure]
-    assert figure.get_layout_engine() is engine and figure.canvas is canvas
+        assert foreign.svg(figure) == expected.getvalue()
+        assert draws == [figure]
+    assert figure.get_layout_engine() is engine
+    assert figure.canvas is canvas

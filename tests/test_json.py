@@ -105,9 +105,7 @@ def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> 
     """Of the toolkit and of the command line's own parser."""
     done = invoked(*words, "--json")
     printed = json.loads(done.stdout)
-    assert (
-        done.exit_code == 2
-        and printed["error"] in done.stderr
-        and printed["version"] == interp.__version__
-    )
+    assert done.exit_code == 2
+    assert printed["error"] in done.stderr
+    assert printed["version"] == interp.__version__
     check(printed, SCHEMA["$defs"]["error"])

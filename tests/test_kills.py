@@ -55,4 +55,5 @@ def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(name, tmp_path):
     assert finished(started(arguments)) == 0
     assert killed >= 1
     n_files, names = artefacts.differing(tmp_path / "whole", tmp_path / "broken")
-    assert n_files and names == [], (killed, names)
+    assert n_files, (killed, names)
+    assert names == [], (killed, names)

@@ -68,11 +68,9 @@ def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(
         patch.syspath_prepend(tmp_path)
         defer("put_off")
         put_off, thing = import_module("put_off"), import_module("put_off.Thing").Thing
-        assert (
-            put_off.__doc__ == "What it is."
-            and put_off.Thing is thing
-            and "ran" not in vars(put_off)
-        )
+        assert put_off.__doc__ == "What it is."
+        assert put_off.Thing is thing
+        assert "ran" not in vars(put_off)
         assert pickle.loads(pickle.dumps([thing, put_off])) == [thing, put_off]
         patch.setenv("FAILS", "1")
         with pytest.raises(RuntimeError, match="not now"):
@@ -80,9 +78,11 @@ def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(
         patch.delenv("FAILS")
         eval(wanted)
         ran = put_off.ran
-        assert type(put_off) is ModuleType and put_off.Other is thing
+        assert type(put_off) is ModuleType
+        assert put_off.Other is thing
         defer("put_off")  # imported before
-        assert import_module("put_off").ran is ran and not hasattr(put_off, "nothing")
+        assert import_module("put_off").ran is ran
+        assert not hasattr(put_off, "nothing")
     for name in [name for name in sys.modules if name.partition(".")[0] == "put_off"]:
         del sys.modules[name]
 

@@ -99,7 +99,8 @@ def test_an_interval_between_two_thresholds_spans_none(
 
 def test_a_yes_is_clear_of_every_control_that_counts() -> None:
     near = {UNTRAINED: Control(0.1), "the inputs": Control(0.85)}
-    assert HELD.verdict == "yes" and RARE.verdict == "yes"
+    assert HELD.verdict == "yes"
+    assert RARE.verdict == "yes"
     assert (replace(HELD, controls=near).verdict, replace(HELD, controls=near).reason) == (
         "undecided",
         f"the inputs {TOO_NEAR} (less than 3 times its odds)",
@@ -142,35 +143,33 @@ def test_the_strongest_control_that_is_not_cleared_is_named(changes, reason) -> 
 
 def test_the_near_end_of_the_interval_is_held_against_a_control() -> None:
     wide = replace(HELD, number=Interval(0.9, 0.55, 0.99), controls={UNTRAINED: Control(0.5)})
-    assert (
-        wide.verdict == "undecided"
-        and replace(wide, number=Interval(0.9, 0.76, 0.99)).verdict == "yes"
-    )
+    assert wide.verdict == "undecided"
+    assert replace(wide, number=Interval(0.9, 0.76, 0.99)).verdict == "yes"
     rare = replace(RARE, number=Interval(0.01, 0.0, 0.09), controls={UNTRAINED: Control(0.2)})
-    assert (
-        rare.verdict == "undecided"
-        and replace(rare, number=Interval(0.01, 0.0, 0.02)).verdict == "yes"
-    )
+    assert rare.verdict == "undecided"
+    assert replace(rare, number=Interval(0.01, 0.0, 0.02)).verdict == "yes"
 
 
 def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
     assert _CLEAR == 3.0
-    assert _is_clear(0.75, 0.5) and not _is_clear(0.74, 0.5)
-    assert _is_clear(0.25, 0.5, "below") and not _is_clear(0.26, 0.5, "below")
-    assert _is_clear(0.75, 0.25, is_share=False) and not _is_clear(0.74, 0.25, is_share=False)
-    assert (
-        not _is_clear(1 - 1e-12, 1 - _ROUNDING)
-        and _is_clear(1.0, 0.996)
-        and not _is_clear(0.998, 0.996)
-    )
-    assert _is_clear(1.0, 3300 / 3301) and not _is_clear(1.0, 3400 / 3401)
-    assert not _is_clear(0.0, 0.0, is_share=False) and not _is_clear(
-        0.0, 0.0, "below", is_share=False
-    )
-    assert _is_clear(0.1, 0.0, is_share=False) and _is_clear(0.0, 0.1, "below", is_share=False)
-    assert (
-        _is_clear(0.5, -7.0) and not _is_clear(0.0, -7.0) and _is_clear(3.0, -1.0, is_share=False)
-    )
+    assert _is_clear(0.75, 0.5)
+    assert not _is_clear(0.74, 0.5)
+    assert _is_clear(0.25, 0.5, "below")
+    assert not _is_clear(0.26, 0.5, "below")
+    assert _is_clear(0.75, 0.25, is_share=False)
+    assert not _is_clear(0.74, 0.25, is_share=False)
+    assert not _is_clear(1 - 1e-12, 1 - _ROUNDING)
+    assert _is_clear(1.0, 0.996)
+    assert not _is_clear(0.998, 0.996)
+    assert _is_clear(1.0, 3300 / 3301)
+    assert not _is_clear(1.0, 3400 / 3401)
+    assert not _is_clear(0.0, 0.0, is_share=False)
+    assert not _is_clear(0.0, 0.0, "below", is_share=False)
+    assert _is_clear(0.1, 0.0, is_share=False)
+    assert _is_clear(0.0, 0.1, "below", is_share=False)
+    assert _is_clear(0.5, -7.0)
+    assert not _is_clear(0.0, -7.0)
+    assert _is_clear(3.0, -1.0, is_share=False)
 
 
 def test_no_is_said_without_controls_and_yes_is_not() -> None:
@@ -206,7 +205,8 @@ def test_a_word_can_be_forbidden_and_a_claim_can_be_beside_the_point() -> None:
 
 def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
     no = replace(HELD, number=Interval(0.2, 0.1, 0.3))
-    assert no.reason == "" and replace(no, by_design=False).reason == _BY_DESIGN
+    assert no.reason == ""
+    assert replace(no, by_design=False).reason == _BY_DESIGN
     assert replace(HELD, by_design=False).reason == ""
 
 
@@ -217,30 +217,24 @@ def test_the_strongest_control_comes_closest_to_the_claim() -> None:
         "c": Control(0.8, counts=False),
         "d": Control(nan),
     }
-    assert (
-        replace(HELD, controls=controls).strongest == "b"
-        and replace(RARE, controls=controls).strongest == "a"
-    )
-    assert (
-        replace(HELD, controls={"c": Control(0.8, counts=False)}).strongest == "c"
-        and replace(HELD, controls={}).strongest == ""
-    )
+    assert replace(HELD, controls=controls).strongest == "b"
+    assert replace(RARE, controls=controls).strongest == "a"
+    assert replace(HELD, controls={"c": Control(0.8, counts=False)}).strongest == "c"
+    assert replace(HELD, controls={}).strongest == ""
     unknown_first = replace(
         HELD, controls={"d": Control(nan, counts=False), "c": Control(0.8, counts=False)}
     )
-    assert (
-        unknown_first.strongest == "c"
-        and replace(HELD, controls={"d": Control(nan)}).strongest == ""
-    )
-    assert (
-        best_of([nan, 0.1, 0.3]).number == 0.3 and best_of([nan, 0.3, 0.1], "below").number == 0.1
-    )
+    assert unknown_first.strongest == "c"
+    assert replace(HELD, controls={"d": Control(nan)}).strongest == ""
+    assert best_of([nan, 0.1, 0.3]).number == 0.3
+    assert best_of([nan, 0.3, 0.1], "below").number == 0.1
 
 
 def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> None:
     yes, no = replace(HELD, claim="one"), replace(HELD, claim="two", number=Interval(0.1, 0.0, 0.2))
     spans = replace(HELD, claim="three", number=Interval(0.5, 0.3, 0.7))
-    assert decisive([yes, spans, no]).claim == "two" and decisive([yes, spans]).reason == SPANS
+    assert decisive([yes, spans, no]).claim == "two"
+    assert decisive([yes, spans]).reason == SPANS
     assert decisive([yes, replace(yes, claim="other")]).about == "one"
     assert decisive([yes, no], key="all", claim="All of it").claim == "All of it"
 
@@ -248,21 +242,19 @@ def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> Non
 def test_tables_and_json_have_one_form() -> None:
     frame = to_frame([HELD, replace(HELD, lacking="no heads")])
     columns = list(cases(__file__, "columns of every table of measures"))
-    assert list(frame.columns) == columns and list(to_frame([]).columns) == columns
-    assert frame["verdict"].tolist() == ["yes", "not applicable"] and frame[
-        "control_number"
-    ].tolist() == [0.1, 0.1]
-    assert isinstance(frame, pd.DataFrame) and frame[["number", "low", "high"]].iloc[
-        0
-    ].tolist() == [
+    assert list(frame.columns) == columns
+    assert list(to_frame([]).columns) == columns
+    assert frame["verdict"].tolist() == ["yes", "not applicable"]
+    assert frame["control_number"].tolist() == [0.1, 0.1]
+    assert isinstance(frame, pd.DataFrame)
+    assert frame[["number", "low", "high"]].iloc[0].tolist() == [
         0.9,
         0.8,
         0.95,
     ]
     record = json.loads(json.dumps(json_values(HELD.to_dict())))
-    assert set(columns) < set(record) and record["controls"] == {
-        UNTRAINED: {"number": 0.1, "counts": True}
-    }
+    assert set(columns) < set(record)
+    assert record["controls"] == {UNTRAINED: {"number": 0.1, "counts": True}}
     rest = {
         "key",
         "no_threshold",
@@ -275,17 +267,16 @@ def test_tables_and_json_have_one_form() -> None:
         "needs_control",
         "caution",
     }
-    assert (
-        set(record) == {*columns, *rest, "controls", "rests_on", "note"}
-        and Measure.from_dict(record) == HELD
-    )
+    assert set(record) == {*columns, *rest, "controls", "rests_on", "note"}
+    assert Measure.from_dict(record) == HELD
 
 
 def test_a_null_of_json_is_no_number() -> None:
     unknown = replace(HELD, number=Interval(0.9, nan, nan), controls={UNTRAINED: Control(nan)})
     again = Measure.from_dict(json.loads(json.dumps(json_values(unknown.to_dict()))))
     assert (again.number.estimate, again.verdict, again.reason) == (0.9, "undecided", NOTHING)
-    assert again.strongest == "" and (again.threshold, again.claim) == (0.5, HELD.claim)
+    assert again.strongest == ""
+    assert (again.threshold, again.claim) == (0.5, HELD.claim)
 
 
 def test_a_measure_prints_its_word_its_reason_or_condition_and_its_number() -> None:
@@ -359,9 +350,8 @@ def test_a_first_sentence_has_at_most_twenty_words(extra: int, fits: bool) -> No
     assert _MOST_WORDS == 20
     words = " ".join(["verdict"] * (_MOST_WORDS - 4 + extra))
     first = sentence("m", [replace(HELD, yes="holds a"), replace(HELD, yes=words)])
-    assert (first == f"m holds a and {words}.") is fits and (
-        first == f"m holds a. It also {words}."
-    ) is not fits
+    assert (first == f"m holds a and {words}.") is fits
+    assert (first == f"m holds a. It also {words}.") is not fits
     assert sentence("m", [replace(HELD, yes=f"{words} {words}")]) == f"m {words} {words}."
 
 
@@ -369,13 +359,13 @@ def test_a_result_finds_a_measure_by_its_key() -> None:
     result = Result(
         "m", (HELD, RARE, replace(RARE, key="rare"), replace(RARE, key="rare", claim="second"))
     )
-    assert (
-        result["rare"] is result.measures[2]
-        and result["state"] is HELD
-        and list(result) == list(result.measures)
-    )
-    assert result.sentence in repr(result) and "at least 0.5; an untrained copy 0.1" in repr(result)
-    assert "<table" in result._repr_html_() and len(result.to_frame()) == 4
+    assert result["rare"] is result.measures[2]
+    assert result["state"] is HELD
+    assert list(result) == list(result.measures)
+    assert result.sentence in repr(result)
+    assert "at least 0.5; an untrained copy 0.1" in repr(result)
+    assert "<table" in result._repr_html_()
+    assert len(result.to_frame()) == 4
     with pytest.raises(InputError, match="did you mean 'rare'"):
         result["rar"]
 
@@ -485,7 +475,8 @@ def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_senten
             "not applicable",
             "it has no state",
         )
-        assert none.rests_on == () and isnan(none.threshold)
+        assert none.rests_on == ()
+        assert isnan(none.threshold)
     assert claims({"plain": {"claim": "It is"}})("plain").claim == "It is"
 
 

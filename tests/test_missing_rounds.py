@@ -137,7 +137,8 @@ def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_whic
 ):
     whole = advised(1)
     ran = interp.rollout(MODEL, whole)
-    assert "83 of which count" in repr(ran) and (ran.missing == MISSING).all()
+    assert "83 of which count" in repr(ran)
+    assert (ran.missing == MISSING).all()
     for i in range(4):
         rounds = np.flatnonzero(~MISSING[i])
         single = ExpertEpisodes(whole.advice[i : i + 1, rounds], whole.labels[i : i + 1, rounds])
@@ -152,21 +153,20 @@ def test_results_say_what_counts_and_intervals_are_over_participants():
     clean, corrupted = flipped(advised(1))
     swept = patching.sweep(MODEL, clean, corrupted, 2, read_round=3, sites="latent")
     n = int((~MISSING[:, 2:4].any(1)).sum())
-    assert (
-        f"({n} of {N} episodes have rounds 2 to 3)" in swept.sentence and swept.values.shape[1] == n
-    )
+    assert f"({n} of {N} episodes have rounds 2 to 3)" in swept.sentence
+    assert swept.values.shape[1] == n
     table = experiment(advised(1)).to_frame().set_index(["edited", "read"])
     assert set(table.loc[(2, 4), "n_episodes"]) == {int((~MISSING[:, [2, 4]].any(1)).sum())}
     with pytest.warns(UserWarning, match="10 independent episodes are few"):
         probe = probes.fit(
             interp.rollout(MODEL, clean), probes.targets.log_weights(clean), n_untrained=1
         )
-    assert "83 of 120 rounds of 20 episodes count" in str(probe) and len(probe.score.losses) == 10
-    assert (
-        "there are only 20 episodes" in str(probe.warning)
-        and probe.settings["untrained_episodes"] == 20
-    )
-    assert np.isnan(probe.predictions[MISSING]).all() and probe.r2 > 0.99
+    assert "83 of 120 rounds of 20 episodes count" in str(probe)
+    assert len(probe.score.losses) == 10
+    assert "there are only 20 episodes" in str(probe.warning)
+    assert probe.settings["untrained_episodes"] == 20
+    assert np.isnan(probe.predictions[MISSING]).all()
+    assert probe.r2 > 0.99
 
 
 RAGGED = advised(1)
@@ -216,22 +216,20 @@ OF_ALL = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", OF_ALL)
 def test_who_plays_the_same_twice_narrows_no_interval(name):
-    first, second = (
-        OF_ALL[name](e).drop(columns=["n_episodes", "n_pairs", "n_informative"], errors="ignore")
-        for e in (ONCE, twice(ONCE))
+    first = OF_ALL[name](ONCE).drop(
+        columns=["n_episodes", "n_pairs", "n_informative"], errors="ignore"
+    )
+    second = OF_ALL[name](twice(ONCE)).drop(
+        columns=["n_episodes", "n_pairs", "n_informative"], errors="ignore"
     )
     labels = list(first.select_dtypes(exclude="float"))
-    first, second = (
-        table.sort_values(labels).select_dtypes("float") if labels else table
-        for table in (first, second)
-    )
+    first = first.sort_values(labels).select_dtypes("float") if labels else first
+    second = second.sort_values(labels).select_dtypes("float") if labels else second
     np.testing.assert_allclose(second, first, atol=1e-9)
     assert first.filter(like="low").to_numpy().size
 
 
 def test_agreement_is_of_participants():
-    once, doubled = (
-        OF_Q["agreement"](episodes).drop(columns="n_steps").select_dtypes("number")
-        for episodes in (Q_ONCE, twice(Q_ONCE))
-    )
+    once = OF_Q["agreement"](Q_ONCE).drop(columns="n_steps").select_dtypes("number")
+    doubled = OF_Q["agreement"](twice(Q_ONCE)).drop(columns="n_steps").select_dtypes("number")
     np.testing.assert_allclose(doubled, once, atol=1e-9)

@@ -32,7 +32,8 @@ def test_planted_mistakes_are_killed_where_a_case_tells_and_reported_where_none_
     done = run(tmp_path, "napkin.py", "--tests", "test_napkin.py")
     assert "6 mutants, 0 equivalent, 4 of 6 killed" in done.stdout, done.stderr
     assert all(line in done.stdout for line in ("3 -> LIMIT = 4", "< LIMIT -> number <= L"))
-    assert len(done.stdout.splitlines()) == 3 and done.returncode == 1
+    assert len(done.stdout.splitlines()) == 3
+    assert done.returncode == 1
 
 
 def test_every_operator_makes_its_mutant():

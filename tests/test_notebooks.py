@@ -15,7 +15,8 @@ def test_every_notebook_is_what_its_tutorial_says() -> None:
     assert sorted(notebooks.NOTEBOOKS.glob("*.ipynb")) == [path for _, path in notebooks.pairs()]
     for page, path in notebooks.pairs():
         text, page_text = path.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
-        cells_held, cells = json.loads(text)["cells"], notebooks.notebook(page_text)["cells"]
+        cells_held = json.loads(text)["cells"]
+        cells = notebooks.notebook(page_text)["cells"]
         assert ["".join(cell["source"]) for cell in cells_held] == [
             cell["source"] for cell in cells
         ], f"{path.name} is old"
@@ -29,9 +30,8 @@ def test_every_notebook_is_what_its_tutorial_says() -> None:
             "not every cell was run"
         )
         outputs = [output for cell in code for output in cell["outputs"]]
-        assert len(text) <= 300_000 and all(
-            len(json.dumps(output)) <= 2 * notebooks.LARGEST for output in outputs
-        )
+        assert len(text) <= 300_000
+        assert all(len(json.dumps(output)) <= 2 * notebooks.LARGEST for output in outputs)
         assert not any(
             "error" in output["output_type"] or output.get("name") == "stderr" for output in outputs
         )
@@ -65,11 +65,10 @@ def test_the_pictures_are_drawn_from_the_table(
         "state undecided": 1,
     }
     assert counts == known | {"circuit no": 9, "circuit undecided": 1}
-    assert (seeds["low"] <= seeds["number"]).all() and (seeds["number"] <= seeds["high"]).all()
+    assert (seeds["low"] <= seeds["number"]).all()
+    assert (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
     pages = [path.read_text("utf-8") for path in (notebooks.HERE / "results").glob("*.md")]
     text_of_pages = readme + "".join(pages).replace("(../pictures", "(docs/pictures")
-    assert (
-        all(f"docs/pictures/{name}" in text_of_pages for name in drawn)
-        and len(readme.splitlines()) <= 80
-    )
+    assert all(f"docs/pictures/{name}" in text_of_pages for name in drawn)
+    assert len(readme.splitlines()) <= 80

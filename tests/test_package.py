@@ -23,14 +23,13 @@ def test_a_room_that_belongs_to_somebody_else_is_told_in_a_sentence(tmp_path: Pa
     stderr = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stderr
-    assert (
-        f"`import reports` leads to {tmp_path / 'reports'}" in stderr
-        and "environment of its own" in stderr
-    )
+    assert f"`import reports` leads to {tmp_path / 'reports'}" in stderr
+    assert "environment of its own" in stderr
 
 
 def test_the_version_is_said_once_and_the_changelog_and_the_citation_know_it() -> None:
-    assert "version" in PROJECT["dynamic"] and "version" not in PROJECT
+    assert "version" in PROJECT["dynamic"]
+    assert "version" not in PROJECT
     assert f"## [{interp.__version__}]" in (package.ROOT / "CHANGELOG.md").read_text()
     assert f"\nversion: {interp.__version__}\n" in (package.ROOT / "CITATION.cff").read_text()
 
@@ -51,11 +50,9 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     wheel = package.build(tmp_path)
     (sdist,) = tmp_path.glob("*.tar.gz")
     files = package.contents(wheel)
-    assert (
-        {"interp", *_PACKAGES} <= files
-        and not {"tests", "lab"} & files
-        and sdist.stat().st_size > 1_000_000
-    )
+    assert {"interp", *_PACKAGES} <= files
+    assert not {"tests", "lab"} & files
+    assert sdist.stat().st_size > 1_000_000
     assert {"interp/py.typed", "interp/checkpoints/wma-learned-additive/model.safetensors"} <= files
     output = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
     assert f"{interp.__version__} yes\ninterp {interp.__version__}\nwma-handwired\n" in output

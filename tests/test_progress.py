@@ -45,7 +45,9 @@ def on_a_terminal(shown, work=WORK):
 
 def test_a_terminal_sees_text_and_counts():
     text = on_a_terminal(True)
-    assert "half way" in text and "5/7" in text and "2/3" in text
+    assert "half way" in text
+    assert "5/7" in text
+    assert "2/3" in text
 
 
 def test_a_hidden_bar_is_silent_on_a_terminal():
@@ -81,10 +83,13 @@ def test_a_line_now_and_then_is_shown_elsewhere(monkeypatch):
     first, *lines = stream.getvalue().splitlines()
     texts = [text for text, _ in groupby(line.rsplit(" (", 1)[0] for line in lines)]
     assert texts == ["all of it", "start: 3 of 7", "half way: 5 of 7", "all of it"]
-    assert first == "takes an hour" and re.fullmatch(r".* \([0-9]+ s\)", lines[-1])
+    assert first == "takes an hour"
+    assert re.fullmatch(r".* \([0-9]+ s\)", lines[-1])
 
 
 def test_steps_that_were_kept_say_nothing_of_how_long_the_others_take():
     """Five of six were done before: the sixth is not said to take a moment."""
     text = on_a_terminal(True, KEPT)
-    assert "5/6" in text and "\x1b[36m-:--:--" in text and "\x1b[36m0:" not in text
+    assert "5/6" in text
+    assert "\x1b[36m-:--:--" in text
+    assert "\x1b[36m0:" not in text

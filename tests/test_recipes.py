@@ -41,11 +41,13 @@ def test_a_patched_head_votes_by_the_other_episodes_weights_from_round_10_on(sco
 
 def test_a_heat_map_holds_the_cross_validated_r2_of_ridge_regression(scope: Any) -> None:
     """One cell by the normal equations: layer 2, round 7, four folds of eight episodes."""
-    x, y = scope["x"][2][:, 7].astype(np.float64), scope["y"][:, 7]
+    x = scope["x"][2][:, 7].astype(np.float64)
+    y = scope["y"][:, 7]
     scores = []
     for fold in np.split(np.arange(32), 4):
         known = np.setdiff1d(np.arange(32), fold)
-        centre, middle = x[known].mean(0), y[known].mean(0)
+        centre = x[known].mean(0)
+        middle = y[known].mean(0)
         features = x[known] - centre
         gram = features.T @ features + np.eye(features.shape[1])
         slopes = np.linalg.solve(gram, features.T @ (y[known] - middle))

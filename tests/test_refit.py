@@ -10,7 +10,9 @@ from tests.designs import DESIGNS, coverage, draw
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
-LOSSES, CONTROL, TOTALS = RNG.uniform(1, 2, 12), RNG.uniform(2, 4, 12), RNG.uniform(5, 9, 12)
+LOSSES = RNG.uniform(1, 2, 12)
+CONTROL = RNG.uniform(2, 4, 12)
+TOTALS = RNG.uniform(5, 9, 12)
 
 
 def bounds(interval):
@@ -37,7 +39,8 @@ def ridge(x, y, folds):
     """Ridge of one fixed penalty, out of fold and refitted."""
 
     def solve(rows, target):
-        x, y = rows.reshape(-1, rows.shape[-1]), target.reshape(-1, target.shape[-1])
+        x = rows.reshape(-1, rows.shape[-1])
+        y = target.reshape(-1, target.shape[-1])
         mean_x, mean_y = x.mean(0), y.mean(0)
         centred = x - mean_x
         w = np.linalg.solve(centred.T @ centred + 3 * np.eye(x.shape[1]), centred.T @ (y - mean_y))
@@ -63,15 +66,15 @@ def test_a_control_equal_to_the_fit_leaves_no_doubt_and_one_unlike_it_does():
     # Same contributions, r = 1: only the skew of the two logs, u - l, is left, far below the width of either.
     same = refit.difference(LOSSES, LOSSES, TOTALS, 4)
     own_interval = refit.interval(LOSSES, TOTALS, 4)
-    assert same.estimate == 0 and same.low == pytest.approx(-same.high)
+    assert same.estimate == 0
+    assert same.low == pytest.approx(-same.high)
     assert same.high == pytest.approx(
         (own_interval.estimate - own_interval.low) - (own_interval.high - own_interval.estimate)
     )
     difference = refit.difference(LOSSES, CONTROL, TOTALS, 4)
     shuffled = refit.difference(LOSSES, CONTROL, TOTALS, 4, control_references=TOTALS[::-1])
-    assert (
-        difference.estimate == pytest.approx(shuffled.estimate) and difference.low != shuffled.low
-    )
+    assert difference.estimate == pytest.approx(shuffled.estimate)
+    assert difference.low != shuffled.low
     back = refit.difference(CONTROL, LOSSES, TOTALS, 4)
     assert bounds(back) == pytest.approx((-difference.estimate, -difference.high, -difference.low))
 
@@ -86,7 +89,8 @@ def test_an_exact_fit_is_exact_and_a_nearly_exact_one_has_a_narrow_interval_belo
 
 def test_an_accuracy_stays_between_0_and_1():
     wild = accuracy([0, 0, 16, 16], [16] * 4, 2)
-    assert (wild.estimate, wild.low) == (0.5, 0.0) and wild.high < 1
+    assert (wild.estimate, wild.low) == (0.5, 0.0)
+    assert wild.high < 1
 
 
 def test_totals_have_no_bias_where_episodes_differ():
@@ -120,9 +124,8 @@ def test_a_design_has_unit_features_and_its_r2(design):
     unrelated = sample.unrelated.reshape(-1, design_record.n_features).T
     assert abs(np.corrcoef(unrelated, sample.y.ravel())[-1, :-1]).max() < 0.1
     if design_record.sparse is not None:
-        assert set(np.unique(sample.y)) == {0, 1} and sample.y.mean() == pytest.approx(
-            0.05, abs=0.01
-        )
+        assert set(np.unique(sample.y)) == {0, 1}
+        assert sample.y.mean() == pytest.approx(0.05, abs=0.01)
         assert (sample.label == (sample.y > 0)).all()
     else:
         # One draw for the episode is half of a feature's variance where the target is made of these.
@@ -131,9 +134,8 @@ def test_a_design_has_unit_features_and_its_r2(design):
             share, abs=0.03
         )
     lengths = sample.mask.sum(1)
-    assert (lengths.min(), lengths.max()) == (design_record.shortest, 16) and sample.mask[
-        :, 0
-    ].all()
+    assert (lengths.min(), lengths.max()) == (design_record.shortest, 16)
+    assert sample.mask[:, 0].all()
     assert (sample.y == sample.y[:, :1]).all() == design.startswith("constant")
 
 

@@ -25,7 +25,8 @@ DATA = pytest.mark.parametrize("data", [TAME, WILD], ids=["tame", "wild"])
 
 def part(losses, references, n_folds):
     """q, its bounds, h and z of the module's docstring."""
-    n, q = len(losses), losses.sum() / references.sum()
+    n = len(losses)
+    q = losses.sum() / references.sum()
     z = n * (losses / losses.sum() - references / references.sum())
     m = references.sum() ** 2 / (references**2).sum()
     t = stats.t.ppf(0.975, m - 1)
@@ -57,7 +58,8 @@ def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(
 
 def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     """All alike: all of them; halves of which one is twice the other: (3 / 2)^2 / (5 / 2) of 4; fewer than 2 are 2."""
-    assert refit.effective([7.0] * 5) == 5 and refit.effective([0.0] * 5) == 5
+    assert refit.effective([7.0] * 5) == 5
+    assert refit.effective([0.0] * 5) == 5
     assert refit.effective([1e-300, 1e-300, 2e-300, 2e-300]) == pytest.approx(4 * 9 / 10)
     assert refit.effective([1.0, 0, 0, 0]) == refit.effective([1.0, 1, 0, 0]) == 2
     assert refit.effective([[1.0, 1], [2, 0], [0, 2]]) == pytest.approx(3)  # outputs are summed
@@ -66,7 +68,8 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     )
     refuses(r"more than 1 effective episode, got 1\.0", refit._inflation, 9, 3, n_effective=1.0)
     # One episode of four holds all that varies: h is that of two.
-    losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
+    losses = np.array([1.0, 0, 0, 1])
+    references = np.array([4.0, 0, 0, 0])
     h = 12.7062047 * sqrt(3) * 2 * np.std([2 - 4, 0, 0, 2], ddof=1) / 2
     assert bounds(refit.interval(losses, references, 2)) == pytest.approx(
         (0.5, 1 - exp(h) / 2, 1 - exp(-h) / 2)
@@ -76,24 +79,25 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
 def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
     """8 episodes of +1 or -1: 8 effective ones, so 4 features are few enough and 5 are not."""
     signs = np.array([1.0, -1] * 4)[:, None, None]
-    constant, changing = signs * np.ones((8, 6, 1)), signs * np.resize([1.0, -1], (8, 6))[..., None]
-    assert not refit.leans_low(constant, 4) and refit.leans_low(constant, 5)
-    assert not refit.leans_low(changing, 500) and not refit.leans_low(np.ones((8, 6, 1)), 500)
+    constant = signs * np.ones((8, 6, 1))
+    changing = signs * np.resize([1.0, -1], (8, 6))[..., None]
+    assert not refit.leans_low(constant, 4)
+    assert refit.leans_low(constant, 5)
+    assert not refit.leans_low(changing, 500)
+    assert not refit.leans_low(np.ones((8, 6, 1)), 500)
     assert refit.leans_low(np.concatenate([changing, constant], -1), 5)  # some output does
     # 90 % of the squares are those of means: 2 of 3 rounds of noise is too much, and unscored rounds do not count.
     mixed = np.concatenate([constant[:, :4], changing[:, :2]], 1)
-    assert not refit.leans_low(mixed, 5) and refit.leans_low(
-        mixed, 5, np.arange(6)[:, None] < np.full((8, 1, 1), 4)
-    )
+    assert not refit.leans_low(mixed, 5)
+    assert refit.leans_low(mixed, 5, np.arange(6)[:, None] < np.full((8, 1, 1), 4))
     for noise, leans in ((0.32, True), (0.35, False)):  # shares 1 / (1 + noise^2) of .907 and .891
         assert (
             refit.leans_low(constant + noise * np.resize([1.0, -1], 6)[None, :, None], 5) is leans
         )
     mask = np.ones((8, 6, 1), bool)
     mask[4:] = False  # four episodes are scored
-    assert not refit.leans_low(constant, 2, mask) and refit.leans_low(
-        np.where(mask, constant, nan), 3, mask
-    )
+    assert not refit.leans_low(constant, 2, mask)
+    assert refit.leans_low(np.where(mask, constant, nan), 3, mask)
     assert not refit.leans_low(
         constant, 500, np.arange(48).reshape(8, 6, 1) == 0
     )  # one value is its own mean
@@ -159,7 +163,8 @@ def test_differences_join_both_intervals_and_their_correlation(data, n_folds):
         fit, control = part(losses, few, n_folds), part(of_control, theirs, n_folds)
         hits = (few - losses, theirs - of_control)
         joined = accuracy_difference(*hits, few, n_folds, control_steps=references_used)
-        assert fit[2] < 1 > control[2] and bounds(joined) == pytest.approx(difference(fit, control))
+        assert fit[2] < 1 > control[2]
+        assert bounds(joined) == pytest.approx(difference(fit, control))
 
 
 @DATA
@@ -171,7 +176,10 @@ def test_what_would_have_been_shown_is_where_the_lower_bound_is_zero(data, n_fol
 
 
 def test_what_shows_where_there_is_no_doubt_and_where_there_is_nothing_to_show():
-    even, zeros, losses, references = np.full(4, 2.0), np.zeros(4), np.arange(4.0), np.full(4, 8.0)
+    even = np.full(4, 2.0)
+    zeros = np.zeros(4)
+    losses = np.arange(4.0)
+    references = np.full(4, 8.0)
     assert refit.detectable(even, references, 2) == refit.detectable(zeros, references, 2) == 0
     assert isnan(refit.detectable(losses, zeros, 2))
 
@@ -201,20 +209,21 @@ def test_scores_of_nothing_and_of_perfection():
         accuracy_difference(zeros, zeros, zeros, 2),
     ):
         assert all(map(isnan, bounds(interval)))
-    assert bounds(refit.interval(zeros, some, 2)) == (1, 1, 1) and bounds(
-        ratio(zeros, some, 2)
-    ) == (0, 0, 0)
+    assert bounds(refit.interval(zeros, some, 2)) == (1, 1, 1)
+    assert bounds(ratio(zeros, some, 2)) == (0, 0, 0)
     assert bounds(accuracy(zeros, some, 2)) == (0, 0, 0)
 
 
 def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
     """Of 4 episodes of 100 steps: h = 3.1824463 sqrt(3) 4 / 3 of a share .5 / 400; it goes with no other misses."""
-    steps, h = np.full(4, 100.0), 3.1824463 * sqrt(3) * 4 / 3
+    steps = np.full(4, 100.0)
+    h = 3.1824463 * sqrt(3) * 4 / 3
     low = 0.5 / 400 * exp(h)
     assert bounds(accuracy(steps, steps, 2)) == pytest.approx((1, 1 - min(low, 1), 1))
     many = np.full(4, 1e6)
     low = 0.5 / 4e6 * exp(h)
-    assert bounds(accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1)) and low < 0.01
+    assert bounds(accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1))
+    assert low < 0.01
     assert bounds(refit.interval(np.zeros(4), many, 2, smallest=0.5)) == pytest.approx(
         (1, 1 - low, 1)
     )

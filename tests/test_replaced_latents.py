@@ -35,7 +35,8 @@ def read(values: np.ndarray, name: str, untrained: bool) -> float:
     if untrained:
         model = model.untrained(0)
     latents = interp.rollout(model, EPISODES).latents[:, 1:, 0].double().numpy()
-    x, y = latents.reshape(-1, latents.shape[-1]), values.reshape(-1, 4)
+    x = latents.reshape(-1, latents.shape[-1])
+    y = values.reshape(-1, 4)
     episode = np.repeat(np.arange(len(EPISODES)), EPISODES.n_rounds)
     ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 7)))
     predicted = cross_val_predict(ridge, x, y, cv=GroupKFold(4), groups=episode)

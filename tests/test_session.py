@@ -21,7 +21,8 @@ def test_only_an_open_session_remembers_and_one_inside_another_is_the_same():
         assert once("a", make=make) == 2
         with session():
             assert once("a", make=make) == 2
-        assert once("a", make=make) == 2 and once("b", make=make) == 3
+        assert once("a", make=make) == 2
+        assert once("b", make=make) == 3
     assert once("a", make=make) == 4
 
 
@@ -36,13 +37,11 @@ def test_a_session_shares_runs_values_and_digests_and_what_it_gives_is_what_is_c
     alone, values = interp.rollout(model, episodes), algorithm.run(episodes)
     with session():
         run = interp.rollout(model, episodes)
-        assert interp.rollout(model, episodes) is run and algorithm.run(episodes) is algorithm.run(
-            episodes
-        )
+        assert interp.rollout(model, episodes) is run
+        assert algorithm.run(episodes) is algorithm.run(episodes)
         assert interp.rollout(model, episodes, n_rounds=4).n_rounds == 4
-        assert torch.equal(run.predictions, alone.predictions) and torch.equal(
-            run.latents, alone.latents
-        )
+        assert torch.equal(run.predictions, alone.predictions)
+        assert torch.equal(run.latents, alone.latents)
         assert all(
             np.array_equal(values[key], value) for key, value in algorithm.run(episodes).items()
         )

@@ -62,4 +62,5 @@ def test_what_says_shapes_is_wrapped_and_nothing_else():
 
 
 def test_the_packages_are_loaded_by_the_plugin():
-    assert type(linear.__loader__).__name__ == "Loader" and linear.__cached__ is not None
+    assert type(linear.__loader__).__name__ == "Loader"
+    assert linear.__cached__ is not None

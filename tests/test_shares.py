@@ -108,11 +108,14 @@ def test_a_command_says_how_much_is_done_where_its_work_was_divided(tmp_path: Pa
     """Of work that was never divided it says nothing, and ends well; the audit itself is made once."""
     command = ["audit", "wma-gru", "--quick", "--out", tmp_path]
     alone = invoked(*command)
-    assert alone.exit_code == 0 and "parts are in" not in alone.output
+    assert alone.exit_code == 0
+    assert "parts are in" not in alone.output
     of_share = invoked(*command, "--shard", "1/1")
-    assert of_share.exit_code == 0 and "1/1: 1 of 1 parts are in" in of_share.output
+    assert of_share.exit_code == 0
+    assert "1/1: 1 of 1 parts are in" in of_share.output
     together = invoked(*command)
-    assert together.exit_code == 0 and "1 of 1 parts are in" in together.output
+    assert together.exit_code == 0
+    assert "1 of 1 parts are in" in together.output
     assert not (tmp_path / shares.WORK_FILE).exists()
 
 
@@ -151,13 +154,15 @@ def test_a_training_of_seeds_is_divided_and_planned(tmp_path: Path) -> None:
     tiny = ["batch_size=2", "eval_episodes=2", "stages=[{n_rounds=2, steps=4}]"]
     sets = [word for text in tiny for word in ("--set", text)]
     planned = invoked("train", "experts", *options, *sets, "--plan").stdout
-    assert "1 of 3 parts are in" in planned and "sbatch --array=1-2 " in planned
+    assert "1 of 3 parts are in" in planned
+    assert "sbatch --array=1-2 " in planned
     assert [path.name for path in sorted((tmp_path / "run/seed-0/kept").iterdir())] == [
         "00000002.safetensors",
         "00000004.safetensors",
     ]
     mixed = invoked("train", "experts", *options, *sets, "--set", "lr=0.5", "--shard", "1/2")
-    assert mixed.exit_code == 2 and "lr=0.5" in mixed.stderr
+    assert mixed.exit_code == 2
+    assert "lr=0.5" in mixed.stderr
     invoked("train", "experts", *options, *sets)
     assert len(list((tmp_path / "run").glob("seed-*/model"))) == 3
 

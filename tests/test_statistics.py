@@ -22,7 +22,8 @@ def test_a_ratio_without_steps_is_nan_and_without_resampled_steps_has_no_bounds(
     assert all(math.isnan(value) for value in (nothing.estimate, nothing.low, nothing.high))
     unlucky = ratio_interval([1.0, 0.0], [2.0, 0.0], weights=np.array([[0.0, 2.0]]))
     assert unlucky.estimate == 0.5
-    assert math.isnan(unlucky.low) and math.isnan(unlucky.high)
+    assert math.isnan(unlucky.low)
+    assert math.isnan(unlucky.high)
 
 
 def test_the_bounds_of_a_ratio_are_those_of_its_resamples():
@@ -57,7 +58,9 @@ def test_an_interval_leaves_out_samples_without_a_value():
     interval = Interval.of_samples([1.0, np.nan, 3.0, np.inf], estimate=2.0, level=1.0)
     assert (interval.estimate, interval.low, interval.high) == (2.0, 1.0, 3.0)
     nothing = Interval.of_samples(torch.zeros(0), estimate=2.0)
-    assert nothing.estimate == 2.0 and math.isnan(nothing.low) and math.isnan(nothing.high)
+    assert nothing.estimate == 2.0
+    assert math.isnan(nothing.low)
+    assert math.isnan(nothing.high)
 
 
 def test_bounds_of_many_statistics_are_those_of_each_alone():
@@ -96,11 +99,13 @@ def test_the_middle_of_the_samples_lies_between_the_bounds():
 
 def test_a_resample_draws_as_many_episodes_as_there_are_and_depends_on_the_seed_alone():
     weights = resample_weights(8, 50, seed=3)
-    assert weights.shape == (50, 8) and resample_weights(8).shape == (1000, 8)
+    assert weights.shape == (50, 8)
+    assert resample_weights(8).shape == (1000, 8)
     np.testing.assert_allclose(weights.sum(1), 1)
     np.testing.assert_array_equal(weights * 8, np.round(weights * 8))
     np.testing.assert_array_equal(weights, resample_weights(8, 50, seed=3))
-    assert np.ptp(weights) > 0 and not np.array_equal(weights, resample_weights(8, 50, seed=4))
+    assert np.ptp(weights) > 0
+    assert not np.array_equal(weights, resample_weights(8, 50, seed=4))
     np.testing.assert_array_equal(resample_weights(8), resample_weights(8, 1000, seed=0))
     first = resample_weights(8, 50, seed=3, plain_first=True)
     np.testing.assert_array_equal(first[0], np.full(8, 1 / 8))

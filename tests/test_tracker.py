@@ -71,10 +71,8 @@ def exchange(episodes: Any, t: int) -> Any:
 
 
 def test_losses_are_squares_and_negative_log_densities(tracker, of_means):
-    drawn, truth = (
-        torch.randn(3, 4, 5, 2, dtype=torch.float64),
-        torch.randn(4, 5, dtype=torch.float64),
-    )
+    drawn = torch.randn(3, 4, 5, 2, dtype=torch.float64)
+    truth = torch.randn(4, 5, dtype=torch.float64)
     expected = -torch.distributions.Normal(drawn[..., 0], (drawn[..., 1] / 2).exp()).log_prob(truth)
     torch.testing.assert_close(tracker.TrackerRound().loss(drawn, truth), expected)
     torch.testing.assert_close(of_means.loss(drawn[..., 0], truth), (drawn[..., 0] - truth) ** 2)
@@ -98,14 +96,14 @@ def test_both_machines_and_a_transformer_keep_the_contract(tracker):
     ):
         interp.check_machine(machine)
         run = interp.rollout(machine, tracker.sample(3, 4))
-        assert run.predictions.shape == (3, 4, 2) and torch.equal(
-            run.choices, run.predictions[..., 0]
-        )
+        assert run.predictions.shape == (3, 4, 2)
+        assert torch.equal(run.choices, run.predictions[..., 0])
 
 
 def test_the_filter_by_hand_is_the_algorithm(tracker):
     episodes, machine = tracker.sample(32, 40, seed=3), tracker.make_handwired()
-    run, values = interp.rollout(machine, episodes), tracker.kalman().run(episodes)
+    run = interp.rollout(machine, episodes)
+    values = tracker.kalman().run(episodes)
     assert (
         np.abs(machine.read_state(run.latents[:, 1:]).numpy() - values["next_belief"]).max() < 1e-9
     )
@@ -130,7 +128,8 @@ def test_a_layout_and_its_output_must_fit(tracker):
     def one_number(m: Any, carried: Any, fed: Any) -> Any:
         return m(carried["h"]), carried
 
-    linear, channels = torch.nn.Linear(1, 1), [interp.Channel("h", (1,))]
+    linear = torch.nn.Linear(1, 1)
+    channels = [interp.Channel("h", (1,))]
     with pytest.raises(
         InputError,
         match="rounds of 'tracker' predict a real number: output must be 'value', or None",
@@ -164,9 +163,8 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     layout = request.getfixturevalue("of_means") if kind == "mean" else tracker.TrackerRound()
     model, clean = transformer(layout, output="value"), tracker.sample(6, 8, seed=1)
     corrupted, sites = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
-    assert (
-        exits(layout) == ("prediction", "state") and find_metric(None, layout).key == "prediction"
-    )
+    assert exits(layout) == ("prediction", "state")
+    assert find_metric(None, layout).key == "prediction"
     plain, choices_corrupted = (
         interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted)
     )
@@ -177,7 +175,8 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     assert swept["prediction"].source.tolist() == pytest.approx(
         (plain - choices_corrupted).abs().tolist()
     )
-    assert (swept["prediction"].base == 0).all() and (swept["squared_error"].source == 0).all()
+    assert (swept["prediction"].base == 0).all()
+    assert (swept["squared_error"].source == 0).all()
     assert swept["squared_error"].base.tolist() == pytest.approx(
         ((plain - choices_corrupted) ** 2).tolist()
     )
@@ -210,15 +209,16 @@ def test_interchange_grades_numbers(tracker, of_means):
     machine = _means(tracker, of_means)
     exact = replace(tracker.kalman(), distribution=lambda v: v["mean"][..., None])
     interchanged = interchange(machine, base, source, exact, "mean", "latent@mean")
-    assert (
-        interchanged.score().estimate == pytest.approx(1)
-        and interchanged.iia == 1
-        and interchanged.error.max() < 1e-9
-    )
+    assert interchanged.score().estimate == pytest.approx(1)
+    assert interchanged.iia == 1
+    assert interchanged.error.max() < 1e-9
     wrong = interchange(machine, base, source, exact, "mean", "latent@variance")
-    assert (wrong.effect == 0).all() and wrong.score().estimate == 0 and wrong.iia_informative == 0
+    assert (wrong.effect == 0).all()
+    assert wrong.score().estimate == 0
+    assert wrong.iia_informative == 0
     written = interchange(machine, base, source, exact, "belief", "latent", outcome="state")
-    assert written.score().estimate == pytest.approx(1) and written.error.max() < 1e-9
+    assert written.score().estimate == pytest.approx(1)
+    assert written.error.max() < 1e-9
 
 
 def _means(tracker: Any, layout: Any) -> Any:
@@ -239,7 +239,8 @@ def test_interchange_grades_means_and_variances(tracker):
         ("belief", "latent"),
     ):
         interchanged = interchange(machine, base, source, tracker.kalman(), variable, site)
-        assert interchanged.score().estimate == pytest.approx(1) and interchanged.iia == 1
+        assert interchanged.score().estimate == pytest.approx(1)
+        assert interchanged.iia == 1
 
 
 def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
@@ -290,11 +291,9 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
     subjects["smoothing"] = families[1].make(gain=0.3)
     for key, subject in subjects.items():
         explanation = explain(subject, task, {"even": pair}, seed=0, families=families)
-        assert (
-            explanation.family == key
-            and explanation.baseline == "evenly"
-            and explanation.explained.low > 0.99
-        ), str(explanation)
+        assert explanation.family == key, str(explanation)
+        assert explanation.baseline == "evenly", str(explanation)
+        assert explanation.explained.low > 0.99, str(explanation)
         assert explanation.scores["evenly"].name == "the same at every round"
     assert explanation.parameters["gain"] == pytest.approx(0.3, abs=1e-3)
     predictions = predictor(subjects["smoothing"])(pair[0])
@@ -321,19 +320,19 @@ def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     machine = tracker.make_handwired()
     with_itself = compare(machine, machine, budget=budget)
     assert {measure.verdict for measure in with_itself if measure.key != "circuit"} == {"yes"}
-    assert "has no attention heads" in str(with_itself) and with_itself.algorithm.family == "kalman"
+    assert "has no attention heads" in str(with_itself)
+    assert with_itself.algorithm.family == "kalman"
     twin = tracker.make_handwired()
     with torch.no_grad():
         twin.module.weight.fill_(1.0)
     comparison_of_twins = compare(twin, machine, budget=budget)
-    assert (
-        comparison_of_twins["behaviour"].verdict == "no"
-        and comparison_of_twins.failures[0].nats > 0
-    )
+    assert comparison_of_twins["behaviour"].verdict == "no"
+    assert comparison_of_twins.failures[0].nats > 0
     for comparison in (with_itself, comparison_of_twins):
         page = write(comparison, tmp_path).read_text()
         assert "mean of both Kullback-Leibler divergences of the predictions" in page
-        assert "Jensen-Shannon" not in page and "P(first outcome)" not in page
+        assert "Jensen-Shannon" not in page
+        assert "P(first outcome)" not in page
 
 
 def test_a_transformer_learns_numbers(tracker, tmp_path):
@@ -368,10 +367,10 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
     learned = interp.load(str(train(config, tmp_path / "run", name="numbers")))
     assert learned.config.output == "value"
     held_out = tracker.sample(64, 6, seed=9)
-    before, after = (
-        tracker.losses(interp.rollout(m, held_out).predictions, held_out).mean()
-        for m in (learned.untrained(), learned)
-    )
+    before = tracker.losses(
+        interp.rollout(learned.untrained(), held_out).predictions, held_out
+    ).mean()
+    after = tracker.losses(interp.rollout(learned, held_out).predictions, held_out).mean()
     assert after < before - 0.2
 
 
@@ -379,7 +378,7 @@ def test_a_live_page_goes_on_from_a_moved_belief_exactly_as_the_filter(tracker):
     answer, _ = Explorer(tracker.make_handwired()).answer(
         View.of("rounds=6&edit=move+3+belief.0+2")
     )
-    assert answer.differences()["machine"][3] == pytest.approx(2, abs=1e-4) and answer.outcome == 0
-    assert (
-        np.allclose(answer.machine[1], answer.algorithm[1], atol=1e-4) and len(answer.frame()) == 12
-    )
+    assert answer.differences()["machine"][3] == pytest.approx(2, abs=1e-4)
+    assert answer.outcome == 0
+    assert np.allclose(answer.machine[1], answer.algorithm[1], atol=1e-4)
+    assert len(answer.frame()) == 12

@@ -58,10 +58,8 @@ def test_every_command_on_a_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -
     ]
     assert len(commands_shown) >= 15
     for line in commands_shown:
-        command, words = (
-            typer.main.get_command(app),
-            shlex.split(os.path.expandvars(line), comments=True)[1:],
-        )
+        command = typer.main.get_command(app)
+        words = shlex.split(os.path.expandvars(line), comments=True)[1:]
         if "RUN" in words:
             continue
         while hasattr(command, "commands"):

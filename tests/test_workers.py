@@ -49,12 +49,12 @@ def test_processes_run_a_models_hooks() -> None:
     """A sweep on two real processes gives the table of one."""
     model = interp.load("wma-handwired", n_experts=2)
     episodes = experts.sample(8, 6, 2, seed=0)
-    here, there = (
-        probes.sweep(
-            model, episodes, ["votes"], sites="resid_post", n_jobs=2, scheduler=scheduler
-        ).to_frame()
-        for scheduler in ("", _LOCAL)
-    )
+    here = probes.sweep(
+        model, episodes, ["votes"], sites="resid_post", n_jobs=2, scheduler=""
+    ).to_frame()
+    there = probes.sweep(
+        model, episodes, ["votes"], sites="resid_post", n_jobs=2, scheduler=_LOCAL
+    ).to_frame()
     pd.testing.assert_frame_equal(here, there)
 
 
@@ -84,7 +84,9 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
     ]
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")}
     whole = probes.sweep(model, episodes, ["votes"], **options, cache=tmp_path).to_frame()
-    assert rows[2] == 0 < rows[0] and sum(rows) == len(whole) and len(times) == 2
+    assert rows[2] == 0 < rows[0]
+    assert sum(rows) == len(whole)
+    assert len(times) == 2
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("resid-*.json")} == times
     pd.testing.assert_frame_equal(
         whole, probes.sweep(model, episodes, ["votes"], **options).to_frame()
@@ -166,17 +168,16 @@ def test_a_machine_of_small_matrices_runs_on_one_thread_and_the_users_setting_is
     name, point, n
 ):
     """The largest matrices hold 7,680 numbers and 16,384; a round that fails leaves the setting, too."""
-    machine, episodes, seen, before = (
-        interp.load(name),
-        experts.sample(2, 3, 4, seed=0),
-        [],
-        torch.get_num_threads(),
-    )
+    machine = interp.load(name)
+    episodes = experts.sample(2, 3, 4, seed=0)
+    seen = []
+    before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         watching = (point, lambda value, hook: seen.append(torch.get_num_threads()))
         interp.rollout(machine, episodes, fwd_hooks=[watching])
-        assert set(seen) == {n} and torch.get_num_threads() == 2
+        assert set(seen) == {n}
+        assert torch.get_num_threads() == 2
         with pytest.raises((ZeroDivisionError, interp.InputError), match="division"):
             interp.rollout(machine, episodes, fwd_hooks=[(point, lambda value, hook: 1 / 0)])
         assert torch.get_num_threads() == 2

@@ -45,14 +45,14 @@ def test_every_change_is_what_it_is_called(majority):
     assert torch.equal(state[Change.INITIAL][0], run.latents[:, 0])
     assert torch.equal(state[Change.LATE], majority.read([t - 1 for t in starts]))
     donors = draw_donors(len(states[0]), majority.budget.seed)
-    assert (donors != np.arange(len(donors))).all() and sorted(donors) == list(range(len(donors)))
+    assert (donors != np.arange(len(donors))).all()
+    assert sorted(donors) == list(range(len(donors)))
     assert torch.equal(state[Change.DONOR][2], states[2][torch.from_numpy(donors)])
     assert torch.allclose(state[Change.MEAN][1], states[1].mean(0).expand_as(states[1]))
     labels = run.choices[:, starts[1]].numpy()
     same, donors_alike = draw_donors_alike(labels, majority.budget.seed)
-    assert (labels[same] == labels).all() and (
-        same[donors_alike] != np.arange(len(labels))[donors_alike]
-    ).all()
+    assert (labels[same] == labels).all()
+    assert (same[donors_alike] != np.arange(len(labels))[donors_alike]).all()
     assert torch.equal(state[Change.SAME][1], states[1][torch.from_numpy(same)])
 
 
@@ -79,10 +79,8 @@ def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no
     thought = used.influence(machine, "thought", Change.DONOR)
     assert np.nanmax(np.abs(thought.effect)) == 0 == np.nanmax(np.abs(thought.cost))
     cache, whole = (used.influence(machine, name, Change.DONOR) for name in ("cache", ALL))
-    assert (
-        np.array_equal(cache.effect, whole.effect, equal_nan=True)
-        and np.nanmax(cache.effect) > 0.05
-    )
+    assert np.array_equal(cache.effect, whole.effect, equal_nan=True)
+    assert np.nanmax(cache.effect) > 0.05
 
 
 def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
@@ -98,19 +96,19 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     influence = used.influence(majority, ALL, Change.DONOR)
     later = influence.effect[majority.writes.index(start), :, : majority.shape[1] - start]
     assert np.allclose(later, effect[:, start:], atol=1e-9)
-    assert (effect[:, :start] == 0).all() and effect[:, start].mean() > 0.05
+    assert (effect[:, :start] == 0).all()
+    assert effect[:, start].mean() > 0.05
 
 
 def test_four_directions_carry_what_four_log_weights_say(majority):
     measure = content.few(majority, is_used=True)
-    assert (
-        measure.number.low > 0.99
-        and measure.controls["a random choice of 4"].number < 0.5
-        and measure.verdict == "yes"
-    )
+    assert measure.number.low > 0.99
+    assert measure.controls["a random choice of 4"].number < 0.5
+    assert measure.verdict == "yes"
     assert content.few(majority, is_used=False).verdict == "not applicable"
     doses = content.doses(majority).set_index("dose")["share"]
-    assert doses.loc[1.0] == 1 and doses.is_monotonic_increasing
+    assert doses.loc[1.0] == 1
+    assert doses.is_monotonic_increasing
 
 
 def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_it(monkeypatch):
@@ -139,10 +137,8 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
             PLATEAU,
             n,
         ]  # untrained copies get as many episodes as they need
-    assert (
-        judged(0.4, 0.2).reason.startswith("too few episodes")
-        and judged(0.47, 0.47).verdict == "undecided"
-    )
+    assert judged(0.4, 0.2).reason.startswith("too few episodes")
+    assert judged(0.47, 0.47).verdict == "undecided"
     assert (
         judged(0.6, 0.2, copies=(0.3, 0.5)).reason
         == "an untrained copy comes too near (less than 3 times its odds)"
@@ -172,9 +168,8 @@ def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
     trial = of(interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False))
     for key in ("fewer_parents", "nearer_undirected"):
         found_episodes = shortcuts.find_adversarial(trial, trial.heuristics[key])
-        assert (found_episodes.heuristic - found_episodes.algorithm > 0.05).all() and len(
-            found_episodes.heuristic
-        ) >= 8
+        assert (found_episodes.heuristic - found_episodes.algorithm > 0.05).all()
+        assert len(found_episodes.heuristic) >= 8
         assert found_episodes.side().estimate == 1.0
 
 
@@ -205,32 +200,30 @@ def test_fixed_points_of_known_maps():
         moving([[1.0]], inputs=0.2, bend=3.0), episodes, round_index, episode=episode
     )
     table = basins.to_frame().sort_values("modulus", ignore_index=True)
-    assert (table["kind"] == "fixed").all() and table["leaving"].tolist() == [0, 0, 1]
-    x, kick = np.sort(basins.points[:, 0]), 0.2 * (episodes.advice[episode, round_index, 0] - 0.5)
-    assert (
-        np.allclose(x, np.tanh(3 * x) + kick, atol=1e-6)
-        and x[0] < -0.8 < abs(x[1]) + 0.8 < 1 < x[2] + 0.2
-    )
+    assert (table["kind"] == "fixed").all()
+    assert table["leaving"].tolist() == [0, 0, 1]
+    x = np.sort(basins.points[:, 0])
+    kick = 0.2 * (episodes.advice[episode, round_index, 0] - 0.5)
+    assert np.allclose(x, np.tanh(3 * x) + kick, atol=1e-6)
+    assert x[0] < -0.8 < abs(x[1]) + 0.8 < 1 < x[2] + 0.2
     assert np.isclose(table["modulus"][2], 3 / np.cosh(3 * x[1]) ** 2, atol=1e-4)
     matrix = [[0.5, 0.3], [0.0, -0.25]]
     leak = fixed_points(moving(matrix, drift=[1.0, 0.0], inputs=0.0), episodes)
     assert np.allclose(leak.points, np.linalg.solve(np.eye(2) - matrix, [1.0, 0.0]), atol=1e-6)
-    assert (
-        np.allclose(leak.eigenvalues, [[0.5, -0.25]], atol=1e-6) and "stable: 1;" in leak.sentence
-    )
+    assert np.allclose(leak.eigenvalues, [[0.5, -0.25]], atol=1e-6)
+    assert "stable: 1;" in leak.sentence
     machine = moving([[1.0, 0.0], [0.0, 1.0]])
     machine.module.__class__ = type("Ringed", (_Ring, type(machine.module)), {})
     ring = fixed_points(machine, episodes, round_index, episode=episode, starts=12)
     is_on_ring = (
         np.linalg.norm(ring.points, axis=1) > 1e-6
     )  # the middle is a point, too, which states leave
-    assert is_on_ring.sum() > 6 and np.allclose(
-        np.linalg.norm(ring.points[is_on_ring], axis=1), 1, atol=1e-6
-    )
-    assert (ring.to_frame()["marginal"][is_on_ring] == 1).all() and (
-        ring.to_frame()["leaving"] == np.where(is_on_ring, 0, 2)
-    ).all()
+    assert is_on_ring.sum() > 6
+    assert np.allclose(np.linalg.norm(ring.points[is_on_ring], axis=1), 1, atol=1e-6)
+    assert (ring.to_frame()["marginal"][is_on_ring] == 1).all()
+    assert (ring.to_frame()["leaving"] == np.where(is_on_ring, 0, 2)).all()
     assert ring.plot().axes
     drifting = fixed_points(moving([[1.0]], drift=[0.5], inputs=0.0), episodes, starts=4)
-    assert drifting.to_frame().empty and "no fixed or slow point" in drifting.sentence
+    assert drifting.to_frame().empty
+    assert "no fixed or slow point" in drifting.sentence
     refuses(r"no fixed points: its channel 'cache' grows", fixed_points, cached(), episodes)

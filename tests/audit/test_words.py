@@ -91,7 +91,8 @@ def test_a_state_whose_use_is_presence_alone_is_used():
     """A pause is in the state and says nothing of the episode: compared with the initial state it pays."""
     trial = Trial.of(PLANTED["pause"].make(), SMALL)
     measure = used.used(trial, ALL)
-    assert measure.verdict == "yes" and "compared with the initial state" in measure.unit
+    assert measure.verdict == "yes"
+    assert "compared with the initial state" in measure.unit
     assert "in rounds 1 to 7" in measure.unit
     assert used.content(trial).note.endswith("other states do not.")
 
@@ -109,10 +110,8 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, wo
     assert measure.verdict == word
     if sides:
         worst = min(sides, key=lambda key: sides[key])
-        assert (
-            f"is rule {worst}, on {N} of 99" in measure.note
-            and measure.number.estimate == sides[worst]
-        )
+        assert f"is rule {worst}, on {N} of 99" in measure.note
+        assert measure.number.estimate == sides[worst]
         assert measure.controls[UNTRAINED].number == pytest.approx(0.4)
 
 

@@ -39,7 +39,8 @@ def test_where_is_asked_of_its_points_and_of_what_it_carries():
         ("match", "weigh"): "",
     }
     assert material.truth("subspace").keys() == {("log_weights", "latent"), ("match", "new")}
-    assert material.truth("exists")["match"] and not material.truth("exists")[_ELSEWHERE + "match"]
+    assert material.truth("exists")["match"]
+    assert not material.truth("exists")[_ELSEWHERE + "match"]
 
 
 @pytest.mark.parametrize("question", ["where", "subspace", "exists", "algorithm"])

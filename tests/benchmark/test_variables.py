@@ -55,7 +55,8 @@ def test_directions_of_probes_are_nearer_to_the_truth_than_random_ones(found):
 def test_sites_that_hold_a_variable_are_the_constructions():
     truth = Material(build("wma-handwired", "R")).truth("where")
     holding = {item for item, kind in truth.items() if kind}
-    assert ("log_weights", "resid_post[1]@p?") in holding and (
+    assert ("log_weights", "resid_post[1]@p?") in holding
+    assert (
         "log_weights",
         "resid_post[1]@y",
     ) not in holding
@@ -65,4 +66,5 @@ def test_sites_that_hold_a_variable_are_the_constructions():
 def test_the_algorithm_asked_for_is_among_rivals_that_do_not_contain_it():
     truth = Material(build("wma-handwired", "R")).truth("algorithm")
     assert [key for key, kind in truth.items() if kind] == ["weighted_majority"]
-    assert "bayes" in truth and "fading_majority" not in truth
+    assert "bayes" in truth
+    assert "fading_majority" not in truth

@@ -19,7 +19,8 @@ MODELS = cases(__file__, "variants MODELS")
 def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant):
     """In another basis, or beside heads and neurons that nobody reads; a handwired one reads out the same state."""
     model = interp.load(name, **arguments)
-    changed, episodes = variant(model, seed=1), interp.tasks.of(model).sample_for(model, 4, 6, 0)
+    changed = variant(model, seed=1)
+    episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
     here, there = interp.rollout(model, episodes), interp.rollout(changed, episodes)
     assert (here.predictions - there.predictions).abs().max() < tolerance
     assert changed.digest() != model.digest()
@@ -34,18 +35,21 @@ def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_st
     name, arguments, tolerance
 ):
     model = interp.load(name, **arguments)
-    episodes, first = interp.tasks.of(model).sample_for(model, 4, 6, 0), model.config.d_model
-    here, wider, scaled = (
-        interp.rollout(m, episodes) for m in (model, widened(model, 2), rescaled(model, -4.0))
-    )
-    assert wider.latents.shape[-1] == first + 2 and not wider.latents[..., first:].any()
+    episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
+    first = model.config.d_model
+    here = interp.rollout(model, episodes)
+    wider = interp.rollout(widened(model, 2), episodes)
+    scaled = interp.rollout(rescaled(model, -4.0), episodes)
+    assert wider.latents.shape[-1] == first + 2
+    assert not wider.latents[..., first:].any()
     for changed, run in ((widened(model, 2), wider), (rescaled(model, -4.0), scaled)):
         assert (here.predictions - run.predictions).abs().max() < tolerance
         assert (
             model.read_state(here.latents) - changed.read_state(run.latents)
         ).abs().max() < tolerance
     states = [model.read_state(run.latents) for run in (here, scaled)]
-    assert states[0].any() and torch.allclose(states[1], -4 * states[0])
+    assert states[0].any()
+    assert torch.allclose(states[1], -4 * states[0])
 
 
 def test_what_cannot_be_rescaled_or_widened_is_refused():
@@ -73,7 +77,8 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
     blinded = without(model, model.state_map.sum(0, keepdim=True))
     here, there = interp.rollout(model, episodes), interp.rollout(blinded, episodes)
     assert (here.predictions - there.predictions).abs().max() < 1e-9
-    state, centred = blinded.read_state(there.latents), model.read_state(here.latents)
+    state = blinded.read_state(there.latents)
+    centred = model.read_state(here.latents)
     assert (state - (centred - centred.mean(-1, keepdim=True))).abs().max() < 1e-9
     angles = torch.nn.functional.normalize(blinded.state_map, dim=1)
     assert torch.linalg.matrix_rank(blinded.state_map) == 2
@@ -86,10 +91,8 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
 def test_distractors_compute_something_that_the_latents_hold():
     model = interp.load("wma-handwired", n_experts=2)
     distracted = with_distractors(model, 3, seed=0)
-    assert (
-        distracted.config.n_heads == model.config.n_heads + 3
-        and distracted.config.head_names[0][-1] == "distractor 3"
-    )
+    assert distracted.config.n_heads == model.config.n_heads + 3
+    assert distracted.config.head_names[0][-1] == "distractor 3"
     run = interp.rollout(distracted, interp.tasks.of(model).sample_for(model, 4, 6, 0))
     assert (run.latents[:, 1:, :, model.config.d_model :].std((0, 1)) > 1e-3).all()
     refuses("n must be", with_distractors, model, 0)

@@ -54,10 +54,8 @@ def edits(explorer: Explorer) -> list[Edit]:
     ]
     chosen = []
     for i in range(N_EDITS):
-        t, kind = (
-            int(draw.integers(1, bench.n_rounds)),
-            ("input", "move", "patch", "zero", "mean")[i % 5],
-        )
+        t = int(draw.integers(1, bench.n_rounds))
+        kind = ("input", "move", "patch", "zero", "mean")[i % 5]
         what, value = str(draw.choice(places)), "-"
         if kind == "input":
             what = str(draw.choice(records))

@@ -74,7 +74,8 @@ def work(folder: Path, batch: int, steps: int, dtype: str) -> None:
     accelerator.wait_for_everyone()
     wall, cpu = time.perf_counter(), time.process_time()
     losses += [_step(run) for _ in range(steps - 1)]
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
     write_json(
         folder / f"{accelerator.process_index}.json",
         {"wall_s": wall, "cpu_s": cpu, "losses": losses},

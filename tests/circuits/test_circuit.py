@@ -123,7 +123,8 @@ def test_an_edit_changes_one_head_and_is_written_down() -> None:
         "2.1 fetch z",
         "3.3 clean up",
     ]
-    assert len(changed.heads) == 7 and changed.edits == (
+    assert len(changed.heads) == 7
+    assert changed.edits == (
         "2.1 fetch z: rule",
         "3.3 clean up: removed",
     )

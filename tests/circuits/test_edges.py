@@ -74,12 +74,12 @@ def test_the_stated_edges_are_the_measured_ones(name: str, form: dict[str, Any])
         assert len(read(circuit.edges)) == len(circuit.edges), "no edge is stated twice"
         assert all(edge.carries for edge in circuit.edges)
         parts = {part.name for part in (*circuit.heads, *circuit.neurons)}
-        sources, targets = (
-            {edge.source for edge in circuit.edges},
-            {edge.target for edge in circuit.edges},
-        )
-        assert parts <= sources and sources - parts <= set(EMBEDDINGS), "every part has an edge out"
-        assert parts <= targets and targets - parts == set(EXITS), "and an edge in"
+        sources = {edge.source for edge in circuit.edges}
+        targets = {edge.target for edge in circuit.edges}
+        assert parts <= sources, "every part has an edge out"
+        assert sources - parts <= set(EMBEDDINGS), "every part has an edge out"
+        assert parts <= targets, "and an edge in"
+        assert targets - parts == set(EXITS), "and an edge in"
 
 
 def test_a_circuit_wired_otherwise_is_seen() -> None:

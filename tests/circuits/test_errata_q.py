@@ -93,10 +93,8 @@ class WithoutNextState(QLearningRound):
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         whole = QLearningRound(self.n_states, self.n_actions)
-        encoded, keep = (
-            whole.encode(episodes),
-            [i for i, label in enumerate(whole.labels) if label != "s'"],
-        )
+        encoded = whole.encode(episodes)
+        keep = [i for i, label in enumerate(whole.labels) if label != "s'"]
         return replace(encoded, tokens=encoded.tokens[..., keep], values=encoded.values[..., keep])
 
 
@@ -248,17 +246,13 @@ def test_q12_an_action_half_matches_its_earlier_twin() -> None:
         model = circuits.compile_circuit(build(variant="softmlp", eta=eta))
         hook = "blocks.0.attn.hook_pattern"
         run = interp.rollout(model, EPISODES, names_filter=[hook], n_rounds=21)
-        head, position_of = (
-            model.config.head_names[0].index("1.6 context fetch"),
-            model.layout.position,
-        )
+        head = model.config.head_names[0].index("1.6 context fetch")
+        position_of = model.layout.position
         for episode, action in enumerate(EPISODES.actions[:, 20]):
             name = ACTIONS[action]
             pattern = run.cache[hook][episode, 20, head, position_of(name)]
-            own_weight, twin = (
-                float(pattern[position_of(f"c_{action + 1}")]),
-                float(pattern[position_of("a")]),
-            )
+            own_weight = float(pattern[position_of(f"c_{action + 1}")])
+            twin = float(pattern[position_of("a")])
             if eta is None:
                 assert (own_weight, twin) == (1.0, 0.0)
             else:

@@ -286,7 +286,8 @@ def test_w12_five_heads_in_three_layers_keep_the_numbers_or_the_latent_clean_not
     assert (len(five.heads), five.n_layers) == (5, 3)
     for circuit in (six, five):
         error = deviation(circuit)
-        assert error.prediction.max() < 1e-14 and error.weights.max() == 0.0
+        assert error.prediction.max() < 1e-14
+        assert error.weights.max() == 0.0
     assert latent_junk(six, 30) < 1e-80
     assert latent_junk(five, 30) > 10
 

@@ -24,7 +24,8 @@ def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
     interp.check_machine(machine)
     run = {"n_rounds": rounds, "n_episodes": 4}
     result = circuits.verify_machine(machine, **run)
-    assert result.passed and [check.variable for check in result.checks] == [
+    assert result.passed
+    assert [check.variable for check in result.checks] == [
         "distribution",
         "carried_state",
     ]
@@ -33,7 +34,8 @@ def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
         "gain": 0.5,
         "decay": decay,
     }
-    assert result.settings["rounds"] == rounds and result.settings["digest"] == machine.digest()
+    assert result.settings["rounds"] == rounds
+    assert result.settings["digest"] == machine.digest()
     for algorithm in (handmade.algorithm(0.6, decay), handmade.algorithm(decay=0.9), bayes()):
         failed = circuits.verify_machine(machine, algorithm, **run)
         assert {check.variable for check in failed.failures} == {"distribution", "carried_state"}, (
@@ -116,7 +118,9 @@ def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     assert "carried_state" in (tmp_path / "verification.csv").read_text()
     failed = invoked("verify", "another", *small, "--json")
     output = json.loads(failed.stdout)
-    assert failed.exit_code == 1 and output["exact"] is False and output["failures"] == 2
+    assert failed.exit_code == 1
+    assert output["exact"] is False
+    assert output["failures"] == 2
     assert output["settings"]["arguments"] == {
         "algorithm": "fading_majority",
         "gain": 0.5,
@@ -124,9 +128,11 @@ def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     }
     assert {check["variable"] for check in output["checks"]} == {"distribution", "carried_state"}
     refused = invoked("verify", "my-majority", *small, "--experts", 2, 3)
-    assert refused.exit_code == 2 and "give --experts one number" in refused.output
+    assert refused.exit_code == 2
+    assert "give --experts one number" in refused.output
     refused = invoked("verify", "my-majority", *small, "--dtype", "float32")
-    assert refused.exit_code == 2 and "leave --dtype out" in refused.output
+    assert refused.exit_code == 2
+    assert "leave --dtype out" in refused.output
 
 
 def test_a_machine_of_known_state_says_what_it_computes():

@@ -49,7 +49,8 @@ def test_the_circuit_explores_as_the_wrapper_does(
     for name in ("states", "actions", "rewards", "next_states", "q_tables", "noise"):
         assert np.array_equal(getattr(played, name), getattr(wrapped, name))
     assert np.array_equal(chosen(run)[:, :-1], played.actions[:, 1:])
-    before, after = own_noise.read_state(run.latents), plain.read_state(wrapped_run.latents)
+    before = own_noise.read_state(run.latents)
+    after = plain.read_state(wrapped_run.latents)
     assert torch.allclose(before, after, rtol=0, atol=1e-13)
 
 
@@ -108,7 +109,8 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
         (key, location.name) for key, locations in circuit.sites.items() for location in locations
     }
     rows = {(row.located, place) for row in circuit.carried for place in row.locations}
-    assert rows | set(circuit.partial) == located and not rows & set(circuit.partial)
+    assert rows | set(circuit.partial) == located
+    assert not rows & set(circuit.partial)
     frame = known_sites.sites(
         True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2
     )
@@ -150,7 +152,8 @@ def test_without_the_position_nothing_is_as_it_was_not() -> None:
     model = circuits.load(Q, n_states=3, n_actions=2)
     weights = b"".join(value.numpy().tobytes() for _, value in sorted(model.state_dict().items()))
     assert hashlib.sha256(weights).hexdigest().startswith("0b5d52e496d09609")
-    assert "noise" not in model.layout.to_dict() and "noise" not in model.config.origin["arguments"]
+    assert "noise" not in model.layout.to_dict()
+    assert "noise" not in model.config.origin["arguments"]
     noisy = circuits.load(Q, n_states=3, n_actions=2, noise=True)
     assert set(noisy.layout.labels) - set(model.layout.labels) == {"n"}
     assert (

@@ -83,7 +83,8 @@ def test_every_variable_is_exact_in_both_dtypes(expand: str, dtype: str) -> None
 def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) -> None:
     errors_by_variable = errors(battery(*SMALL, 60, 7), marks=False, **form)
     assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0
-    assert errors_by_variable["prediction"] < 1e-9 and ("eta" in form or exact(errors_by_variable))
+    assert errors_by_variable["prediction"] < 1e-9
+    assert "eta" in form or exact(errors_by_variable)
     marked, plain = reachability(*SMALL), reachability(*SMALL, marks=False)
     assert plain.layout.labels == tuple(
         label for label in marked.layout.labels if not label.startswith("e_")
@@ -102,7 +103,8 @@ def test_sinusoidal_positions_make_heads_narrow() -> None:
         compile_circuit(reachability(28, 54, positions=positions)).config
         for positions in ("sinusoidal", "one-hot")
     )
-    assert narrow.d_head == 33 and wide.d_head == wide.layout.n_positions == 169
+    assert narrow.d_head == 33
+    assert wide.d_head == wide.layout.n_positions == 169
     refuses("give marks=True", reachability, *SMALL, marks=False, positions="sinusoidal")
     refuses(r"cannot tell|do not tell", reachability, 28, 54, positions="sinusoidal", n_lines=2)
 
@@ -187,4 +189,5 @@ def test_the_circuit_and_the_model_by_name_take_the_same_sizes(make: Any) -> Non
     ):
         refuses(message, make, n_nodes=sizes[0], n_edges=sizes[1])
     make(n_nodes=4, n_edges=3)
-    assert "at least 4" in str(reachability.__doc__) and "at least 3" in str(reachability.__doc__)
+    assert "at least 4" in str(reachability.__doc__)
+    assert "at least 3" in str(reachability.__doc__)

@@ -41,7 +41,8 @@ def test_a_machine_runs_the_episodes_and_the_layout_of_its_task(name: str) -> No
     episodes = plan.episodes(circuit, 5, 3, 0)
     task = handwired(name).task
     assert (circuit.layout.task, circuit.algorithm.task, episodes.task) == (task, task, task)
-    assert 1 <= len(episodes) <= 3 and 1 <= episodes.n_rounds <= 5
+    assert 1 <= len(episodes) <= 3
+    assert 1 <= episodes.n_rounds <= 5
     assert interp.tasks.of(episodes).sizes_of(episodes) == interp.tasks.of(circuit.layout).sizes_of(
         circuit.layout
     )
@@ -108,17 +109,18 @@ def record(**changes):
 def test_the_tutorial_registers_a_circuit_of_a_task_of_its_own():
     assert test_tutorials.run(test_tutorials.DOCS / "tutorials" / "circuit.md") == 8
     model = interp.load("echo-handwired")
-    assert circuits.from_origin(model.origin).name == "echo-handwired" and model.is_handwired
+    assert circuits.from_origin(model.origin).name == "echo-handwired"
+    assert model.is_handwired
     interp.check_machine(model)
     assert [m.name for m in interp.models() if m.task == "echo"] == ["echo-handwired"]
 
 
 def test_a_circuit_with_edges_is_known_everywhere_by_its_name():
-    assert circuits.register(record()).key == "mine" and "mine" in [
-        known.name for known in circuits.models()
-    ]
+    assert circuits.register(record()).key == "mine"
+    assert "mine" in [known.name for known in circuits.models()]
     model = interp.load("mine", n_experts=3)
-    assert model.name == "mine" and circuits.from_origin(model.origin).layout.n_experts == 3
+    assert model.name == "mine"
+    assert circuits.from_origin(model.origin).layout.n_experts == 3
     assert circuits.verify("mine", sizes=[2], n_rounds=5, n_episodes=2, dtype="float64").passed
     assert len(circuits.build("mine").edges) > 20
 

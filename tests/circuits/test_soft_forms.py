@@ -90,9 +90,10 @@ DEAD["search"] = {"W_V off by a thousandth": _CLIPPED, "W_O off by a thousandth"
 def test_a_soft_form_passes_and_its_mutations_fail(form: str) -> None:
     assert all(entry.passed for entry in right(form))
     mutants_by_name = mutants(form)
-    assert len(mutants_by_name) >= 6 and {
-        n for n, m in mutants_by_name.items() if all(e.passed for e in checks(form, m))
-    } == set(DEAD[form])
+    assert len(mutants_by_name) >= 6
+    assert {n for n, m in mutants_by_name.items() if all(e.passed for e in checks(form, m))} == set(
+        DEAD[form]
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -103,10 +104,10 @@ def test_the_tolerance_is_that_of_hard_heads_and_an_allowance_that_is_said(form:
         if entry.variable == "causality":
             continue
         plain, allowance = plan.tolerance(entry.variable, "float64")
-        assert entry.by == allowance and (entry.tolerance > plain) == bool(entry.allowance)
-        assert entry.tolerance <= plain + _MOST_SOFT and (
-            "e^(-eta/2)" in entry.allowance or not entry.allowance
-        )
+        assert entry.by == allowance
+        assert (entry.tolerance > plain) == bool(entry.allowance)
+        assert entry.tolerance <= plain + _MOST_SOFT
+        assert "e^(-eta/2)" in entry.allowance or not entry.allowance
         needed += (entry.error if allowance == "error" else entry.relative) > plain
     assert needed
 
@@ -115,7 +116,8 @@ def test_a_hard_form_is_allowed_nothing() -> None:
     circuit = circuits.build(W, n_experts=3)
     plan = handwired(W).plan
     entries = check(circuit, plan.episodes(circuit, 5, 3, 0), 3, "float64", plan)
-    assert not any(entry.allowance for entry in entries) and circuit.leak == 0
+    assert not any(entry.allowance for entry in entries)
+    assert circuit.leak == 0
 
 
 def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
@@ -126,11 +128,11 @@ def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
 
 
 def test_what_a_competitor_weighs_and_what_a_pair_misses() -> None:
-    assert built("search").leak == pytest.approx(np.exp(-15.0)) and circuits.build(W).leak == 0
+    assert built("search").leak == pytest.approx(np.exp(-15.0))
+    assert circuits.build(W).leak == 0
     far, near = (circuits.build(W, n_experts=n, positions="sinusoidal", eta=30.0) for n in (2, 8))
-    assert (
-        far.basis.positions.margin > 1.05 and 0.5 < (margin := near.basis.positions.margin) < 0.99
-    )
+    assert far.basis.positions.margin > 1.05
+    assert 0.5 < (margin := near.basis.positions.margin) < 0.99
     assert (far.leak, near.leak) == pytest.approx((np.exp(-15.0), np.exp(-15.0 * margin)))
     # 1e-10 x 1000 / 6, and rounding of logits near 36 over the factor 1e-5.
     expected = 1e-10 * 1000 / 6 + 4 * 36 * 2.220446e-16 / 1e-5

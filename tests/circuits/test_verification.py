@@ -86,7 +86,8 @@ def test_the_unembedding_of_every_outcome_is_checked(name: str) -> None:
                 len(model.W_U), generator=torch.Generator().manual_seed(0)
             ).double()
         failed = failures(circuit, model=model)
-        assert failed and failed <= {"distribution", handwired(name).plan.output}
+        assert failed
+        assert failed <= {"distribution", handwired(name).plan.output}
         assert "distribution" in failed or circuit.layout.prediction_axes == 1
 
 
@@ -104,15 +105,16 @@ def test_too_many_undecided_rows_fail() -> None:
     result = verified(variant="lin", dtype="float32")
     assert result.summary()["undecided"].max() < 0.1
     fewer = replace(result.checks[0], undecided=0.2)
-    assert result.checks[0].passed and not fewer.passed and fewer.measure().verdict == "undecided"
+    assert result.checks[0].passed
+    assert not fewer.passed
+    assert fewer.measure().verdict == "undecided"
 
 
 def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None:
     result = verified(dtype="float64")
     n = len({check.variable for check in result.checks})
-    assert len(result.measures) == n < len(result.checks) and {
-        measure.verdict for measure in result
-    } == {"yes"}
+    assert len(result.measures) == n < len(result.checks)
+    assert {measure.verdict for measure in result} == {"yes"}
     assert (
         result.sentence
         == f"{Q} is tabular Q-learning exactly: all {n} checks agree to float precision."
@@ -121,9 +123,9 @@ def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None
     assert result["carried_state"].number.estimate == worst
     far = [replace(check, error=1.0, relative=1.0) for check in result.checks[:1]]
     wrong = VerificationResult(Q, "Q-learning", (*result.checks, *far))
-    assert (
-        not wrong.passed and wrong.failures == tuple(far) and wrong[far[0].variable].verdict == "no"
-    )
+    assert not wrong.passed
+    assert wrong.failures == tuple(far)
+    assert wrong[far[0].variable].verdict == "no"
     assert wrong.sentence == f"{Q} is not Q-learning: 1 of {n} checks fails: {far[0].variable}."
 
 
@@ -180,7 +182,9 @@ def test_the_refused_slopes_are_those_that_break_no_ties(variant: str) -> None:
         episodes = handwired(Q).plan.episodes(circuit, 1, 300, 0)
         run = rollout(model, episodes)
         table = torch.rand(300, 2, 4, generator=torch.Generator().manual_seed(0)) * 15.9
-        every, first, best = torch.arange(300), torch.arange(300) % 3, table.amax(-1)
+        every = torch.arange(300)
+        first = torch.arange(300) % 3
+        best = table.amax(-1)
         table *= 0.9
         table[every, :, first] = table[every, :, first + 1] = best
         latents = run.latents[:, 0] + torch.einsum("esa, sd -> ead", table, model.state_map)
@@ -230,7 +234,8 @@ def test_exact_forms_lose_no_more_than_a_sum_does(form: str) -> None:
     name, arguments, dtype = EXACT[form]
     circuit = circuits.build(name, **with_defaults(name, dtype, arguments))
     short, long = check_horizon(circuit, 2, dtype, handwired(name).plan, 30)
-    assert short.passed and long.passed
+    assert short.passed
+    assert long.passed
     assert "10 rounds" in short.where or name == R
     assert long.tolerance >= short.tolerance
 
@@ -270,7 +275,9 @@ def test_weights_that_change_between_two_horizons_fail() -> None:
 def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() -> None:
     result = circuits.verify(W, [2, 3], n_rounds=5, n_episodes=2)
     rows = result.table().query("variable == 'horizon'")
-    assert result.passed and rows["size"].tolist() == [2] * 4 and rows["dtype"].nunique() == 2
+    assert result.passed
+    assert rows["size"].tolist() == [2] * 4
+    assert rows["dtype"].nunique() == 2
     assert rows["where"].str.contains("after 5 rounds|after 10 rounds").all()
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):
         assert not check_horizon(

@@ -36,7 +36,8 @@ def wires(
     episodes = handwired(circuit.name).plan.episodes(circuit, n_rounds, n_episodes, seed)
     model = compile_circuit(circuit)
     run = rollout(model, episodes)
-    tokens, latents = run.tokens.flatten(0, 1), run.latents[:, :-1].flatten(0, 1)
+    tokens = run.tokens.flatten(0, 1)
+    latents = run.latents[:, :-1].flatten(0, 1)
     values = run.values.flatten(0, 1).to(latents)
     model.set_use_attn_result(True)
     with torch.no_grad():

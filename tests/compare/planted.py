@@ -76,10 +76,8 @@ def relabelled(
 ) -> HookedLatentTransformer:
     """The model, told the votes of the experts in another order, or every vote and label as its opposite."""
     changed, layout = copy.deepcopy(model), model.layout
-    votes, zero = (
-        list(layout.positions([f"p_{i + 1}" for i in range(len(order))])),
-        layout.token_ids["q0"],
-    )
+    votes = list(layout.positions([f"p_{i + 1}" for i in range(len(order))]))
+    zero = layout.token_ids["q0"]
 
     def exchange(module, given):
         tokens = given[0].clone()

@@ -109,14 +109,17 @@ def test_an_algorithm_is_explained_by_its_own_family_with_its_parameters(
     part = explain(subject, TASK, sets, seed=0, families=families)
     assert part.family == part.closest == family
     assert part.parameters == pytest.approx(parameters, abs=0.01)
-    assert part.explained.low > 0.9999 and part.ratio.high < 1e-3
+    assert part.explained.low > 0.9999
+    assert part.ratio.high < 1e-3
 
 
 def test_a_mixture_of_two_algorithms_is_none_of_these(sets):
     part = explain(blend(experts.weighted_majority(1.0), experts.bayes()), TASK, sets, seed=0,
                    families=asked("experts", *FEW))  # fmt: skip
-    assert part.family is None and part.closest == "bayes"
-    assert part.ratio.high > 0.25 and "No family fits" in str(part)
+    assert part.family is None
+    assert part.closest == "bayes"
+    assert part.ratio.high > 0.25
+    assert "No family fits" in str(part)
 
 
 @pytest.mark.parametrize(("lapses", "family"), [(0, "weighted_majority"), (3, None)])
@@ -137,9 +140,11 @@ def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
     )
     none = Edits(sets["uniform"][1], (), ())  # what responds otherwise is another question
     part = explain(lapsing, TASK, sets, seed=0, families=families, edits=none)
-    assert part.closest == "weighted_majority" and part.family == family
+    assert part.closest == "weighted_majority"
+    assert part.family == family
     assert part.apart.low < 0.001 < part.apart.high or not lapses  # by the whole interval
-    assert part.explained.low > 0.95 and part.ratio.high < 0.25
+    assert part.explained.low > 0.95
+    assert part.ratio.high < 0.25
     assert part.apart.estimate == pytest.approx(lapses / 1800)
 
 
@@ -169,12 +174,11 @@ def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(
         "experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False
     )
     part = explain(subject, TASK, sets, seed=0, families=families)
-    assert (
-        part.closest == "weighted_majority" and part.explained.low > 0.95 and part.ratio.high < 0.25
-    )
-    assert (
-        part.family == ("weighted_majority" if named else None) and (part.left.low > 0.65) == named
-    )
+    assert part.closest == "weighted_majority"
+    assert part.explained.low > 0.95
+    assert part.ratio.high < 0.25
+    assert part.family == ("weighted_majority" if named else None)
+    assert (part.left.low > 0.65) == named
     assert (part.left, part.change) == _measure_left(predictor(subject), part.algorithm, sets, 0)
     halves: tuple[list, list] = ([], [])  # by hand: all sets together, by the pseudo-inverse
     for half, episodes in (
@@ -202,7 +206,8 @@ def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_c
         p, slopes, names = _changed(plain, episodes := sets["graded"][0])
         larger = slopes[..., names.index("a larger step")]
         assert len(names) == 20
-        assert np.array_equal(p, predictor(plain)(episodes)) and slopes.shape == (*p.shape, 20)
+        assert np.array_equal(p, predictor(plain)(episodes))
+        assert slopes.shape == (*p.shape, 20)
         assert larger == pytest.approx((predictor(changed)(episodes) - p) / 0.0005, abs=1e-2)
         assert np.abs(slopes).max((0, 1, 2)).min() > 0.01
         if plain.key == "weighted_majority":
@@ -212,13 +217,16 @@ def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_c
             by_label = slopes[..., names.index("steps that depend on label")]
             assert 2 * by_label - larger == pytest.approx(slope, abs=1e-2)
     none = _changed(experts.majority_vote(), episodes)[1]
-    assert none.shape == (*p.shape, 1) and not none.any()
+    assert none.shape == (*p.shape, 1)
+    assert not none.any()
 
 
 def test_what_a_round_could_leave_beside_its_step():
     """By hand, in the first and the sixth of six rounds of two episodes, for four numbers each."""
     state, after, votes = np.random.default_rng(0).normal(size=(3, 2, 6, 4))
-    label, other_values, step = np.tile([[2.0], [3.0]], 6), np.ones((2, 6, 5)), after - state
+    label = np.tile([[2.0], [3.0]], 6)
+    other_values = np.ones((2, 6, 5))
+    step = after - state
     directions = _list_directions(
         state, after, {"votes": votes, "label": label, "other": other_values}
     )
@@ -269,19 +277,22 @@ def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
         for copy_of in two
     ]
     (there,), (back,) = _compare_untrained(copies[0], two[1]), _compare_untrained(copies[1], two[0])
-    assert there == pytest.approx(back, abs=1e-9) and there < 0.95
+    assert there == pytest.approx(back, abs=1e-9)
+    assert there < 0.95
 
 
 def test_a_machine_without_a_memory_is_none_of_these(sets):
     part = explain(experts.majority_vote(), TASK, sets, seed=0, families=asked("experts", *FEW))
-    assert part.family is None and part.closest == part.baseline == "majority_vote"
+    assert part.family is None
+    assert part.closest == part.baseline == "majority_vote"
     share = _measure_memoryless(SimpleNamespace(sets=sets), predictor(experts.majority_vote()))
     assert max(nats.max() for nats in share.values()) < 1e-6
 
 
 def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these(sets):
     part = explain(drawn, TASK, sets, seed=0, families=asked("experts", *FEW))
-    assert part.family is None and part.explained.high < 0.1
+    assert part.family is None
+    assert part.explained.high < 0.1
 
 
 @pytest.mark.parametrize(
@@ -302,11 +313,9 @@ def test_learners_are_told_apart_by_their_choices(subject, family):
     part = explain(subject, task, {"delayed": every["delayed"]}, seed=0, families=few)
     assert part.family == family
     if family == "q_learning":
-        assert (
-            part.parameters["gamma"] == 0.5
-            and not part.parameters["after"]
-            and not part.parameters["shared_ties"]
-        )
+        assert part.parameters["gamma"] == 0.5
+        assert not part.parameters["after"]
+        assert not part.parameters["shared_ties"]
 
 
 def test_a_search_is_breadth_first_whatever_its_spread():
@@ -323,9 +332,8 @@ def test_a_search_is_breadth_first_whatever_its_spread():
     part = explain(
         search.breadth_first(0.5), task, {"prosqa": sets["prosqa"]}, seed=0, families=families
     )
-    assert part.family == "breadth_first" and part.parameters["spread"] == pytest.approx(
-        0.5, abs=0.01
-    )
+    assert part.family == "breadth_first"
+    assert part.parameters["spread"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_round_that_asks_for_nothing_does_not_count():
@@ -394,7 +402,8 @@ def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family)
         member = family.make(**parameters)
         whole = asked_rounds(predictor(member)(episodes), episodes)
         assert np.allclose(members(member, parameters), whole, atol=1e-12)
-        assert np.allclose(whole.sum(-1), 1) and (whole >= 0).all()
+        assert np.allclose(whole.sum(-1), 1)
+        assert (whole >= 0).all()
 
 
 def test_a_result_says_itself_in_a_table_and_in_json(sets):
@@ -405,9 +414,11 @@ def test_a_result_says_itself_in_a_table_and_in_json(sets):
         seed=3,
         families=asked("experts", "bayes", "weighted_majority"),
     )
-    frame, record = part.to_frame(), json.loads(json.dumps(part.to_dict(), allow_nan=False))
+    frame = part.to_frame()
+    record = json.loads(json.dumps(part.to_dict(), allow_nan=False))
     assert list(frame.columns) == ["name", "set", "family", "number", "number_low", "number_high"]
-    assert set(frame["set"]) == {*sets, "all"} and set(frame["family"]) == {
+    assert set(frame["set"]) == {*sets, "all"}
+    assert set(frame["family"]) == {
         "bayes",
         "weighted_majority",
         "evenly",
@@ -415,8 +426,10 @@ def test_a_result_says_itself_in_a_table_and_in_json(sets):
     whole = frame[(frame["set"] == "all") & (frame["family"] == "bayes")].set_index("name")[
         "number"
     ]
-    assert whole["explained"] == part.explained.estimate and whole["ratio"] == part.ratio.estimate
-    assert record["family"] == "bayes" and record["settings"]["seed"] == 3
+    assert whole["explained"] == part.explained.estimate
+    assert whole["ratio"] == part.ratio.estimate
+    assert record["family"] == "bayes"
+    assert record["settings"]["seed"] == 3
 
 
 def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
@@ -424,7 +437,8 @@ def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
     first, same, second = (
         explain(experts.bayes(), TASK, sets, seed=s, families=families) for s in (0, 0, 1)
     )
-    assert first.explained == same.explained and first.explained.low != second.explained.low
+    assert first.explained == same.explained
+    assert first.explained.low != second.explained.low
     assert first.explained.estimate == second.explained.estimate
 
 

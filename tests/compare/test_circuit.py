@@ -278,7 +278,8 @@ def test_what_changes_of_later_heads_is_what_plain_hooks_give(direct, head):
     _, seen = direct.ablate(later_sites, layer, number, slice(None))
     for later in range(16):
         site = Site("z", later // 4)
-        z, plain = seen[site][:, :, later % 4], direct.seen[site][:, :, later % 4]
+        z = seen[site][:, :, later % 4]
+        plain = direct.seen[site][:, :, later % 4]
         changed = direct.written(later // 4, later % 4, z - plain).pow(2).sum(-1)
         varied = direct.written(later // 4, later % 4, plain - plain.mean(0)).pow(2).sum(-1)
         is_later = later // 4 > layer

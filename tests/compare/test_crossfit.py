@@ -64,9 +64,8 @@ def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
         (slice(11, None), subject.samples.test),
     ):
         whole_run, cut = subject.run(episodes), run.select(rows)
-        assert torch.equal(cut.latents, whole_run.latents) and torch.equal(
-            cut.predictions, whole_run.predictions
-        )
+        assert torch.equal(cut.latents, whole_run.latents)
+        assert torch.equal(cut.predictions, whole_run.predictions)
         assert all(
             torch.equal(part, whole_run.fed.tensors()[name])
             for name, part in cut.fed.tensors().items()
@@ -94,10 +93,8 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     """What is changed in one episode changes the maps of the other folds and not that of its own."""
     source, target = pair
     decoder = crossed_writer(source, weighted_majority(0.5), ("log_weights",)).decoder
-    latents, values = (
-        pooled(source).latents[:, :-1],
-        pooled_values(weighted_majority(0.5), source.samples),
-    )
+    latents = pooled(source).latents[:, :-1]
+    values = pooled_values(weighted_majority(0.5), source.samples)
     in_others = np.arange(19) % 5 != 2
     by_hand = Decoder.fit(
         latents[torch.from_numpy(in_others)], values["log_weights"][in_others], ridge=RIDGE
@@ -128,10 +125,8 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     assert _choose_penalty(learned, receiver) == RIDGE  # without one a map is hardly better
     direct, swapped = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
     key = lambda s: (s.source, s.target, s.supplied, s.control)  # noqa: E731
-    assert (
-        sorted(direct.stitchings, key=key) == sorted(swapped.stitchings, key=key)
-        and direct.worth == swapped.worth
-    )
+    assert sorted(direct.stitchings, key=key) == sorted(swapped.stitchings, key=key)
+    assert direct.worth == swapped.worth
 
 
 def test_a_map_goes_without_a_penalty_where_that_adds_a_hundredth():

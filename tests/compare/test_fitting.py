@@ -68,9 +68,8 @@ def test_the_divergence_of_every_round_is_that_of_the_round_alone_and_of_means_i
 
 def test_what_an_untrained_copy_predicts_is_made_probable_and_real_numbers_stay_within_a_hundred():
     repaired = probable([[2.0, 0.5, np.nan, -1.0], [0.0, -np.inf, -1.0, np.nan]])
-    assert (repaired >= 0).all() and repaired == pytest.approx(
-        np.array([[2 / 3, 1 / 3, 0, 0], [0.25] * 4])
-    )
+    assert (repaired >= 0).all()
+    assert repaired == pytest.approx(np.array([[2 / 3, 1 / 3, 0, 0], [0.25] * 4]))
     assert probable([300.0, -np.inf, 99.0, np.nan], "mean").tolist() == [100.0, -100.0, 99.0, 0.0]
 
 
@@ -101,11 +100,10 @@ def _with_first(episodes, *pair):
 @pytest.mark.parametrize("pair", [(0.4, 0.6008), (0.4, 0.5992), (-5e-7, 1.0), (-1e-6, 1.0)])
 def test_predictions_that_nearly_sum_to_one_are_made_to(episodes, pair):
     checked = checked_distributions(_with_first(episodes, *pair), episodes)
-    assert (checked >= 0).all() and checked.shape == (2, 3, 2)
-    assert (
-        checked[0, 0] == pytest.approx(np.clip(pair, 0, None) / sum(pair))
-        and (checked[1] == 0.5).all()
-    )
+    assert (checked >= 0).all()
+    assert checked.shape == (2, 3, 2)
+    assert checked[0, 0] == pytest.approx(np.clip(pair, 0, None) / sum(pair))
+    assert (checked[1] == 0.5).all()
 
 
 @pytest.mark.parametrize(
@@ -268,15 +266,18 @@ def test_a_fit_is_the_mean_over_batches_that_count_alike_whatever_their_sizes():
     algorithm = family.make(**parameters)
     whole = [divergence(algorithm.distribution(algorithm.run(batch)), target).mean()
              for batch, target in zip(batches, predictions, strict=True)]  # fmt: skip
-    assert nats == pytest.approx(np.mean(whole)) and 0.2 < parameters["gain"] < 1.0
+    assert nats == pytest.approx(np.mean(whole))
+    assert 0.2 < parameters["gain"] < 1.0
     majority_nats, nothing = fit(
         replace(family, searched=(), make=majority_vote), batches, predictions
     )
-    assert nothing == {} and majority_nats > nats
+    assert nothing == {}
+    assert majority_nats > nats
 
 
 def test_a_round_that_is_missing_leaves_the_state_as_it_is_in_a_fit_too():
-    plain, family = bandit.sample(3, 8, 2, seed=0), tasks.get("bandit").rivals()["rescorla_wagner"]
+    plain = bandit.sample(3, 8, 2, seed=0)
+    family = tasks.get("bandit").rivals()["rescorla_wagner"]
     batches = [plain, replace(plain, missing=np.tile(np.arange(8) % 3 == 1, (3, 1)))]
     parameters = {s.name: s.grid[1] for s in family.searched}
     member = family.make(**parameters)
@@ -322,8 +323,10 @@ def test_a_choice_is_taken_from_the_grid_and_a_real_parameter_between_its_points
     lowest, best, tried = searched(
         (X, KIND), lambda p: (p["x"] - 2.9) ** 2 + 1 + (p["kind"] - 1.2) ** 2
     )
-    assert best["kind"] == 1.0 and best["x"] == pytest.approx(2.9, abs=0.01)
-    assert lowest == pytest.approx(1.04, abs=1e-4) and {kind for _, kind in tried} == {
+    assert best["kind"] == 1.0
+    assert best["x"] == pytest.approx(2.9, abs=0.01)
+    assert lowest == pytest.approx(1.04, abs=1e-4)
+    assert {kind for _, kind in tried} == {
         0.0,
         1.0,
         2.0,
@@ -341,14 +344,13 @@ def test_the_best_points_of_the_two_best_choices_are_refined_and_then_the_others
     lowest, best, tried = searched(
         (X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - offsets[p["kind"]]) * 2
     )
-    assert (
-        best["kind"] == 2.0
-        and best["x"] == pytest.approx(3.0, abs=0.02)
-        and lowest == pytest.approx(0.0, abs=0.02)
-    )
+    assert best["kind"] == 2.0
+    assert best["x"] == pytest.approx(3.0, abs=0.02)
+    assert lowest == pytest.approx(0.0, abs=0.02)
     kinds = [kind for _, kind in tried[12:]]
     first = kinds.index(2.0)
-    assert set(kinds[:first]) == {0.0, 1.0} and set(kinds[first:]) == {2.0}
+    assert set(kinds[:first]) == {0.0, 1.0}
+    assert set(kinds[first:]) == {2.0}
     assert tried[12 + first][0] == pytest.approx(1.45, abs=0.01)
 
 
@@ -366,11 +368,9 @@ def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
 
     lowest, best, tried = searched((X, five), loss)
     assert tried[20][1] == 1.0  # on the grid others lead
-    assert (
-        best["kind"] == 3.0
-        and best["x"] == pytest.approx(1.4, abs=0.01)
-        and lowest == pytest.approx(0, abs=0.01)
-    )
+    assert best["kind"] == 3.0
+    assert best["x"] == pytest.approx(1.4, abs=0.01)
+    assert lowest == pytest.approx(0, abs=0.01)
 
 
 @by_cases("goal, starts")
@@ -379,16 +379,17 @@ def test_a_simplex_starts_half_a_step_wide_towards_the_inside(goal, starts):
     lowest, best, tried = searched(
         (X, Y), lambda p: 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10
     )
-    assert tried[8:11] == [*starts] and (lowest, best) == (1.0, {"x": goal[0], "y": goal[1]})
+    assert tried[8:11] == [*starts]
+    assert (lowest, best) == (1.0, {"x": goal[0], "y": goal[1]})
 
 
 def test_a_smooth_loss_is_ended_from_where_the_simplex_is_a_tenth_of_a_step_wide():
     """From the grid point 1 a minimum at 1.37 is found to a millionth, in half the tries of two runs."""
     _, best, tried = searched((X,), lambda p: 1 + (p["x"] - 1.37) ** 2)
-    assert best["x"] == pytest.approx(1.37, abs=1e-6) and len(tried) < 4 + 30
-    assert (1.375,) in tried and (
-        1.34375,
-    ) not in tried  # a sixteenth of a step, and a thirty-second
+    assert best["x"] == pytest.approx(1.37, abs=1e-6)
+    assert len(tried) < 4 + 30
+    assert (1.375,) in tried
+    assert (1.34375,) not in tried  # a sixteenth of a step, and a thirty-second
 
 
 def test_a_kink_is_found_between_two_grid_points_and_a_valley_that_bends_is_followed():
@@ -415,9 +416,7 @@ def test_a_search_ends_after_thirty_tries_a_parameter():
 def test_a_parameter_with_one_value_is_left_alone():
     fixed = Searched("z", (3.0,))
     lowest, best, tried = searched((fixed, X), lambda p: 1 + abs(p["x"] - 1.5))
-    assert (
-        best["z"] == 3.0
-        and lowest == pytest.approx(1.0, abs=0.01)
-        and {z for z, _ in tried} == {3.0}
-    )
+    assert best["z"] == 3.0
+    assert lowest == pytest.approx(1.0, abs=0.01)
+    assert {z for z, _ in tried} == {3.0}
     assert searched((), lambda p: 2.0) == (2.0, {}, [(), ()])

@@ -51,7 +51,8 @@ def test_carried_states_of_other_widths_are_stitched(subjects, name, word):
     assert measure.verdict == word
     assert measure.controls[UNTRAINED].number < 0.5
     if word == "yes":
-        assert measure.number.low > 0.999 and measure.condition == ""
+        assert measure.number.low > 0.999
+        assert measure.condition == ""
     else:
         assert measure.number.high < 0.9
 
@@ -78,7 +79,8 @@ def test_every_machine_holds_its_own_state(make):
     part = stitch(subject, twin, [], budget)
     assert part.best(subject.name, "other").score.low > 0.98
     shuffled = [s.score.high for s in part.stitchings if s.control == "shuffled"]
-    assert len(shuffled) == 2 and max(shuffled) < 0.9
+    assert len(shuffled) == 2
+    assert max(shuffled) < 0.9
 
 
 @pytest.mark.usefixtures("no_rules")
@@ -92,10 +94,8 @@ def test_what_is_no_memory_stays_the_targets_own():
         _map_latents(source, target, budget, (), RIDGE),
     )
     assert mapped.shape == latents.shape == (24, 2, 7, 8)
-    assert (
-        torch.equal(mapped[:, :, 6], latents[:, :, 6].double())
-        and latents[0, :, 6, 0].tolist() == budget.at
-    )
+    assert torch.equal(mapped[:, :, 6], latents[:, :, 6].double())
+    assert latents[0, :, 6, 0].tolist() == budget.at
     assert not torch.allclose(mapped[:, :, :2], latents[:, :, :2].double(), atol=1e-3)
     (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], budget).updates
     assert np.isfinite(first.r2.estimate)
@@ -147,10 +147,8 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
         "update": "yes",
         "circuit": "not applicable",
     }
-    assert (
-        comparison["circuit"].reason == "handmade has no attention heads"
-        and comparison.circuit is None
-    )
+    assert comparison["circuit"].reason == "handmade has no attention heads"
+    assert comparison.circuit is None
     read = comparison.to_dict()
     assert set(read["tables"]) == {
         "algorithm",
@@ -175,4 +173,5 @@ def test_a_machine_is_a_reference_too():
     words = {measure.key: measure.verdict for measure in comparison}
     assert words.pop("state") in ("yes", "undecided")  # memories of 12 rounds are worth little
     assert words == {"behaviour": "no", "update": "yes", "circuit": "not applicable"}
-    assert comparison["state"].number.low > 0.99 and comparison.reference == "handmade"
+    assert comparison["state"].number.low > 0.99
+    assert comparison.reference == "handmade"

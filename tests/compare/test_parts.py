@@ -30,9 +30,12 @@ def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
     """Either latent stands in for the other, the learned one with the round; shuffled maps are useless."""
     learned, wired, fresh = subjects
     part = stitch(learned, wired, [fresh], SMALL)
-    there, back = part.best(learned.name, wired.name), part.best(wired.name, learned.name)
-    assert there.score.low > 0.95 and there.supplied == ()
-    assert back.score.low > 0.95 and back.supplied == ("round",)
+    there = part.best(learned.name, wired.name)
+    back = part.best(wired.name, learned.name)
+    assert there.score.low > 0.95
+    assert there.supplied == ()
+    assert back.score.low > 0.95
+    assert back.supplied == ("round",)
     frame = part.to_frame()
     alone = frame.query("source == @wired.name and supplied == '' and control == ''").number.item()
     assert alone < back.score.estimate - 0.05
@@ -46,13 +49,13 @@ def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
     """Step R2 above .95 for either algorithm's state; what the latents do not hold is named, not scored."""
     learned, wired, fresh = subjects
     part = updates(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
-    assert {u.manifold for u in part.of("bayes")} == {"on", "off"} and {
-        u.horizon for u in part.updates
-    } == {1, 4}
+    assert {u.manifold for u in part.of("bayes")} == {"on", "off"}
+    assert {u.horizon for u in part.updates} == {1, 4}
     assert all(u.r2.low > 0.95 and max(u.untrained) < 0.9 for u in part.updates)
     assert {u.state for u in part.of("bayes")} == {("counts", "elapsed")}
     (first, *_) = updates(wired, {"bayes": bayes()}, [fresh], SMALL).updates
-    assert first.state == ("counts",) and first.missing == ("elapsed",)
+    assert first.state == ("counts",)
+    assert first.missing == ("elapsed",)
 
 
 def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
@@ -62,17 +65,13 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     subject = Participant(model, Samples.draw(model, budget, {"n_states": 2, "n_actions": 2}))
     rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], budget).fitted
     q_rule = next(rule for rule in rules if rule.key == "q_learning")
-    assert (
-        q_rule in rules[:2] and rules[-1].key == "no_bootstrap"
-    )  # a maximum that is hardly soft differs by rounding
-    assert (
-        q_rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003)
-        and q_rule.r2.low > 0.9999
-    )
+    assert q_rule in rules[:2]
+    assert rules[-1].key == "no_bootstrap"  # a maximum that is hardly soft differs by rounding
+    assert q_rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003)
+    assert q_rule.r2.low > 0.9999
     mean = next(rule for rule in rules if rule.key == "mean_bootstrap")
-    assert (
-        mean.r2.high < 0.999 < q_rule.r2.low and mean.left.low > 1_000
-    )  # times as much unexplained as by the maximum
+    assert mean.r2.high < 0.999 < q_rule.r2.low
+    assert mean.left.low > 1_000  # times as much unexplained as by the maximum
 
 
 def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():

@@ -64,9 +64,8 @@ def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired,
     if code not in LINEAR:
         return
     state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
-    assert (
-        state.measure.verdict != "no" and state.measure.number.low > 0.999
-    )  # memories of 12 rounds are worth little
+    assert state.measure.verdict != "no"
+    assert state.measure.number.low > 0.999  # memories of 12 rounds are worth little
 
 
 @pytest.mark.usefixtures("no_rules", "no_bent_maps")
@@ -81,9 +80,8 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
     )
     for update, is_changed in zip(later_updates, others.values(), strict=True):
         for plain, turned in zip(first_updates, update, strict=True):
-            assert plain.r2.low > 0.95 and turned.r2.estimate == pytest.approx(
-                plain.r2.estimate, abs=is_changed
-            )
+            assert plain.r2.low > 0.95
+            assert turned.r2.estimate == pytest.approx(plain.r2.estimate, abs=is_changed)
 
 
 @pytest.mark.usefixtures("no_rules")
@@ -109,7 +107,8 @@ def test_hits_less_misses_are_log_weights_up_to_their_sum(wired):
 def test_noise_is_another_update(wired):
     """Random features do not read its steps."""
     steps, measure = _updated(wired, known.gallery("experts")["noise 1"].make())
-    assert steps[0].nonlinear < 0.5 and measure.verdict == "no"
+    assert steps[0].nonlinear < 0.5
+    assert measure.verdict == "no"
 
 
 @pytest.mark.usefixtures("no_rules")
@@ -122,10 +121,8 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
         Compared(subject, wired[0], [], [], budget, {}, {"algorithm": fitted_family})
     )
     steps, measure = _updated(wired, machine, response)
-    assert (
-        min(u.r2.low for u in steps) > 0.999
-        and 0.3 < response.arrives.low < response.arrives.high < 0.75
-    )
+    assert min(u.r2.low for u in steps) > 0.999
+    assert 0.3 < response.arrives.low < response.arrives.high < 0.75
     assert (measure.verdict, measure.about[:8]) == ("no", "response")
 
 
@@ -139,7 +136,8 @@ def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
     budget = replace(SMALL, known=32, rounds=20)
     subject = Participant(machine, Samples.draw(reference, budget, {"n_states": 4, "n_actions": 3}))
     rules = _fit_updates(subject, task.explains(reference), budget)
-    assert rules[0].key == "trace_q" and rules[0].left.high < 0.25, rules
+    assert rules[0].key == "trace_q", rules
+    assert rules[0].left.high < 0.25, rules
     assert rules[0].parameters == {"alpha": 0.1, "gamma": 0.9, "trace": 0.3}
 
 
@@ -147,7 +145,8 @@ def test_a_machine_that_stops_is_not_the_same_for_what_it_did_before(wired):
     """Frozen for the last third: the mean over starts is nearly that of the machine itself, the last band is not."""
     machine = by_algorithm.machine(stopped(MAJORITY, 7), wired[0].model.layout, name="frozen")
     state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
-    assert state.measure.verdict == "no" and "round 9" in state.measure.about, state.measure
+    assert state.measure.verdict == "no", state.measure
+    assert "round 9" in state.measure.about, state.measure
 
 
 def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no_evidence():
@@ -156,17 +155,16 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
     The same table, of which the least is taken: among entries that are 0 alike, rounding decides which one.
     """
     plain, soft = known.reference("qlearning"), known.reference("qlearning", beta=10.0)
-    algorithm, budget = (
-        interp.tasks.get("qlearning").explains(plain),
-        replace(SMALL, known=32, rounds=20),
-    )
+    algorithm = interp.tasks.get("qlearning").explains(plain)
+    budget = replace(SMALL, known=32, rounds=20)
     lowest = {"choice": (("next_values",), lambda v: v["next_values"].argmin(-1))}
     flipped = by_algorithm.machine(algorithm.varied("least", "least", {}, lowest), plain.layout)
     samples = Samples.draw(plain, budget, {"n_states": 4, "n_actions": 3})
     hard, soft_participant, tied = (
         Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (flipped, ""))
     )
-    assert is_hard(hard) and not is_hard(soft_participant)
+    assert is_hard(hard)
+    assert not is_hard(soft_participant)
     ways = {
         (s.source, s.seen): s.score.low
         for s in stitch(soft_participant, hard, [], budget).stitchings
@@ -181,4 +179,5 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
     response = _compare_responses(
         Compared(tied, hard, [], [], budget, {}, {"algorithm": fitted_family})
     )
-    assert response.arrives.low > 0.999 and all(cell.alike.low > 0.999 for cell in response.cells)
+    assert response.arrives.low > 0.999
+    assert all(cell.alike.low > 0.999 for cell in response.cells)

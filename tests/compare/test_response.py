@@ -76,11 +76,10 @@ def test_every_input_of_every_round_is_changed_alone(edits):
         (k, t) for k in range(4) for t in range(T - 1)
     }
     for kind, t, rows, changed in edits.parts:
-        advice, labels = (
-            (changed.advice != edits.episodes.advice),
-            (changed.labels != edits.episodes.labels),
-        )
-        assert advice.sum() + labels.sum() == len(edits.episodes) and len(rows) == 24
+        advice = changed.advice != edits.episodes.advice
+        labels = changed.labels != edits.episodes.labels
+        assert advice.sum() + labels.sum() == len(edits.episodes)
+        assert len(rows) == 24
         assert labels[:, t].all() if kind == 3 else advice[:, t, kind].all()
 
 
@@ -98,10 +97,8 @@ def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
     edit_table = of_each(edits)
     lag = np.arange(T) - edit_table[:, 1:2]
     assert change[lag < 0].max() == 0
-    assert (
-        change[(edit_table[:, :1] == 3) & (lag == 0)].max() == 0
-        and change[(edit_table[:, :1] == 3) & (lag == 1)].max() > 0.05
-    )
+    assert change[(edit_table[:, :1] == 3) & (lag == 0)].max() == 0
+    assert change[(edit_table[:, :1] == 3) & (lag == 1)].max() > 0.05
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,8 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
     """The edges of a graph are the same in all rounds of an episode."""
     none = Edits.of(REACHABILITY, REACHABILITY.sample(8, 5, seed=0, n_nodes=8, n_edges=12), 100)
     model = interp.load("reachability-handwired", n_nodes=8, n_edges=12)
-    assert none.parts == () and cells(none, responses(model, none), responses(model, none)) == ()
+    assert none.parts == ()
+    assert cells(none, responses(model, none), responses(model, none)) == ()
 
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):
@@ -177,10 +175,9 @@ def by_hand(edits, ours, theirs, mask, unit=1.0):
     edit_table, floor = of_each(edits), _NOTICED**2 * unit
     episodes = [mask & (edit_table[:, 2:] == e) for e in range(len(edits.episodes))]
     n = np.array([m.sum() for m in episodes])
-    in_both, mine, their_squares = (
-        np.array([(x.sum(-1) * m).sum() for m in episodes])
-        for x in (ours * theirs, ours**2, theirs**2)
-    )
+    in_both = np.array([((ours * theirs).sum(-1) * m).sum() for m in episodes])
+    mine = np.array([((ours**2).sum(-1) * m).sum() for m in episodes])
+    their_squares = np.array([((theirs**2).sum(-1) * m).sum() for m in episodes])
     weights = resample_weights(len(n), 1000, seed=0)
     samples = (weights @ (2 * in_both + n * floor)) / (weights @ (mine + their_squares + n * floor))
     likeness = (2 * in_both.sum() + n.sum() * floor) / (
@@ -203,7 +200,8 @@ def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, fir
     rng, edit_table = np.random.default_rng(0), of_each(edits)
     ours, theirs = rng.normal(0, 0.05, (2, len(edit_table), T, 2))
     theirs = 0.6 * ours + theirs
-    lag, is_counted = np.arange(T) - edit_table[:, 1:2], np.arange(T)[None] >= first_asked
+    lag = np.arange(T) - edit_table[:, 1:2]
+    is_counted = np.arange(T)[None] >= first_asked
     unit = 1.0
     if kind == "mean":
         every = (lag >= 0) & is_counted

@@ -55,7 +55,9 @@ def test_the_learned_machine_has_the_handwired_state_and_update_another_output_a
     """The README's sentence by its own code: Bayes by Weighted Majority's state plus the round."""
     assert found.algorithm.closest == "bayes"
     words = {measure.key: measure.verdict for measure in found}
-    assert words["behaviour"] == "no" and words["update"] == "yes" and words["circuit"] == "no"
+    assert words["behaviour"] == "no"
+    assert words["update"] == "yes"
+    assert words["circuit"] == "no"
     assert words["state"] in ("yes", "undecided")  # memories of 20 rounds are worth little
     assert found.failures[0].nats >= found.failures[-1].nats > 0.1
 
@@ -82,15 +84,14 @@ def test_tables_and_json_hold_the_measures(found, tmp_path):
         assert (record["verdict"], record["number"], record["rests_on"]) == (
             measure.verdict, measure.number.estimate, [measure.key],
         )  # fmt: skip
-    assert (
-        read["algorithm"]["parameters"] == dict(found.algorithm.parameters)
-        and read["sentence"] == found.sentence
-    )
+    assert read["algorithm"]["parameters"] == dict(found.algorithm.parameters)
+    assert read["sentence"] == found.sentence
     assert set(read["tables"]) == {question.key for question in driver.QUESTIONS}
     for part, rows in read["tables"].items():
-        assert rows and all(
-            {"name", "number", "number_low", "number_high"} <= set(row) for row in rows
-        ), part
+        assert rows, part
+        assert all({"name", "number", "number_low", "number_high"} <= set(row) for row in rows), (
+            part
+        )
     assert {path.name for path in paths} >= {"measures.csv", "state.csv", "circuit.csv"}
     assert list(found.to_frame()["verdict"]) == [measure.verdict for measure in found]
 
@@ -143,7 +144,8 @@ def test_a_part_without_a_picture_is_a_table(found):
 def test_the_page_shows_every_claim(found, tmp_path):
     """Every measure and a section for each part, in order."""
     text = comparison.write(found, tmp_path).read_text()
-    assert found.sentence in text and all(measure.claim in text for measure in found)
+    assert found.sentence in text
+    assert all(measure.claim in text for measure in found)
     titles = ("Which algorithm", "Behaviour", "State", "Update", "Circuit")
     places = [text.index(f">{title}</h2>") for title in titles]
     assert places == sorted(places)
@@ -153,7 +155,8 @@ def test_the_page_shows_every_claim(found, tmp_path):
 def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     """Through a file and back: the same table, whatever it is made of. It draws its numbers and says which they are."""
     part = getattr(found, name)
-    assert part.plot().axes[0].get_yticklabels() and re.search(r"0?\.\d+ \[.*\]", repr(part))
+    assert part.plot().axes[0].get_yticklabels()
+    assert re.search(r"0?\.\d+ \[.*\]", repr(part))
     finished = Finished(tmp_path, {}, experts.TASK.rivals())
     finished.save(name, type(part), part)
     pd.testing.assert_frame_equal(
@@ -176,9 +179,8 @@ def test_a_machine_is_the_same_as_itself_in_everything_that_applies():
         "update": "yes",
         "circuit": "not applicable",
     }
-    assert max(comparison.tables["update"]["number_low"]) < 0.95 and comparison[
-        "update"
-    ].note.startswith("the two are one")
+    assert max(comparison.tables["update"]["number_low"]) < 0.95
+    assert comparison["update"].note.startswith("the two are one")
 
 
 @pytest.mark.usefixtures("few_fits")
@@ -213,7 +215,8 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     assert [measure.key for measure in comparison] == [
         "behaviour",
         "update",
-    ] and comparison.algorithm.family == "weighted_majority"
+    ]
+    assert comparison.algorithm.family == "weighted_majority"
     assert comparison["update"].claim == "It updates its state as Weighted Majority does"
 
 

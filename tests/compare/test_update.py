@@ -93,14 +93,16 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
             moves = draw_strange_states(pooled_values(algorithm, model.samples), keys, SMALL)
         steps = _Steps(algorithm, keys, SMALL.at, found.horizon, moves, model.penalty(algorithm))
         missed, varied = _pooled_steps(steps, model)
-        assert len(missed) == SMALL.known + SMALL.test and found.r2 == scored(missed, varied)
+        assert len(missed) == SMALL.known + SMALL.test
+        assert found.r2 == scored(missed, varied)
         for control, score in zip(subjects[1:], found.untrained, strict=True):
             missed_by_control, totals = steps.missed(control, slice(SMALL.known, None))
             assert len(missed_by_control) == SMALL.test
             assert score == pytest.approx(1 - missed_by_control.sum() / totals.sum(), abs=1e-12)
         assert found.model == model.name
         assert found.decoded == _decoding_r2(writer, model, algorithm)
-    assert part.updates[4].state == ("counts",) and part.updates[4].missing == ("elapsed",)
+    assert part.updates[4].state == ("counts",)
+    assert part.updates[4].missing == ("elapsed",)
 
 
 def _pooled_steps(steps, subject):
@@ -117,7 +119,8 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
     moves = draw_strange_states(values, ("log_weights",), SMALL) if moved else None
     steps = _Steps(algorithm, ("log_weights",), SMALL.at, 3, moves, RIDGE)
     missed, varied = _pooled_steps(steps, model)
-    run, fold = pooled(model), np.arange(n + SMALL.test) % 5
+    run = pooled(model)
+    fold = np.arange(n + SMALL.test) % 5
     for rows, episodes in ((slice(n), model.samples.known), (slice(n, None), model.samples.test)):
         offsets = moves and {"log_weights": moves["log_weights"][rows]}
         for k in range(5):
@@ -133,7 +136,8 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
             assert missed[rows][mine] == pytest.approx(
                 transition_found.missed.sum(1)[mine], rel=1e-6
             )
-    assert varied.shape == missed.shape == (n + SMALL.test,) and (missed > 0).all()
+    assert varied.shape == missed.shape == (n + SMALL.test,)
+    assert (missed > 0).all()
 
 
 def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(part, subjects):
@@ -141,14 +145,16 @@ def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(
     carrying = {
         key for key, family in families.items() if "log_weights" in _member(family, {}).state
     }
-    assert {rule.key for rule in part.fitted} == carrying and len(part.fitted) == len(carrying) > 1
+    assert {rule.key for rule in part.fitted} == carrying
+    assert len(part.fitted) == len(carrying) > 1
     assert all(
         rule.state == ("log_weights",) and rule.name == families[rule.key].name
         for rule in part.fitted
     )
     first = part.fitted[0]
     assert first.parameters == {"gain": pytest.approx(0.3, rel=0.01)}  # no point of its grid
-    assert first.r2.low > 0.99 and first.r2.estimate == pytest.approx(
+    assert first.r2.low > 0.99
+    assert first.r2.estimate == pytest.approx(
         max(rule.r2.estimate for rule in part.fitted), abs=1e-6
     )
     for rule in part.fitted:
@@ -195,27 +201,30 @@ def fake():
 )
 def test_starts_end_where_the_state_that_is_read_was_decoding_r2(budget):
     """Each start is another round, and the state a horizon after the last one stands before a round."""
-    assert len(set(budget.at)) == budget.starts and budget.at == sorted(budget.at)
-    assert max(budget.at) + budget.horizon == budget.rounds - 1 and SMALL.at == [2, 10]
+    assert len(set(budget.at)) == budget.starts
+    assert budget.at == sorted(budget.at)
+    assert max(budget.at) + budget.horizon == budget.rounds - 1
+    assert SMALL.at == [2, 10]
 
 
 def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eighth_of_their_range(
     fake,
 ):
-    values, rng = {"q": fake.q, "elapsed": fake.elapsed}, np.random.default_rng([4, 7])
+    values = {"q": fake.q, "elapsed": fake.elapsed}
+    rng = np.random.default_rng([4, 7])
     changes = draw_strange_states(values, ("q", "elapsed"), SMALL)
     here = fake.q[:, SMALL.at]
     there = here + rng.standard_normal((SMALL.test, 2, 2)) * here.std(0, keepdims=True)
     within = np.clip(there, fake.q.min((0, 1)), fake.q.max((0, 1)))  # no element leaves its range
-    assert (within != there).any() and changes["q"] == pytest.approx(within - here)
+    assert (within != there).any()
+    assert changes["q"] == pytest.approx(within - here)
     offsets = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
     within = (
         np.clip(fake.elapsed[:, SMALL.at] + offsets, 0, SMALL.rounds - 1)
         - fake.elapsed[:, SMALL.at]
     )
-    assert (within != offsets).any() and changes["elapsed"] == pytest.approx(
-        within
-    )  # there is no later round
+    assert (within != offsets).any()
+    assert changes["elapsed"] == pytest.approx(within)  # there is no later round
 
 
 def test_a_set_off_the_manifold_is_another_set():
@@ -271,7 +280,8 @@ def test_a_penalty_is_left_out_where_that_adds_more_than_a_hundredth():
 
 def test_what_no_prediction_reads_of_a_state_is_not_asked_for():
     """The sum of log-weights and of a leader's counts is free; that of the counts of Bayes and of a table is not."""
-    experts, mdps = interp.tasks.get("experts"), interp.tasks.get("qlearning")
+    experts = interp.tasks.get("experts")
+    mdps = interp.tasks.get("qlearning")
     episodes = experts.half(0).sample(8, 6, seed=0, n_experts=3)
     assert centred_states(modulo_sum(weighted_majority(0.3), episodes)) == ("log_weights",)
     assert centred_states(modulo_sum(bayes(), episodes)) == ()
@@ -316,7 +326,8 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
     )
     base = interp.tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
     distance_from_best, rule = _fit_extension(subject, family, base, ("q",), zero_step, SMALL)
-    assert distance_from_best == 0 and rule.parameters == {
+    assert distance_from_best == 0
+    assert rule.parameters == {
         "alpha": 0.1,
         "gamma": 0.9,
         "trace": grid[1],
@@ -382,7 +393,8 @@ def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_eac
     assert (
         record | {"number": 0.7, "number_low": 0.6, "number_high": 0.8}
     ).items() <= first.items()
-    assert (second["manifold"], second["horizon"]) == ("off", 5) and np.isnan(second["untrained"])
+    assert (second["manifold"], second["horizon"]) == ("off", 5)
+    assert np.isnan(second["untrained"])
     record = {
         "name": "fitted update",
         "algorithm": "q",

@@ -133,9 +133,8 @@ def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_wi
     assert without_read_out.note == f"spread 0.6; alike {SURE}, as it is {BELOW}"
     assert _behaviour(_agreement(ACROSS), _agreement()).verdict == "yes"
     unsure = _behaviour(_agreement(BELOW), _agreement(ACROSS))
-    assert (unsure.verdict, unsure.number) == ("undecided", ACROSS) and unsure.note.endswith(
-        f"as it is {BELOW}"
-    )
+    assert (unsure.verdict, unsure.number) == ("undecided", ACROSS)
+    assert unsure.note.endswith(f"as it is {BELOW}")
     for fitted in (
         _agreement(BELOW),
         _agreement(cells=((0.1, 0.2),)),
@@ -160,7 +159,8 @@ def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_wi
 )
 def test_behaviour_needs_a_control_and_to_be_clear_of_all_of_it(untrained, word, reason):
     measure = _behaviour(_agreement(), untrained=untrained)
-    assert measure.verdict == word and reason in measure.reason
+    assert measure.verdict == word
+    assert reason in measure.reason
     assert _behaviour(_agreement(BELOW), untrained=untrained).verdict == "no"
 
 
@@ -209,11 +209,9 @@ def test_families_are_ranked_by_their_fits_and_a_guess_explains_nothing():
     """The scores on other episodes choose nothing; the best without a memory is no answer, however much it explains."""
     better_elsewhere = _family("rival", 2.0, 0.5)
     part = _decide([GUESS, better_elsewhere, _family("best", 1.0, 1.0)], {"seed": 0})
-    assert (
-        list(part.scores) == ["best", "rival", "guess"]
-        and part.family is None
-        and part.closest == "best"
-    )
+    assert list(part.scores) == ["best", "rival", "guess"]
+    assert part.family is None
+    assert part.closest == "best"
     alone = _family("no memory", 1.0, 1.0, memoryless=True)
     part = _decide([GUESS, _family("rival", 2.0, 8.0), alone], {"seed": 0})
     assert (part.family, part.closest, part.baseline) == (None, "no memory", "no memory")
@@ -237,9 +235,10 @@ def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_whe
     ]
     part = _decide([*others, *family], {"seed": 0})
     assert (part.closest, part.runner_up) == (closest, "rival")
-    assert part.scores[closest] is next(iter(part.scores.values())) and set(part.scores) == {
+    assert part.scores[closest] is next(iter(part.scores.values()))
+    assert (set(part.scores) == {
         "simple", "extension", "rival", "guess"
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def test_the_families_that_episodes_do_not_tell_from_the_best_are_listed():
@@ -285,11 +284,9 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
     assert [(f.set, f.episode, f.round) for f in ranked] == worst
     for failure in ranked:
         p, q = drawn[id(sets[failure.set][1])][:, failure.episode, failure.round]
-        assert (
-            failure.model == pytest.approx(p)
-            and failure.reference == pytest.approx(q)
-            and failure.n_scored == 8
-        )
+        assert failure.model == pytest.approx(p)
+        assert failure.reference == pytest.approx(q)
+        assert failure.n_scored == 8
         assert failure.nats == pytest.approx(nats[failure.set, failure.episode, failure.round])
     for name, values in differences.items():
         assert values == pytest.approx(
@@ -371,7 +368,8 @@ def test_state_names_what_a_model_needs_beside_the_others_latents():
     assert helped.note == "the round is given to a"
     assert _state(SURE, between(0.92, 0.94), helped=SURE).condition == helped.condition
     helped_both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
-    assert helped_both.verdict == "yes" and helped_both.note == "the round is given to b and a"
+    assert helped_both.verdict == "yes"
+    assert helped_both.note == "the round is given to b and a"
     assert (
         _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).condition == ""
     )  # adds less than .01
@@ -397,9 +395,8 @@ def test_predictions_are_choices_where_more_than_nine_of_ten_are_certain_to_99_p
 @by_cases("copies, word, control")
 def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word, control):
     measure = _state(between(0.96, 0.98), SURE, copies=copies)
-    assert measure.verdict == word and measure.controls[UNTRAINED].number == pytest.approx(
-        control, nan_ok=True
-    )
+    assert measure.verdict == word
+    assert measure.controls[UNTRAINED].number == pytest.approx(control, nan_ok=True)
     assert (NOT_RUN if not copies else TOO_NEAR if word == "undecided" else "") in measure.reason
 
 
@@ -414,9 +411,8 @@ def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word
 )
 def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, reason):
     measure = _state(SURE, SURE, worths=worths)
-    assert measure.verdict == ("undecided" if reason else "yes") and measure.reason.startswith(
-        reason
-    )
+    assert measure.verdict == ("undecided" if reason else "yes")
+    assert measure.reason.startswith(reason)
     assert _state(SURE, BELOW, worths=worths).verdict == "no"
 
 

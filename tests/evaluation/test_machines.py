@@ -58,12 +58,11 @@ def learner(n_states=4, n_actions=2):
 
     def step(m, carried, fed):
         alpha, gamma = m.numbers
-        state, following = (fed.tokens[:, position_of(label)] - ids["s_1"] for label in ("s", "s'"))
+        state = fed.tokens[:, position_of("s")] - ids["s_1"]
+        following = fed.tokens[:, position_of("s'")] - ids["s_1"]
         action = fed.tokens[:, position_of("a")] - ids["a_1"]
-        table, rows = (
-            carried["q"].unflatten(1, (n_states, n_actions)),
-            torch.arange(len(fed.tokens)),
-        )
+        table = carried["q"].unflatten(1, (n_states, n_actions))
+        rows = torch.arange(len(fed.tokens))
         error = (
             fed.values[:, position_of("r")]
             + gamma * table[rows, following].amax(1)
@@ -89,12 +88,10 @@ def search(known=False):
 
     def step(m, carried, fed):
         nodes = (fed.tokens - first).clamp(min=0)
-        source, target, candidates, root = (
-            nodes[:, 2:-5:2],
-            nodes[:, 3:-5:2],
-            nodes[:, -5:-3],
-            nodes[:, -2],
-        )
+        source = nodes[:, 2:-5:2]
+        target = nodes[:, 3:-5:2]
+        candidates = nodes[:, -5:-3]
+        root = nodes[:, -2]
         share = 0.5 + (carried["set"].gather(1, candidates) > 0.5).to(m.numbers) @ m.numbers.view(
             2, 2
         )
@@ -128,9 +125,8 @@ def test_a_machine_that_is_cut_knows_nothing_and_swapped_knows_another_episode()
     control = latent_control(leader(), experts.sample(60, 40, N_EXPERTS, seed=1))
     assert control.get("accuracy, cut").estimate == 0.5
     assert control.get("accuracy, intact").low > control.get("accuracy, majority_vote").high
-    assert (
-        control.get("lost when swapped").low > 0 and control.get("cut minus majority vote").high < 0
-    )
+    assert control.get("lost when swapped").low > 0
+    assert control.get("cut minus majority vote").high < 0
 
 
 def test_cutting_an_lstm_cuts_both_channels():
@@ -138,7 +134,8 @@ def test_cutting_an_lstm_cuts_both_channels():
     seen = []
     hooks = [cut(machine), ("hook_latents", lambda latents, hook: seen.append(latents.clone()))]
     interp.rollout(machine, episodes, fwd_hooks=hooks)
-    assert len(seen) == 6 and all(torch.equal(latents, machine.initial(4)) for latents in seen)
+    assert len(seen) == 6
+    assert all(torch.equal(latents, machine.initial(4)) for latents in seen)
 
 
 def test_headlines_of_a_machine():
@@ -167,10 +164,8 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
         weights = m(carried["h"].softmax(-1))
         return weights[:, :2], {"h": carried["h"] + weights}
 
-    module, channels = (
-        nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS)),
-        [interp.Channel("h", (N_EXPERTS,))],
-    )
+    module = nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS))
+    channels = [interp.Channel("h", (N_EXPERTS,))]
     machine = adapted(module, step, {"pattern": "0"}, name="slots", channels=channels)
     with pytest.raises(
         interp.InputError, match="the attention of slots is not between the positions of a round"
@@ -215,7 +210,8 @@ def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatc
         "lengths": sentence,
         "attention": "not applicable: cached has no attention heads",
     }
-    assert "length-regret" not in draw(result.tables) and len(result.tables["summary"]) == 1
+    assert "length-regret" not in draw(result.tables)
+    assert len(result.tables["summary"]) == 1
     frame = suite.headline(machine, n_episodes=16).set_index("what")
     assert frame["beside"]["uniform: episodes of 1,000 rounds"] == sentence
     assert frame["estimate"].drop("uniform: episodes of 1,000 rounds").notna().all()
@@ -252,13 +248,15 @@ def test_sets_are_read_from_all_that_is_carried_and_written_into_it():
         key: episodes.correct(run.predictions.double().numpy())[:, -1].mean()
         for key, run in runs.items()
     }
-    assert answered["cut"] == answered["frozen"] == 0.5 and answered["discrete"] < 0.9
+    assert answered["cut"] == answered["frozen"] == 0.5
+    assert answered["discrete"] < 0.9
     assert set(runs) == {"cut", "reset", "frozen", "swapped", "discrete"}
 
 
 def test_a_machine_with_an_exact_readout_is_evaluated_by_fitted_maps_where_nothing_says_how_to_write():
     machine = search(known=True)
-    assert machine.is_handwired and not has_state_direction(machine)
+    assert machine.is_handwired
+    assert not has_state_direction(machine)
     assert has_state_direction(interp.load("reachability-handwired", **SIZES))
     read, _ = reading(machine, 0, n_episodes=80)
     episodes = reachability.sample(10, 4, **SIZES, seed=3, depths=(1, 2))
@@ -268,6 +266,8 @@ def test_a_machine_with_an_exact_readout_is_evaluated_by_fitted_maps_where_nothi
 
 def test_every_table_of_a_search_that_is_no_transformer():
     result = suite.evaluate(search(), n_episodes=16)
-    assert set(result.tables) == {"summary", "by_round", "moved", "sets"} and result.notes == {}
+    assert set(result.tables) == {"summary", "by_round", "moved", "sets"}
+    assert result.notes == {}
     matched = result.tables["summary"].query("regime == 'matched'")
-    assert (matched["model"] == matched["breadth_first"]).all() and (matched["cut"] == 0.5).all()
+    assert (matched["model"] == matched["breadth_first"]).all()
+    assert (matched["cut"] == 0.5).all()

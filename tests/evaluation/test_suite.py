@@ -42,7 +42,8 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
         "latent_control",
         "attention",
     }
-    assert set(result.tables) == names and sum(steps) == len(suite.plan_of(model).parts(model)) == 4
+    assert set(result.tables) == names
+    assert sum(steps) == len(suite.plan_of(model).parts(model)) == 4
     assert result.notes == {}
     result.write(tmp_path)
     assert pd.read_csv(tmp_path / "summary.csv")["regime"].tolist() == ["uniform", "switch-10"]
@@ -59,7 +60,8 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
     monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
     folder = save_checkpoint(learner, tmp_path / "tiny")
     ran = printed("evaluate", folder, "--episodes", "30", "--out", tmp_path / "out")
-    assert "grid" in ran and str(tmp_path / "out" / "tiny") in ran
+    assert "grid" in ran
+    assert str(tmp_path / "out" / "tiny") in ran
     written = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.csv")}
     assert written == {"summary", "agreement", "followed_discount", "returns", "reward_rates"}
     drawn = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.svg")}
@@ -76,10 +78,8 @@ def test_headlines_say_what_stands_beside(learner, monkeypatch):
     monkeypatch.setattr(returns, "HORIZONS", (5, 10))
     frame = suite.headline(learner, n_episodes=30)
     assert set(frame.columns) == {"what", "estimate", "low", "high", "beside"}
-    assert (
-        frame["beside"].str.contains("gamma = 0 table").any()
-        and frame["beside"].str.contains("greedy .*, random").any()
-    )
+    assert frame["beside"].str.contains("gamma = 0 table").any()
+    assert frame["beside"].str.contains("greedy .*, random").any()
 
 
 def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
@@ -98,7 +98,8 @@ def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
     result = suite.evaluate(learner, n_episodes=2)
     measured = f"{learner.name}, measured on 2 episodes of each regime."
     assert result.sentence == f"{measured} A row is a regime."
-    assert set(result.tables) == {"summary"} and result.to_frame()["n_episodes"].tolist() == [2]
+    assert set(result.tables) == {"summary"}
+    assert result.to_frame()["n_episodes"].tolist() == [2]
     assert suite.headline(learner)["beside"].tolist() == ["chance 0.5"]
     changed_task("qlearning", evaluation=lambda: replace(plan, headline=None))
     refuses("names no headline", suite.headline, learner)

@@ -38,9 +38,8 @@ def test_the_log_weights_are_found_and_beat_every_control(found):
     assert list(frame.index) == CONDITIONS
     assert frame.loc["learned", "iia_informative"] > 0.97
     assert frame.drop("learned").iia.max() < frame.loc["learned", "low"]
-    assert found.accuracy("nothing") == 0.0 and np.isnan(
-        frame.loc["arbitrary labels", "iia_informative"]
-    )
+    assert found.accuracy("nothing") == 0.0
+    assert np.isnan(frame.loc["arbitrary labels", "iia_informative"])
 
 
 def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_direction(wma, found):
@@ -51,7 +50,8 @@ def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_directio
             [direction.vector() for direction in circuit.location("log_weights", "p?").directions]
         )
     )
-    assert found.rank == 2 and found.basis.shape == (circuit_basis.shape[1], 2)
+    assert found.rank == 2
+    assert found.basis.shape == (circuit_basis.shape[1], 2)
     torch.testing.assert_close(
         found.basis.T @ found.basis, torch.eye(2).double(), atol=1e-6, rtol=0
     )
@@ -74,7 +74,8 @@ def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
     result = align(
         wma[1], *pair, weighted_majority(0.5), "log_weights", "embed@<w>", round=slice(3, 12)
     )
-    assert result.accuracy() == 0.0 and result.fits["learned"].steps == (0,)
+    assert result.accuracy() == 0.0
+    assert result.fits["learned"].steps == (0,)
 
 
 def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, pair):
@@ -86,7 +87,8 @@ def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, 
         for _ in range(2)
     )
     assert torch.equal(first.basis, second.basis)
-    assert model.digest() == before and torch.equal(torch.random.get_rng_state(), state)
+    assert model.digest() == before
+    assert torch.equal(torch.random.get_rng_state(), state)
     assert all(p.requires_grad for p in model.parameters())
 
 
@@ -123,7 +125,8 @@ def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
     pairs = make_pairs(algorithm, base_values, source_values, "log_weights", np.arange(16))
     drawn = pairs.drawn(20_000, seed=0)
     counts = torch.bincount(drawn, minlength=len(pairs)).double()
-    assert counts[pairs.tied].sum() == 0 and pairs.tied.any()
+    assert counts[pairs.tied].sum() == 0
+    assert pairs.tied.any()
     assert pairs.informative[drawn].double().mean().item() == pytest.approx(0.5, abs=0.02)
     for kind in (pairs.informative, ~pairs.informative & ~pairs.tied):
         shares = torch.stack(

@@ -57,7 +57,9 @@ def test_tables_of_expert_models(kind, untrained, wma):
         model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=4)
     )
     refused = results["alignment"].refused.str.contains("give more episodes")
-    assert set(results) == NAMES and refused.all() and results["alignment"].iia.isna().all()
+    assert set(results) == NAMES
+    assert refused.all()
+    assert results["alignment"].iia.isna().all()
     assert {"random", "chance_informative", "low", "high"} < set(results["interchange"].columns)
     assert results["interchange"].control.sum() == 2
     assert {"random", "algorithm", "model"} < set(results["steering"].columns)
@@ -191,7 +193,8 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
     at_site = results["alignment"].query("site == @site").set_index("condition")
     assert at_site.loc["learned", "low"] > at_site.drop("learned").iia.max()
     curve = results["faithfulness"].iloc[0]
-    assert curve.cpr > curve.random_cpr + 0.2 and curve.cmd < curve.random_cmd - 0.2
+    assert curve.cpr > curve.random_cpr + 0.2
+    assert curve.cmd < curve.random_cmd - 0.2
     steered = results["steering"].query("dose != 0")
     assert (steered.mean_error < steered.random_mean_error).all()
 
@@ -211,9 +214,11 @@ def test_whole_activations_of_the_handwired_model(wma, pair):
         ("label", "embed@y", "state"),
         ("next_log_weights", "resid_post[2]@w?", "state"),
     ]
-    assert (accuracy[right] == 1).all() and (frame.random[right] < 0.75).all()
+    assert (accuracy[right] == 1).all()
+    assert (frame.random[right] < 0.75).all()
     assert accuracy["log_weights", "resid_post[0]@p?", "prediction"] == 0
-    assert (accuracy[frame.control] == 0).all() and (frame.chance_informative == 0).all()
+    assert (accuracy[frame.control] == 0).all()
+    assert (frame.chance_informative == 0).all()
 
 
 def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
@@ -231,8 +236,10 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
         Claim.at("label", ["embed@p?"], "state", control=True),
     ]
     frame = carriers(model, *pair, algorithm, claims, round=slice(4, 9), decode=decode)
-    assert frame.iia_informative.tolist() == [1, 1, 0] and frame.iia[2] == frame.chance[2]
-    assert (frame.random < 0.2).all() and (frame.n_informative > 20).all()
+    assert frame.iia_informative.tolist() == [1, 1, 0]
+    assert frame.iia[2] == frame.chance[2]
+    assert (frame.random < 0.2).all()
+    assert (frame.n_informative > 20).all()
 
 
 def test_patch_writes_tables_and_figures(wma, tmp_path):
@@ -260,17 +267,18 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
         ),
     }
     frame = pd.read_csv(tmp_path / "patching.csv")
-    assert set(frame["round"]) == {3} and frame.groupby("metric")["read"].unique().to_dict() == {
+    assert set(frame["round"]) == {3}
+    assert frame.groupby("metric")["read"].unique().to_dict() == {
         "logit_diff": 4,
         "state": 3,
     }
     metrics = json.loads((tmp_path / "patching.json").read_text())["metrics"]
-    assert [entry["metric"] for entry in metrics] == ["logit_diff", "state"] and all(
-        entry["gap"] for entry in metrics
-    )
+    assert [entry["metric"] for entry in metrics] == ["logit_diff", "state"]
+    assert all(entry["gap"] for entry in metrics)
     assert ">p?</text>" in (tmp_path / "state-z.svg").read_text()
     for _, table in causal_tables.summary(result).groupby("metric"):
-        assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
+        assert table.effect.abs().is_monotonic_decreasing
+        assert set(table.site) <= set(frame.site)
 
 
 def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
@@ -281,7 +289,8 @@ def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
         propagate=False,
         sample=Sample("flip-label", n_episodes=4),
     )
-    assert [swept.metric for swept in result.sweeps] == ["state"] and result.rounds is None
+    assert [swept.metric for swept in result.sweeps] == ["state"]
+    assert result.rounds is None
 
 
 def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
@@ -328,7 +337,8 @@ def test_it_is_patched_by_its_own_corruption(model):
     result = causal_tables.patch(
         model, 3, components=("resid_pre",), sample=causal_tables.Sample(n_episodes=6, n_map=2)
     )
-    assert result.corruption == "exchange-history" and result.rounds is not None
+    assert result.corruption == "exchange-history"
+    assert result.rounds is not None
     latent = [site.position for site in result.sweeps[0].sites].index("<z>")
     assert result.sweeps[0].fractions()[latent] == pytest.approx(1)
     assert "pulls: exchange-history" in causal_tables.corruption_names()
@@ -348,7 +358,8 @@ def test_its_variables_are_interchanged_and_steered(pulls, model):
     written = interchange(
         model, base, source, algorithm, "wins", "latent", outcome=Outcome("state", decode)
     )
-    assert written.correct.shape == (12, 8) and written.informative.any()
+    assert written.correct.shape == (12, 8)
+    assert written.informative.any()
     change = np.array([0.1, 0.0])
     direction = fitted_direction(model, base, algorithm, change)
     steered = steer(model, base, algorithm, Doses(change, (0, 1), direction), round=5)

@@ -166,15 +166,16 @@ def test_the_edges_that_carry_the_log_weights_are_enough_and_all_needed(wma, met
     wanted = _named(circuit, graph, WANTED[metric])
     keep = graph.mask([edge for edge in graph.edges if graph.name(edge) in wanted])
     row = ablation.evaluate(scorer, keep, n_random=10, n_sets=4).to_frame().loc[0]
-    assert row["faithfulness"] == pytest.approx(1) and row["random_max"] < 0.5
-    assert row["incompleteness"] == pytest.approx(0, abs=1e-9) and row["least_minimal"] > 0.5
+    assert row["faithfulness"] == pytest.approx(1)
+    assert row["random_max"] < 0.5
+    assert row["incompleteness"] == pytest.approx(0, abs=1e-9)
+    assert row["least_minimal"] > 0.5
     assert row["size"] == len(WANTED[metric])
     less = (
         ablation.evaluate(scorer, keep, n_random=10, n_sets=4, minimality=False).to_frame().loc[0]
     )
-    assert np.isnan(less["least_minimal"]) and less.drop("least_minimal").equals(
-        row.drop("least_minimal")
-    )
+    assert np.isnan(less["least_minimal"])
+    assert less.drop("least_minimal").equals(row.drop("least_minimal"))
 
 
 def test_a_circuit_is_run_once(wma):
@@ -202,7 +203,8 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
         .to_frame()
         .iloc[-1]
     )
-    assert curve.cpr > curve.random_cpr and curve.cmd < curve.random_cmd
+    assert curve.cpr > curve.random_cpr
+    assert curve.cmd < curve.random_cmd
     assert curve.faithfulness == pytest.approx(1)
 
 

@@ -37,7 +37,9 @@ def test_wma_every_variable_is_where_the_circuit_says(wma, pair, variable, where
     circuit, model = wma
     places = places_at(circuit, circuit.location(variable, where))
     result = interchange(model, *pair, circuit.algorithm, variable, places, outcome=outcome)
-    assert is_exact(result) and result.iia_informative == 1.0 and result.error.max() < 1e-14
+    assert is_exact(result)
+    assert result.iia_informative == 1.0
+    assert result.error.max() < 1e-14
     placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
     if None not in placebos:
         instead = interchange(model, *pair, circuit.algorithm, variable, placebos, outcome=outcome)
@@ -56,7 +58,8 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, pair):
         assert torch.equal(patched, plain_values)
 
     def exchanged(activation, hook):
-        vote_places, order = [model.layout.position(f"p_{i}") for i in (1, 2, 3)], [1, 2, 0]
+        vote_places = [model.layout.position(f"p_{i}") for i in (1, 2, 3)]
+        order = [1, 2, 0]
         block = torch.as_tensor(
             np.stack([circuit.basis["buf1"][f"e_{i}"].vector() for i in (1, 2, 3)])
         )
@@ -122,7 +125,9 @@ def test_q_learning_td_error(qlearning, q_pair):
     )
     for source, variable in ((richer, "td_error"), (q_pair[1], "change")):
         result = interchange(model, base, source, q_learning(), variable, place, outcome="state")
-        assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() > 100
+        assert result.iia == 1.0
+        assert result.error.max() < 1e-12
+        assert result.informative.sum() > 100
 
 
 def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qlearning, q_pair):
@@ -135,7 +140,9 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     result = interchange(
         model, *q_pair, q_learning(), "action", "embed@a", outcome="state", round=slice(5, 14)
     )
-    assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() >= 20
+    assert result.iia == 1.0
+    assert result.error.max() < 1e-12
+    assert result.informative.sum() >= 20
 
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
     policy, latents = intervened(
@@ -197,7 +204,8 @@ def test_q_learning_places_without_the_variable_are_at_chance(
         model, *q_pair, q_learning(), variable, where, outcome=outcome, round=slice(5, 14)
     )
     assert result.informative.any()
-    assert result.iia_informative == 0.0 and result.iia <= result.unpatched.mean()
+    assert result.iia_informative == 0.0
+    assert result.iia <= result.unpatched.mean()
 
 
 @pytest.mark.parametrize("expert", range(3))
@@ -209,7 +217,8 @@ def test_wma_one_experts_log_weight(wma, pair, expert):
         result = interchange(
             model, *pair, weighted_majority(0.5), f"log_weights[{expert}]", place, outcome=outcome
         )
-        assert result.iia == 1.0 and result.error.max() < 1e-14
+        assert result.iia == 1.0
+        assert result.error.max() < 1e-14
 
 
 @by_cases("variable, where, outcome")
@@ -218,7 +227,8 @@ def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, wher
     _, model = wma
     result = interchange(model, *pair, weighted_majority(0.5), variable, where, outcome=outcome)
     assert result.informative.any()
-    assert result.iia_informative == 0.0 and result.iia <= result.unpatched.mean()
+    assert result.iia_informative == 0.0
+    assert result.iia <= result.unpatched.mean()
 
 
 def test_wma_driving_only_one_outcome(wma, pair):
@@ -283,7 +293,8 @@ def test_a_swap_and_its_control_are_those_of_transformer_lens(whole: bool) -> No
     )
     place = Place.of("resid_pre[0]@p?", None if whole else torch.eye(6)[:2].double())
     control = place.placebo(6, seed=3)
-    assert control is not None and control.elsewhere is not None
+    assert control is not None
+    assert control.elsewhere is not None
     if whole:
         assert torch.equal(control.elsewhere, random_basis(6, 1, 3))
     theirs = SubspaceInterchange(torch.eye(6).double() if place.basis is None else place.basis)

@@ -26,9 +26,11 @@ def test_every_location_is_in_a_row_or_says_why_not(form):
 def test_true_sites_have_the_whole_effect_and_wrong_ones_none(form, variables):
     steps = []
     frame = known_sites.sites(True, steps.append, forms=[form], variables=variables, n_pairs=6)
-    assert set(frame["variable"]) == set(variables) and steps == [1]
+    assert set(frame["variable"]) == set(variables)
+    assert steps == [1]
     assert (frame[["score", "score_low", "score_high", "slope"]] - 1).abs().max(axis=None) <= EXACT
-    assert frame["wrong"].max() <= NOTHING and (frame["n_wrong"] == 4).all()
+    assert frame["wrong"].max() <= NOTHING
+    assert (frame["n_wrong"] == 4).all()
     assert not frame["placebo"].max() > NOTHING  # attention scores have none
     assert "above 0.05: none" in known_sites.sites_summary(frame)
 
@@ -46,4 +48,5 @@ def test_every_true_site_of_every_form():
     frame = known_sites.sites()
     off = (frame[["score", "slope"]] - 1).abs().max(axis=1)
     tied = (frame["machine"] == "qlearning-handwired") & frame["form"].str.endswith("softmax")
-    assert (off[~tied] <= EXACT).all() and (off[tied] <= 1e-3).all()
+    assert (off[~tied] <= EXACT).all()
+    assert (off[tied] <= 1e-3).all()

@@ -55,7 +55,9 @@ def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
 def test_nothing_goes_through_what_runs_after_the_prediction_is_read(pair):
     """The GRU predicts from what it carries before its cell runs: the cell moves, and no share passes through it."""
     result = mediate(gru(), *pair, "latent", "cell", round=[3, 5], split=Split(n_random=0))
-    assert share(result) == (0.0, 0.0) and result.moved.tolist() == [1.0, 1.0] and not result.reason
+    assert share(result) == (0.0, 0.0)
+    assert result.moved.tolist() == [1.0, 1.0]
+    assert not result.reason
 
 
 def test_channels_are_causes_of_their_own(pair):
@@ -64,8 +66,10 @@ def test_channels_are_causes_of_their_own(pair):
     of_h, of_c = (
         mediate(lstm(), *pair, f"latent@{channel}", "output", **options) for channel in "hc"
     )
-    assert of_h.moved.min() == 1.0 and abs(share(of_h)[1]) > 1e-3
-    assert share(of_c) == (0.0, 0.0) and of_c.moved.max() == 0.0
+    assert of_h.moved.min() == 1.0
+    assert abs(share(of_h)[1]) > 1e-3
+    assert share(of_c) == (0.0, 0.0)
+    assert of_c.moved.max() == 0.0
 
 
 class Doubling(nn.Module):
@@ -125,12 +129,10 @@ def test_shares_on_a_napkin(doubling, pair):
         round=[3],
         split=Split(n_random=1),
     )
-    assert share(result, "b[1]") == pytest.approx((0.8, 0.8)) and share(result) == pytest.approx(
-        (1, 1)
-    )
-    assert result.random[0, 0].tolist() == pytest.approx(
-        [0.8, 0.8]
-    ) and result.n_random_sites.tolist() == [1, 1, 2]
+    assert share(result, "b[1]") == pytest.approx((0.8, 0.8))
+    assert share(result) == pytest.approx((1, 1))
+    assert result.random[0, 0].tolist() == pytest.approx([0.8, 0.8])
+    assert result.n_random_sites.tolist() == [1, 1, 2]
     assert result.random[1, 0].tolist() == pytest.approx(
         [0.8, 0.8]
     )  # of the loop, which is all that is beside it
@@ -140,7 +142,8 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
     """A gate is the only site of its component: other points between stand in for it, and the settings say so."""
     options = {"outcome": "latents", "round": [3], "split": Split(n_random=2)}
     result = mediate(gru(), *pair, "latent", ["reset", "update"], **options)
-    assert result.n_random_sites.tolist() == [1, 1, 2] and np.isfinite(result.random).all()
+    assert result.n_random_sites.tolist() == [1, 1, 2]
+    assert np.isfinite(result.random).all()
     assert result.settings["random_of_any_point"] == ["reset", "update", "all"]
     shares = [
         share(mediate(gru(), *pair, "latent", point, **options | {"split": Split(n_random=0)}))
@@ -151,12 +154,14 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
         for draw in result.random[0]
     )
     of_loop = mediate(doubling, *pair, "latent", "b[1]", **options)
-    assert "random_of_any_point" not in of_loop.settings and of_loop.n_random_sites.tolist() == [
+    assert "random_of_any_point" not in of_loop.settings
+    assert of_loop.n_random_sites.tolist() == [
         1,
         1,
     ]
     every = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
-    assert every.n_random_sites.max() == 0 and np.isnan(every.random).all()  # no point is left
+    assert every.n_random_sites.max() == 0
+    assert np.isnan(every.random).all()  # no point is left
 
 
 def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_table(doubling, pair):
@@ -189,7 +194,8 @@ class Tokens(nn.Module):
 
 def test_points_with_positions_have_a_share_at_each(pair):
     """Handmade: position i carries i of the 1 + ... + 10 = 55 parts of the effect, and none is before another."""
-    channels, points = [interp.Channel("h", (1,))], {"mixed": interp.Point("mixed", axes="pos")}
+    channels = [interp.Channel("h", (1,))]
+    points = {"mixed": interp.Point("mixed", axes="pos")}
     machine = adapted(
         Tokens(), Tokens.round, points, sizes={"n_experts": 3}, channels=channels
     ).double()
@@ -218,10 +224,8 @@ def test_what_is_written_into_a_state_is_decoded(pair):
         outcome=Outcome("state", lambda x: x[..., 0, :2]),
         **options,
     )
-    assert (
-        share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6)
-        and abs(share(of_state, "new")[0]) < 0.9
-    )
+    assert share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6)
+    assert abs(share(of_state, "new")[0]) < 0.9
     with pytest.raises(
         InputError, match="'gru' is a learned model: its state has no exact readout; give outcome="
     ):
@@ -275,7 +279,8 @@ class Vote(nn.Module):
 
     @staticmethod
     def round(m: Vote, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        advice, truth = fed.tokens[:, 3:7:2] - 3, fed.tokens[:, -2:-1] - 3
+        advice = fed.tokens[:, 3:7:2] - 3
+        truth = fed.tokens[:, -2:-1] - 3
         weights_read = m.read(carried["h"])
         weights = m.shown(weights_read[:, :2]).softmax(1)
         p_one = (weights * advice).sum(1)
@@ -316,10 +321,12 @@ def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes
     """One direction decides: the difference of the log-weights. It is found, and beats every control."""
     result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "latent@h", **OPTIONS)
     known = (vote.module.write.weight[:, 0] - vote.module.write.weight[:, 1]).detach()
-    assert result.rank == 1 and result.basis.shape == (8, 1)
+    assert result.rank == 1
+    assert result.basis.shape == (8, 1)
     assert abs(float(result.basis[:, 0] @ known) / float(known.norm())) > 0.99
     frame = result.to_frame().set_index("condition")
-    assert result.accuracy() > 0.97 and result.accuracy("nothing") == 0.0
+    assert result.accuracy() > 0.97
+    assert result.accuracy("nothing") == 0.0
     assert frame.drop("learned").iia.max() < frame.loc["learned", "low"]
 
 
@@ -331,16 +338,15 @@ def test_an_untrained_copy_does_not_hold_it(vote, votes):
     frame = result.to_frame().set_index("condition")
     assert frame.drop("learned").iia_informative.max() > frame.loc["learned", "low_informative"]
     known = (vote.module.write.weight[:, 0] - vote.module.write.weight[:, 1]).detach()
-    assert (
-        result.accuracy() < 0.9
-        and abs(float(result.basis[:, 0] @ known) / float(known.norm())) < 0.8
-    )
+    assert result.accuracy() < 0.9
+    assert abs(float(result.basis[:, 0] @ known) / float(known.norm())) < 0.8
 
 
 def test_a_point_is_a_site(vote, votes):
     """At a point of two coordinates the basis is their difference."""
     result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "shown", **OPTIONS)
-    assert result.basis.shape == (2, 1) and result.accuracy() > 0.97
+    assert result.basis.shape == (2, 1)
+    assert result.accuracy() > 0.97
     assert abs(float(result.basis[0, 0] - result.basis[1, 0])) == pytest.approx(2**0.5, abs=0.02)
 
 
@@ -354,8 +360,10 @@ def test_channels_are_sites_and_so_is_all_that_is_carried():
         result = align(machine, *episodes, weighted_majority(GAIN), "log_weights", site, **options)
         widths.append(len(result.basis))
         assert torch.equal(torch.random.get_rng_state(), state)
-        assert np.isfinite(result.fits["learned"].loss) and result.fits["learned"].steps[0] > 0
-    assert widths == [32, 16] and all(p.requires_grad for p in machine.parameters())
+        assert np.isfinite(result.fits["learned"].loss)
+        assert result.fits["learned"].steps[0] > 0
+    assert widths == [32, 16]
+    assert all(p.requires_grad for p in machine.parameters())
 
 
 def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
@@ -375,7 +383,8 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
     assert [each.own.shape[1] for each in rounds.values()] == [16, 8, 8, 16]
     assert [int(each.is_used.sum()) for each in rounds.values()] == [11, 3, 8, 11]
     basis = rounds["latent"].random_basis(2, seed=0)
-    assert basis[3:8].abs().sum() == 0 and torch.allclose(basis.T @ basis, torch.eye(2), atol=1e-6)
+    assert basis[3:8].abs().sum() == 0
+    assert torch.allclose(basis.T @ basis, torch.eye(2), atol=1e-6)
 
 
 SITES = ("latent", "latent@last", "latent@h", "latent@last+h")

@@ -47,7 +47,8 @@ def remembering():
     """A machine whose one channel grows by a row a round."""
 
     def step(m, carried, fed):
-        advice, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
+        advice = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3
+        truth = fed.tokens[:, -2:-1] - 3
         p = (m.weigh(carried["cache"].sum(1)).softmax(-1) * advice).sum(-1)
         return torch.stack([1 - p, p], -1), {"cache": (advice == truth).to(p).unsqueeze(1)}
 
@@ -85,24 +86,29 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
             .fractions()
             .tolist()
         )
-        assert whole == pytest.approx(1, abs=1e-5) and abs(part - 1) > 0.05
+        assert whole == pytest.approx(1, abs=1e-5)
+        assert abs(part - 1) > 0.05
         assert (abs(part) < 1e-6) == (read == AT)  # it is computed after the prediction
     rows = round_map(machine, *histories, "latent", round=[AT, AT + 1, AT + 2]).to_frame()
-    assert len(rows) == 6 and np.allclose(rows["effect"] / rows["gap"], 1, atol=1e-4)
+    assert len(rows) == 6
+    assert np.allclose(rows["effect"] / rows["gap"], 1, atol=1e-4)
     restored = of_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
     assert float(restored.effects.abs().max()) == 0
 
 
 def test_each_channel_is_a_part(histories):
     """An LSTM predicts from h: c does nothing in its own round and a part of it later, and both together are all."""
-    now, later = (
-        sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read_round=r)
-        for r in (AT, AT + 1)
+    now = sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read_round=AT)
+    later = sweep(
+        lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read_round=AT + 1
     )
     assert now.fractions().tolist() == pytest.approx([1, 0, 1], abs=1e-5)
     h, c, joint = later.fractions().tolist()
     assert joint == pytest.approx(1, abs=1e-5)
-    assert abs(h) > 0.01 and abs(c) > 0.01 and abs(h - 1) > 0.01 and abs(c - 1) > 0.01
+    assert abs(h) > 0.01
+    assert abs(c) > 0.01
+    assert abs(h - 1) > 0.01
+    assert abs(c - 1) > 0.01
     every = sweep(lstm(), *histories, AT)
     assert [str(site) for site in every.sites] == ["latent@h", "latent@c", "forget", "output"]
     assert every.grid("latent").shape == (1, 2)
@@ -145,18 +151,16 @@ def test_a_known_machine_carries_what_it_carries(others):
         whole, clock, h = (
             table.loc[(site, outcome)] for site in ("latent", "latent@clock", "latent@h")
         )
-        assert (
-            whole.score == pytest.approx(1)
-            and h.score == pytest.approx(1)
-            and h.iia_informative == 1
-        )
-        assert clock.score == pytest.approx(0) and clock.iia_informative == 0
-        assert h.random_score < 0.5 and pd.isna(h.no_random)
-        assert (
-            np.isnan(clock.random)
-            and np.isnan(clock.random_score)
-            and clock.no_random == "no other direction"
-        )
+        assert whole.score == pytest.approx(1)
+        assert h.score == pytest.approx(1)
+        assert h.iia_informative == 1
+        assert clock.score == pytest.approx(0)
+        assert clock.iia_informative == 0
+        assert h.random_score < 0.5
+        assert pd.isna(h.no_random)
+        assert np.isnan(clock.random)
+        assert np.isnan(clock.random_score)
+        assert clock.no_random == "no other direction"
     assert interchange(machine, *others, bayes(), "counts", "latent").score().high < 0.9
 
 
@@ -181,7 +185,8 @@ def test_a_known_machine_moves_by_a_known_amount(others):
         assert gap == pytest.approx(np.full(gap.shape, DECAY**2))
     first = Writer.fit(machine, run, {"first": values["log_weights"][..., 0]}, ("first",))
     step = first.placebo(seed=1).step({"first": np.ones((1, 1))}, (1, 1))[0, 0]
-    assert step[0, 1:].abs().max() == 0 and float(step.norm()) > 0.1  # what pads the clock stays 0
+    assert step[0, 1:].abs().max() == 0
+    assert float(step.norm()) > 0.1  # what pads the clock stays 0
     assert float(
         (step * first.step({"first": np.ones((1, 1))}, (1, 1))[0, 0]).sum()
     ) == pytest.approx(0, abs=1e-12)
@@ -200,14 +205,11 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     direction = torch.zeros(2, N_EXPERTS, dtype=torch.float64)
     direction[1, 0] = 1
     known = steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=direction), round=5)
-    assert (
-        known.table.max_error.max() < 1e-9
-        and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
-    )
+    assert known.table.max_error.max() < 1e-9
+    assert np.abs(known.random - known.algorithm[:, None]).max() > 0.01
     fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], sites="latent@h")
-    assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx(
-        [1, 0, 0, 0], abs=1e-2
-    )
+    assert fitted[0].abs().max() == 0
+    assert fitted[1].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-2)
     by_itself = steer(machine, episodes, algorithm, Doses("log_weights[e_1]"), round=5)
     assert by_itself.algorithm == pytest.approx(known.algorithm)
     assert by_itself.model == pytest.approx(known.model, abs=1e-2)
@@ -253,12 +255,15 @@ def test_a_cache_is_a_channel_of_many_rows(histories, others):
     whole, row, length, empty = (
         sweep(machine, *histories, AT, sites=sites, read_round=AT + 1).fractions().tolist()
     )
-    assert whole == pytest.approx(1) and 0.01 < abs(row) < 0.99 and length == empty == 0
+    assert whole == pytest.approx(1)
+    assert 0.01 < abs(row) < 0.99
+    assert length == empty == 0
     table = carriers(
         machine, *others, weighted_majority(1.0), Claim.carried(machine, "log_weights")
     )
     scores = table.set_index("places").score
-    assert scores["latent"] == pytest.approx(1) and scores["latent@cache"] == pytest.approx(1)
+    assert scores["latent"] == pytest.approx(1)
+    assert scores["latent@cache"] == pytest.approx(1)
     run = interp.rollout(machine, others[0])
     lines = [
         place.elsewhere
@@ -282,9 +287,8 @@ def test_other_tasks_claim_what_is_carried():
             module, layout, step=step, channels=[interp.Channel("h", (width,))], name="idle"
         )
         claims = Claim.of(machine)
-        assert {str(place) for claim in claims for place in claim.places} == {"latent"} and len(
-            claims
-        ) == 2
+        assert {str(place) for claim in claims for place in claim.places} == {"latent"}
+        assert len(claims) == 2
         pairs = [record.sample_for(machine, 8, record.at_most(6), seed) for seed in (0, 1)]
         table = carriers(
             machine,
@@ -338,7 +342,8 @@ def test_every_table_stands_in_its_place(tmp_path):
     machine = lstm()
     tables = causal_tables.tables(machine, 3, sample=causal_tables.Sample(n_episodes=16))
     assert tables["interchange"].places.tolist() == ["latent", "latent@h", "latent@c"] * 2
-    assert {"latent@h", "forget"} <= set(tables["patching"].site) and len(tables["steering"])
+    assert {"latent@h", "forget"} <= set(tables["patching"].site)
+    assert len(tables["steering"])
     assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
     for name in ("edges", "faithfulness", "circuit", "ablation"):
         assert (
@@ -356,10 +361,8 @@ def test_every_table_stands_in_its_place(tmp_path):
 def test_channels_are_named_in_sites():
     machine = lstm()
     joint_site = resolve("latent@h+c", machine, machine.layout)
-    assert (
-        joint_site.index(machine.layout) == (slice(None), [0, 1])
-        and str(joint_site) == "latent@h+c"
-    )
+    assert joint_site.index(machine.layout) == (slice(None), [0, 1])
+    assert str(joint_site) == "latent@h+c"
     activation = torch.arange(8.0).reshape(2, 2, 2)
     assert joint_site.read(activation, machine.layout).tolist() == activation.tolist()
     assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]

@@ -230,7 +230,8 @@ def test_without_an_effect_there_is_no_share(wma, pair):
     _, model = wma
     result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), round=[4])
     frame = result.to_frame()
-    assert frame.blocked.isna().all() and frame.random_carried.isna().all()
+    assert frame.blocked.isna().all()
+    assert frame.random_carried.isna().all()
     assert set(frame.reason) == {
         "there is no effect to mediate: the total effect of the cause is 0"
     }

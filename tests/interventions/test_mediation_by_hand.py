@@ -12,7 +12,8 @@ from interp.stats.intervals import ratio_interval
 from interp.support.errors import InputError
 
 TOTAL = np.array([4.0, 2.0, 1.0, 3.0])
-LOST, BROUGHT = np.array([[1.0, 2, 0, 1], [4, 1, 1, 2]]), np.array([[2.0, 0, 1, 0], [3, 2, 0, 3]])
+LOST = np.array([[1.0, 2, 0, 1], [4, 1, 1, 2]])
+BROUGHT = np.array([[2.0, 0, 1, 0], [3, 2, 0, 3]])
 HALF = MediationResult(
     cause=("latent",),
     outcome="prediction",
@@ -50,7 +51,8 @@ def test_shares_are_ratios_of_sums_over_episodes(mediator, blocked, carried):
         assert share(mediator) == ratio_interval(parts[i], TOTAL, seed=3)
         assert share(mediator).estimate == pytest.approx(by_hand)
     assert HALF.blocked(mediator) == ratio_interval(LOST[i] / 2, TOTAL, seed=0)
-    assert WHOLE.blocked() == WHOLE.blocked("all") and WHOLE.carried() == WHOLE.carried("all")
+    assert WHOLE.blocked() == WHOLE.blocked("all")
+    assert WHOLE.carried() == WHOLE.carried("all")
     with pytest.raises(InputError, match="unknown mediator 'every'"):
         WHOLE.blocked("every")
 
@@ -101,6 +103,5 @@ def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():
         TOTAL, {case: LOST[0], (): LOST[0]}, {case: BROUGHT[0], (): LOST[0]}, {case: 1.0}, False
     )
     assert sums.shares(case) == pytest.approx((0.4, 0.3))
-    assert all(map(isnan, sums.shares(()))) and all(
-        map(isnan, replace(sums, is_null=True).shares(case))
-    )
+    assert all(map(isnan, sums.shares(())))
+    assert all(map(isnan, replace(sums, is_null=True).shares(case)))

@@ -19,7 +19,8 @@ def pair() -> Pair:
     model = transformer(QLearningRound(2, 3), d_model=8, n_layers=1, n_heads=1).double()
     clean = mdp.sample(n_episodes=2, n_rounds=5, n_states=2, n_actions=3, seed=0)
     real = prepare(model, clean, clean, 3, 4)
-    before, latents = [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], torch.ones(2, 3, 8, dtype=torch.float64)
+    before = [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]]
+    latents = torch.ones(2, 3, 8, dtype=torch.float64)
     shifted = latents.clone()
     shifted[0, 0, 0] += 3
     shifted[0, 1, 1] += 4
@@ -86,5 +87,6 @@ def test_log_probabilities_are_clipped(pair, cells):
 
 def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
     custom = Metric("mine", "mine", "", lambda readout, pair: readout.latents.sum((-1, -2)))
-    assert find_metric(custom) is custom and find_metric("state").key == "state"
+    assert find_metric(custom) is custom
+    assert find_metric("state").key == "state"
     refuses("did you mean 'regret'", find_metric, "regrets")

@@ -31,9 +31,8 @@ def _result(effect: float, wanted: float) -> InterchangeResult:
 def test_score_and_slope_on_a_napkin(effect, score, slope):
     """Of 2 that are wanted: all, half, none and twice as much."""
     result = _result(effect, 2.0)
-    assert result.score().estimate == pytest.approx(
-        score
-    ) and result.slope().estimate == pytest.approx(slope)
+    assert result.score().estimate == pytest.approx(score)
+    assert result.slope().estimate == pytest.approx(slope)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,8 @@ def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
     own_move = move(model, episodes, bayes(), writer, later, round=rounds)
     rival = move(model, episodes, weighted_majority(), writer, later, round=rounds)
     assert own_move.score().low > 0.95
-    assert np.abs(own_move.wanted).max() > 0.01 and np.abs(rival.wanted).max() < 1e-12
+    assert np.abs(own_move.wanted).max() > 0.01
+    assert np.abs(rival.wanted).max() < 1e-12
     assert move(model, episodes, bayes(), writer.placebo(), later, round=rounds).score().high < 0.2
 
 
@@ -61,9 +61,8 @@ def test_counts_move_alone_and_as_bayes_wants(learned):
     """All counts at once from other episodes: score above .95; under Weighted Majority a good deal less."""
     model, episodes, writer = learned
     rounds = slice(4, 14)
-    later_counts, before = (
-        bayes().run(batch)["counts"] for batch in (experts.sample(48, 16, 4, seed=2), episodes)
-    )
+    later_counts = bayes().run(experts.sample(48, 16, 4, seed=2))["counts"]
+    before = bayes().run(episodes)["counts"]
     own_move = move(
         model,
         episodes,
@@ -112,7 +111,8 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
 def test_the_handwired_latent_holds_no_round(wma):
     """The round can be guessed from counts that add up with it, and is not decodable beyond that."""
     episodes = experts.sample(32, 12, 3, seed=0)
-    values, run = bayes().run(episodes), interp.rollout(wma[1], episodes)
+    values = bayes().run(episodes)
+    run = interp.rollout(wma[1], episodes)
     assert decodable(run, values, ("counts", "elapsed")) == ("counts",)
     without_model = replace(run, model=None)  # as a rollout with hooks, or one from a file
     assert decodable(without_model, values, ("counts", "elapsed")) == ("counts",)
@@ -135,9 +135,8 @@ def test_a_writer_at_a_position_moves_the_prediction_alone(wma):
         model, episodes, algorithm, writer, {"log_weights": change}
     ).score().estimate == pytest.approx(1)
     written = move(model, episodes, algorithm, writer, {"log_weights": change}, outcome="state")
-    assert np.abs(written.effect).max() < 1e-9 and np.abs(written.wanted).max() == pytest.approx(
-        0.5
-    )
+    assert np.abs(written.effect).max() < 1e-9
+    assert np.abs(written.wanted).max() == pytest.approx(0.5)
 
 
 def test_what_cannot_be_moved_is_refused(wma, learned):

@@ -112,14 +112,13 @@ def test_interchange(napkin, napkin_pair, places, expected):
 
 def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit():
     model, ran = interp.load("wma-learned-additive"), list[int]()
-    run, sites = (
-        interp.rollout(model, experts.sample(3, 6, 4, seed=0)),
-        [Site("resid_pre", 2), Site("z", 2)],
-    )
+    run = interp.rollout(model, experts.sample(3, 6, 4, seed=0))
+    sites = [Site("resid_pre", 2), Site("z", 2)]
     seen = next(
         batches(Experiment(model, run, {"": []}, [1, 4], commit="target", watched=sites))
     ).seen
-    edits, fired = {"": [Edit(Place(Site("z", 2)), seen[Site("z", 2)].flip(0))]}, []
+    edits = {"": [Edit(Place(Site("z", 2)), seen[Site("z", 2)].flip(0))]}
+    fired = []
     for known in ({}, seen):
         with model.hooks(
             fwd_hooks=[("blocks.0.hook_resid_pre", lambda resid, hook: ran.append(len(resid)))]
@@ -127,9 +126,7 @@ def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit(
             fired.append(
                 next(batches(Experiment(model, run, edits, [1, 4], commit="target", known=known)))
             )
-    assert ran == [6] and not torch.equal(
-        fired[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]]
-    )
-    assert torch.equal(fired[0].predictions, fired[1].predictions) and torch.equal(
-        fired[0].carried, fired[1].carried
-    )
+    assert ran == [6]
+    assert not torch.equal(fired[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]])
+    assert torch.equal(fired[0].predictions, fired[1].predictions)
+    assert torch.equal(fired[0].carried, fired[1].carried)

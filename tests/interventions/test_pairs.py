@@ -85,4 +85,5 @@ def test_registered_metrics_run_on_both_tasks(
                     patching.sweep(model, *pair, 3, sites=["latent"], read_round=4, metric=key)
                 continue
             result = patching.sweep(model, *pair, 3, sites=["latent"], read_round=4, metric=key)
-            assert result.values.shape == (1, 6) and result.values.isfinite().all()
+            assert result.values.shape == (1, 6)
+            assert result.values.isfinite().all()

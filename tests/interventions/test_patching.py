@@ -148,8 +148,10 @@ def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     assert {"effect_low", "effect_high", "p_value", "fraction_low", "fraction_high"} <= set(
         frame.columns
     )
-    assert (frame.effect_low <= frame.effect).all() and (frame.effect <= frame.effect_high).all()
-    assert set(frame.direction) == {"denoising"} and set(frame["round"]) == {3}
+    assert (frame.effect_low <= frame.effect).all()
+    assert (frame.effect <= frame.effect_high).all()
+    assert set(frame.direction) == {"denoising"}
+    assert set(frame["round"]) == {3}
     same = patching.sweep(untrained, clean, clean, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
     refuses("do not differ in logit_diff at round 3", same.fractions)
 
@@ -239,7 +241,8 @@ def test_every_hook_exists_and_every_index_selects(untrained):
     )
     for site in every:
         vector = site.read(run.cache[site.hook][:, 0], run.layout)
-        assert vector.ndim == 2 and len(vector) == 2
+        assert vector.ndim == 2
+        assert len(vector) == 2
 
 
 def test_enumeration_counts(untrained):

@@ -20,7 +20,8 @@ def test_steered_wma_is_the_algorithm(wma):
     result = steer(model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, -0.5]), round=8)
     assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
     frame = result.to_frame()
-    assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4] and frame.max_error.max() < 1e-9
+    assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4]
+    assert frame.max_error.max() < 1e-9
 
 
 def test_an_experts_vote_gains_with_its_weight(wma):
@@ -35,7 +36,8 @@ def test_an_experts_vote_gains_with_its_weight(wma):
         round=8,
         of=episodes.advice[:, 8, 0],
     )
-    assert (np.diff(result.model, axis=0) >= -1e-12).all() and result.table.max_error.max() < 1e-9
+    assert (np.diff(result.model, axis=0) >= -1e-12).all()
+    assert result.table.max_error.max() < 1e-9
     frame = result.to_frame()
     assert frame.model.iloc[-1] > frame.model.iloc[0] + 0.3
     assert (frame.random_mean_error[frame.dose != 0] > 1e-3).all()

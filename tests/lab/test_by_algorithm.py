@@ -53,19 +53,19 @@ def test_the_untrained_copy_remembers_and_does_not_compute():
     episodes = interp.tasks.of(machine).sample_for(machine, 64, 20, seed=0)
     runs = [interp.rollout(model, episodes) for model in (machine, first, second)]
     gaps = [(run.predictions - runs[0].predictions).abs().mean() for run in runs[1:]]
-    assert min(gaps) > 0.05 and not torch.equal(runs[1].predictions, runs[2].predictions)
+    assert min(gaps) > 0.05
+    assert not torch.equal(runs[1].predictions, runs[2].predictions)
     latents = runs[1].latents[:, :, 0]
-    assert latents[:, 20].std(0).min() > latents[:, 1].std(0).max() and latents.abs().max() < 20
+    assert latents[:, 20].std(0).min() > latents[:, 1].std(0).max()
+    assert latents.abs().max() < 20
 
 
 def test_machines_of_other_algorithms_have_other_digests():
     machines_made = [
         by_algorithm.machine(experts.weighted_majority(gain), EXPERTS) for gain in (0.5, 0.6)
     ]
-    assert (
-        machines_made[0].digest() != machines_made[1].digest()
-        and machines_made[0].name == "weighted_majority(gain=0.5)"
-    )
+    assert machines_made[0].digest() != machines_made[1].digest()
+    assert machines_made[0].name == "weighted_majority(gain=0.5)"
 
 
 def test_an_algorithm_of_another_task_is_refused():

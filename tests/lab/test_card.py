@@ -42,10 +42,8 @@ def test_the_shipped_weights_are_the_newest_state_of_the_run(run_folder, shipped
     model = load(str(shipped))
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), state[f"model.{name}"], rtol=0, atol=0)
-    assert (
-        model.config.name == "tiny"
-        and "stopped after 6 of 10 batches" in model.config.origin["description"]
-    )
+    assert model.config.name == "tiny"
+    assert "stopped after 6 of 10 batches" in model.config.origin["description"]
 
 
 def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
@@ -73,7 +71,8 @@ def test_the_card_says_what_weights_the_run_went_on_from(run_folder):
     assert "**Start**" not in card.card(run, "tiny", metrics, **sample_options)
     further = replace(run, config=replace(run.config, start="wma-learned-additive"))
     text = card.card(further, "tiny", metrics, **sample_options)
-    assert "- **Start**: wma-learned-additive\n" in text and 'start="wma-learned-additive"' in text
+    assert "- **Start**: wma-learned-additive\n" in text
+    assert 'start="wma-learned-additive"' in text
 
 
 def test_the_command_on_the_card_gives_the_same_configuration():
@@ -97,10 +96,11 @@ def test_the_command_on_the_card_gives_the_same_configuration():
 
 def test_the_loss_curve_runs_over_time(run_folder):
     curve = card._loss_curve(card.load_run(run_folder, "tiny"), points=2)
-    assert (
-        curve["step"].is_monotonic_increasing and curve["step"].iloc[-1] == 6 and "excess" in curve
-    )
-    assert isinstance(curve, pd.DataFrame) and len(curve) == 2
+    assert curve["step"].is_monotonic_increasing
+    assert curve["step"].iloc[-1] == 6
+    assert "excess" in curve
+    assert isinstance(curve, pd.DataFrame)
+    assert len(curve) == 2
 
 
 def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder, shipped, tmp_path):

@@ -57,7 +57,8 @@ def test_noise_has_its_size_stays_and_is_each_episodes_own(wired):
     model = edits.noisy(wired, 0.3)
     off = state(model, episodes) - state(wired, episodes)
     steps = np.diff(off, axis=1)
-    assert abs(steps.std() - 0.3) < 0.02 and abs(steps.mean()) < 0.02
+    assert abs(steps.std() - 0.3) < 0.02
+    assert abs(steps.mean()) < 0.02
     assert abs(off[:, 10].std() - 0.3 * 10**0.5) < 0.1
     assert np.abs(np.corrcoef(steps[:, 4:6, 0].T)[0, 1]) < 0.2
     np.testing.assert_array_equal(
@@ -76,7 +77,9 @@ def test_a_head_that_is_cut_writes_nothing_and_must_exist(wired, episodes):
 def test_an_untrained_copy_has_no_edit_and_a_learned_model_takes_none(wired):
     model = edits.leaky(wired, 0.5)
     fresh = model.untrained(0)
-    assert not fresh.is_handwired and model.is_handwired and model.name == "leaky 0.5"
+    assert not fresh.is_handwired
+    assert model.is_handwired
+    assert model.name == "leaky 0.5"
     assert (
         interp.rollout(fresh, interp.tasks.of(wired).sample_for(wired, 4, 4, seed=0))
         .latents[:, 2]

@@ -20,7 +20,8 @@ from interp.machines import Said
 from interp.machines.learners import learner
 from interp.tasks import experts, qlearning
 
-LAYOUT, MDP = experts.TASK.layout(n_experts=4), qlearning.TASK.layout(n_states=4, n_actions=3)
+LAYOUT = experts.TASK.layout(n_experts=4)
+MDP = qlearning.TASK.layout(n_states=4, n_actions=3)
 SAID, IDS = Said(LAYOUT), LAYOUT.token_ids
 OUTCOMES, N_ROUNDS, WIDTH = [IDS["q0"], IDS["q1"]], 12, 12
 REAL = Path(__file__).parent / "recurrent_ppo.npz"

@@ -35,7 +35,8 @@ RAN = "ran"
 
 def _rollout(machine: Any, folder: Path) -> str:
     run = interp.rollout(machine, pair(machine)[0], names_filter=lambda name: True)
-    assert run.predictions.isfinite().all() and len(run.cache) >= len(machine.points)
+    assert run.predictions.isfinite().all()
+    assert len(run.cache) >= len(machine.points)
     return RAN
 
 

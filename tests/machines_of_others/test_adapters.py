@@ -89,7 +89,8 @@ def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
 def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     """Of the weights that are drawn at all: not the ones that begin as zeros, ones or a fixed grid."""
     machine = made(kind)
-    fresh, other_seed = (dict(machine.untrained(seed).named_parameters()) for seed in (5, 6))
+    fresh = dict(machine.untrained(5).named_parameters())
+    other_seed = dict(machine.untrained(6).named_parameters())
     for name, weight in machine.named_parameters():
         if weight.requires_grad and not torch.equal(fresh[name], other_seed[name]):
             assert not torch.equal(weight, fresh[name]), name
@@ -213,7 +214,8 @@ def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
         nothing = torch.zeros(3, 16)
         z_H, _ = _refine(model.model, model.model.embed_tokens(tokens), nothing, nothing)
     assert torch.equal(z_H, whole)
-    assert machine.points["fast"].n_layers == 4 and machine.points["slow"].n_layers == 2
+    assert machine.points["fast"].n_layers == 4
+    assert machine.points["slow"].n_layers == 2
 
 
 # Thoughts.
@@ -273,7 +275,8 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
     state_dict["embedding.weight"] = model.transformer.wte.weight
     torch.save(state_dict, tmp_path / "checkpoint_33")
     again = interp.machines.read_coconut(tmp_path / "checkpoint_33", n_head=2)
-    assert again.config.n_layer == 2 and again.config.n_positions == 156
+    assert again.config.n_layer == 2
+    assert again.config.n_positions == 156
     tokens = torch.randint(0, 9, (2, 7))
     assert torch.equal(again(tokens).logits, model.eval()(tokens).logits)
     state_dict["base_causallm.transformer.h.0.attn.bias"] = torch.ones(
@@ -338,7 +341,8 @@ def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
 
 def test_an_agent_acts_as_it_did_in_sb3(tmp_path):
     """Its ``h`` and its actions for what it saw are those that ``RecurrentPPO.predict`` gave, of the file it saved."""
-    actor, arrays = interp.machines.read_agent(agent_file(tmp_path)), np.load(REAL)
+    actor = interp.machines.read_agent(agent_file(tmp_path))
+    arrays = np.load(REAL)
     state = None
     with torch.no_grad():
         for seen, action, h in zip(arrays["obs"], arrays["actions"], arrays["h"], strict=True):

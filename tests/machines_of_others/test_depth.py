@@ -107,7 +107,8 @@ def test_a_patch_between_recurrences_is_one_by_hand():
     with torch.no_grad():
         _, z, _ = machine.module(questions[0], cycles=2)
         scores, _, _ = machine.module(questions[1], z, cycles=2)
-        base, clean_scores = (machine.module(x, cycles=4)[0] for x in (questions[1], questions[0]))
+        base = machine.module(questions[1], cycles=4)[0]
+        clean_scores = machine.module(questions[0], cycles=4)[0]
     effect = (scores[:, 1] - scores[:, 0]) - (base[:, 1] - base[:, 0])
     sign = (
         clean_scores[:, 1] - clean_scores[:, 0] - base[:, 1] + base[:, 0]
@@ -171,7 +172,8 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
     states = 0.5 * z0[:, None] + x  # after the first round
     share = states.var(0).mean() / states.var()
     assert table.table["state"][0] == pytest.approx(share, rel=1e-4)
-    assert table.table["state"].iloc[-1] < 1e-6 and table.attractors.max() == 0
+    assert table.table["state"].iloc[-1] < 1e-6
+    assert table.attractors.max() == 0
     bistable = of("bistable", lambda m, z, heard: torch.tanh(3 * z))
     table = machines.starts(bistable, episodes, n_starts=6)
     signs = z0 > 0

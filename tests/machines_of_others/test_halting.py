@@ -71,7 +71,9 @@ WAYS = pytest.mark.parametrize("leaves", [False, True], ids=["masked", "leaving"
 
 def by_hand(module, z, fed, edit=None):
     """The outputs of the block in every run, NaN where a row had halted, by hooks of PyTorch alone."""
-    outputs, live, total = [], torch.ones(len(z), dtype=torch.bool), torch.zeros(len(z))
+    outputs = []
+    live = torch.ones(len(z), dtype=torch.bool)
+    total = torch.zeros(len(z))
 
     def look(block, args, output):
         whole = torch.full((len(live), WIDTH), torch.nan)
@@ -113,7 +115,8 @@ def test_runs_that_did_not_take_place_are_nan_in_the_cache(leaves):
             )
         torch.testing.assert_close(cache.latents[:, t + 1, 0], z, rtol=0, atol=1e-6)
         n_runs |= {int(n) for n in (~torch.stack(outputs).isnan().any(-1)).sum(0)}
-    assert len(n_runs) > 1 and max(n_runs) < MOST  # rows do stop apart, and before the last run
+    assert len(n_runs) > 1
+    assert max(n_runs) < MOST  # rows do stop apart, and before the last run
 
 
 @WAYS
@@ -173,7 +176,8 @@ def test_an_experiment_counts_the_pairs_that_ran_for_each_edit():
     frame = effects.to_frame().drop_duplicates(["edit", "edited"]).set_index(["edit", "edited"])
     for t in (1, 2):
         n_ran = int((~base.cache[CYCLES[5]][:, t].isnan().any(-1)).sum())
-        assert 0 < n_ran < 24 and frame.loc[("cycle[5]", t), "n_episodes"] == n_ran
+        assert 0 < n_ran < 24
+        assert frame.loc[("cycle[5]", t), "n_episodes"] == n_ran
         assert frame.loc[("cycle[0]", t), "n_episodes"] == 24
     refuses(
         "edits runs that did not take place in .* of 96 pairs of episode and round, and mediation counts all",
@@ -193,7 +197,8 @@ def test_a_probe_leaves_out_the_rounds_in_which_its_run_did_not_take_place():
     cache = interp.rollout(machine, episodes, names_filter=CYCLES).cache
     n_ran = int((~cache[CYCLES[5]].isnan().any(-1)).sum())
     (result,) = probes.probe(machine, episodes, ["log_weights_centred"], sites="cycle[5]")
-    assert 0 < n_ran < 240 and result.settings["n_counted"] == n_ran
+    assert 0 < n_ran < 240
+    assert result.settings["n_counted"] == n_ran
     refuses(
         "takes place in no round of these episodes",
         probes.probe,

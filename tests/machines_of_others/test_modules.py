@@ -74,7 +74,8 @@ def _seen(module, machine):
 
 def _untrained(module, machine):
     """No matrix of the copy is one of the machine's."""
-    fresh, own_weights = machine.untrained(1).module, dict(module.named_parameters())
+    fresh = machine.untrained(1).module
+    own_weights = dict(module.named_parameters())
     assert not any(
         torch.equal(weight, own_weights[name])
         for name, weight in fresh.named_parameters()
@@ -84,7 +85,8 @@ def _untrained(module, machine):
 
 def _copied(module, machine):
     again = copy.deepcopy(machine)
-    assert again.digest() == machine.digest() and torch.equal(predicted(again), predicted(machine))
+    assert again.digest() == machine.digest()
+    assert torch.equal(predicted(again), predicted(machine))
 
 
 def _half(module, machine):

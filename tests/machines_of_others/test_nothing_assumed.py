@@ -161,9 +161,8 @@ def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
     output = machine.module.read(torch.ones(1, 20))
     machine.module.bag, machine.module.table = [None, (output,)], {"last": {"scores": output}}
     again = copy.deepcopy(machine)
-    assert again.module.bag[1][0].grad_fn is None and torch.equal(
-        again.module.table["last"]["scores"], output
-    )
+    assert again.module.bag[1][0].grad_fn is None
+    assert torch.equal(again.module.table["last"]["scores"], output)
     assert machine.untrained(0).digest() == machine.untrained(0).digest()
 
 
@@ -244,10 +243,8 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
     patching.sweep(
         machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",)
     )
-    assert (
-        torch.equal(in_training, in_evaluation)
-        and [part.training for part in module.modules()] == flags
-    )
+    assert torch.equal(in_training, in_evaluation)
+    assert [part.training for part in module.modules()] == flags
     assert machine.train().module.read[0].training
 
 
@@ -259,7 +256,8 @@ def test_every_precision_gives_numbers(dtype):
     effects = patching.sweep(
         machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",)
     )
-    assert np.isfinite(effects.to_frame()["effect"]).all() and predicted(machine).dtype == dtype
+    assert np.isfinite(effects.to_frame()["effect"]).all()
+    assert predicted(machine).dtype == dtype
     assert np.isfinite(
         probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()["number"]
     ).all()
@@ -374,7 +372,8 @@ def test_a_machine_is_held_against_the_models_own_forward_pass():
     machine = unchecked()
 
     def own(fed, late=0):
-        carried, scores = {"h": torch.zeros(len(fed.tokens), 16)}, []
+        carried = {"h": torch.zeros(len(fed.tokens), 16)}
+        scores = []
         for t in range(fed.tokens.shape[1]):
             inputs, carried = step(machine.module, carried, fed.at(max(0, t - late * (t > 3))))
             scores.append(inputs)
@@ -417,7 +416,8 @@ def test_a_digest_holds_what_a_machine_does():
     ]
     assert len({seen[0], seen[2], seen[4]}) == 3
     with machine.hooks(fwd_hooks=[("hook_latents", lambda x, hook: 1 / 0)]):
-        assert machine.digest() == seen[4] and machine.train().digest() == seen[4]
+        assert machine.digest() == seen[4]
+        assert machine.train().digest() == seen[4]
     late = [
         lambda scores, h, fed, late, by=offset: (scores + by * late * torch.arange(2), h)
         for offset in (0, 1)

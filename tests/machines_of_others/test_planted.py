@@ -28,7 +28,8 @@ def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through
     )
     assert mediated.reason == ""
     for share in (mediated.blocked, mediated.carried):
-        assert share(through).low > 0.999 and share(beside).low == share(beside).high == 0
+        assert share(through).low > 0.999
+        assert share(beside).low == share(beside).high == 0
     # Something is carried in both: a probe, or a look at what moves, would not tell.
     assert mediated.moved[0] == mediated.moved[1] == 1
 
@@ -45,7 +46,8 @@ def test_a_model_that_uses_both_shows_both():
         split=mediation.Split(n_random=0),
     )
     thought, cache = mediated.carried("thought"), mediated.carried("cache")
-    assert 0 < thought.low < thought.high < 1 and 0 < cache.low < cache.high < 1
+    assert 0 < thought.low < thought.high < 1
+    assert 0 < cache.low < cache.high < 1
     assert mediated.carried("all").low > 0.999
 
 
@@ -60,8 +62,10 @@ def test_the_shipped_model_that_thinks_remembers_by_its_cache():
         round=[5, 10],
         split=mediation.Split(n_random=0),
     )
-    assert mediated.carried("cache").low > 0.95 and mediated.blocked("cache").low > 0.95
-    assert mediated.carried("thought").high < 0.05 and mediated.blocked("thought").high < 0.05
+    assert mediated.carried("cache").low > 0.95
+    assert mediated.blocked("cache").low > 0.95
+    assert mediated.carried("thought").high < 0.05
+    assert mediated.blocked("thought").high < 0.05
 
 
 @pytest.mark.slow(reason="a comparison with all its controls: 10 seconds of one core")

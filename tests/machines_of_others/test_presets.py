@@ -36,13 +36,10 @@ def test_every_kind_trains_and_loads_again(tmp_path, monkeypatch):
                 for name, weight in learned.named_parameters()
                 if weight.requires_grad
             ]
-            assert (
-                weights
-                and [name for name, weight in weights if torch.equal(weight, blank[name])] == []
-            )
-            assert learned.origin["training"]["machine"] == machine and learned.name == kind
+            assert weights
+            assert [name for name, weight in weights if torch.equal(weight, blank[name])] == []
+            assert learned.origin["training"]["machine"] == machine
+            assert learned.name == kind
         records = [record for record in interp.models() if record.name == "lstm-qlearning"]
-        assert (
-            records[0].task == "qlearning"
-            and interp.load("lstm-qlearning", width=8).layout.task == "qlearning"
-        )
+        assert records[0].task == "qlearning"
+        assert interp.load("lstm-qlearning", width=8).layout.task == "qlearning"

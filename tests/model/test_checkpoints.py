@@ -234,8 +234,11 @@ SHIPPED = [*(record.name for record in interp.models() if record.kind == "learne
 def test_every_shipped_checkpoint_loads(name):
     """Whatever origin.training records: configurations of earlier versions are history, not input."""
     model = lab.load(name)
-    assert model.name == name and not model.is_handwired and not model.training
-    assert tasks.of(model).key == model.layout.task and "seed" in model.origin["training"]
+    assert model.name == name
+    assert not model.is_handwired
+    assert not model.training
+    assert tasks.of(model).key == model.layout.task
+    assert "seed" in model.origin["training"]
 
 
 # wma-learned took three legs, of which its configuration has the last; its further seeds are the preset in one run.
@@ -268,7 +271,8 @@ def test_another_seed_of_a_model_was_trained_as_it_was(name):
 def test_another_seed_of_the_paper_s_recurrence_is_the_preset_in_one_run(name):
     config = preset("experts", "laptop-replaced")
     trained = lab.load(name).origin["training"]
-    assert trained["seed"] == int(name[-1]) and trained["start"] == ""
+    assert trained["seed"] == int(name[-1])
+    assert trained["start"] == ""
     for key in ("anneal_latents", "latent_update", "lr", "muon_lr", "batch_size"):
         assert trained[key] == json_values(config.to_dict()[key])
     stages = [(stage["n_rounds"], stage["steps"]) for stage in trained["stages"]]

@@ -152,10 +152,8 @@ def made(layout: RoundLayout) -> Any:
 @pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside(), Committed()])
 def test_a_round_is_read_at_its_label_before_the_truth(layout):
     """The last position but two of the first of these is l_2: read there, the prediction moves with the truth."""
-    assert (
-        layout.labels[layout.predict_position] == "p?"
-        and layout.labels[layout.update_position] == "w?"
-    )
+    assert layout.labels[layout.predict_position] == "p?"
+    assert layout.labels[layout.update_position] == "w?"
     model, episodes = made(layout), sample(5, 4, seed=1)
     plain = interp.rollout(model, episodes)
     others = replace(episodes, answers=1 - episodes.answers)
@@ -188,7 +186,8 @@ def test_shipped_layouts_are_read_where_they_were():
         assert (
             layout.predict_position == layout.n_positions - 3 == layout.n_positions - layout.n_read
         )
-        assert layout.update_position == layout.n_positions - 1 and layout.n_after == 1
+        assert layout.update_position == layout.n_positions - 1
+        assert layout.n_after == 1
     assert QLearningRound(2, 2).predict_label == "Select"
 
 

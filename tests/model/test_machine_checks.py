@@ -445,11 +445,9 @@ def test_nothing_is_left_on_a_module_and_no_weight_is_copied():
         after[name].data_ptr() == address and torch.equal(after[name], copies)
         for name, (address, copies) in before.items()
     )
-    assert (
-        "forward" not in vars(module.cell)
-        and not module.cell._forward_hooks
-        and not module.cell._forward_pre_hooks
-    )
+    assert "forward" not in vars(module.cell)
+    assert not module.cell._forward_hooks
+    assert not module.cell._forward_pre_hooks
 
 
 def test_packing_is_undone_by_unpacking_whatever_the_shapes():
@@ -506,10 +504,8 @@ def test_a_machine_in_another_dtype_is_one():
     machine = gru().double()
     interp.check_machine(machine)
     run = interp.rollout(machine, experts.sample(2, 4, N_EXPERTS))
-    assert (
-        run.latents.dtype == run.predictions.dtype == torch.float64
-        and run.settings["dtype"] == "float64"
-    )
+    assert run.latents.dtype == run.predictions.dtype == torch.float64
+    assert run.settings["dtype"] == "float64"
 
 
 def test_rounds_may_hold_more_than_tokens():

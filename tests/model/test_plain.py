@@ -116,7 +116,8 @@ def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
     # shape, whose products a CPU may round otherwise.
     has_same_shapes = model.is_handwired and model.layout.choice_position is None
     same = torch.equal if has_same_shapes else partial(torch.allclose, rtol=1e-5, atol=1e-5)
-    assert same(plain.predictions, watched.predictions) and same(plain.latents, watched.latents)
+    assert same(plain.predictions, watched.predictions)
+    assert same(plain.latents, watched.latents)
     assert torch.equal(plain.tokens, watched.tokens)
 
 
@@ -150,8 +151,10 @@ def test_whatever_looks_at_a_module_is_run(small):
         model.blocks[0].forward, whole = lambda resid, past=None: resid * 0, model.blocks[0].forward
         assert _plain_blocks(model) is None
         del model.blocks[0].forward
-        assert _plain_blocks(model) is not None and whole is not None
-    assert seen == ["torch", "lens"] and _plain_blocks(model) is None
+        assert _plain_blocks(model) is not None
+        assert whole is not None
+    assert seen == ["torch", "lens"]
+    assert _plain_blocks(model) is None
     assert model(tokens, latents).update.requires_grad
 
 

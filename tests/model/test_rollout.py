@@ -33,7 +33,8 @@ def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
     monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
     parts = interp.rollout(model, episodes)
     fed = zip(parts.fed.tensors().values(), whole.fed.tensors().values(), strict=True)
-    assert not whole.cache and all(torch.equal(*pair) for pair in fed)
+    assert not whole.cache
+    assert all(torch.equal(*pair) for pair in fed)
     torch.testing.assert_close(parts.predictions, whole.predictions, rtol=0, atol=1e-12)
     torch.testing.assert_close(parts.latents, whole.latents, rtol=0, atol=1e-12)
 
@@ -81,7 +82,8 @@ def test_every_cached_activation_has_a_round_axis(case):
 
 def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
     model, episodes = q_case()
-    place, first = QLearningRound(4, 3).position("a*"), QLearningRound(4, 3).token_ids["a_1"]
+    place = QLearningRound(4, 3).position("a*")
+    first = QLearningRound(4, 3).token_ids["a_1"]
     own_run, target = (
         interp.rollout(model, episodes),
         interp.rollout(model, episodes, commit="target"),
@@ -107,7 +109,8 @@ def test_a_hook_at_one_round_propagates_or_is_held():
     assert not torch.allclose(spread.predictions[:, 3:], clean.predictions[:, 3:])
     assert torch.equal(held_run.predictions[:, 3:], clean.predictions[:, 3:])
     assert torch.equal(held_run.latents, clean.latents)
-    assert spread.settings["hooked_rounds"] == [2] and held_run.settings["propagate"] is False
+    assert spread.settings["hooked_rounds"] == [2]
+    assert held_run.settings["propagate"] is False
 
 
 @pytest.mark.parametrize("propagate", [True, False])

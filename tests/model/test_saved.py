@@ -26,22 +26,19 @@ def test_a_rollout_is_the_same_again(run: interp.Rollout, tmp_path: Path) -> Non
     again = saved.load(saved.save(run, tmp_path / "run.safetensors"))
     for name in ("predictions", "latents", "tokens", "values", "slots"):
         assert torch.equal(getattr(again, name), getattr(run, name))
-    assert set(again.cache) == set(HOOKS) and all(
-        torch.equal(again.cache[name], run.cache[name]) for name in HOOKS
-    )
+    assert set(again.cache) == set(HOOKS)
+    assert all(torch.equal(again.cache[name], run.cache[name]) for name in HOOKS)
     assert (again.layout, again.commit, again.cached_rounds) == (run.layout, "target", (1, 3))
     assert again.settings["digest"] == run.settings["digest"]
-    assert (
-        repr(again) == repr(run) and len(repr(run)) < 200 and "3 episodes of 4 rounds" in repr(run)
-    )
+    assert repr(again) == repr(run)
+    assert len(repr(run)) < 200
+    assert "3 episodes of 4 rounds" in repr(run)
 
 
 def test_only_what_is_asked_for_is_read(run: interp.Rollout, tmp_path: Path) -> None:
     path = saved.save(run, tmp_path / "run.safetensors")
-    assert (
-        list(saved.load(path, names=HOOKS[:1]).cache) == HOOKS[:1]
-        and saved.load(path, names=[]).cache == {}
-    )
+    assert list(saved.load(path, names=HOOKS[:1]).cache) == HOOKS[:1]
+    assert saved.load(path, names=[]).cache == {}
     with pytest.raises(
         interp.InputError,
         match=r"unknown cached activation .*'hook_embd'; did you mean 'hook_embed'",

@@ -48,7 +48,9 @@ def test_training_normalises_in_one_operation_and_shows_its_parts_where_somebody
     """Outputs and gradients are equal to rounding with a hook on the scale and without."""
     model = make().train()
     tokens, latents = inputs(model)
-    weight, seen, normalised = model.blocks[0].attn.W_Q, [], []
+    weight = model.blocks[0].attn.W_Q
+    seen = []
+    normalised = []
     for hooks in ([], [("blocks.0.ln1.hook_scale", lambda scale, hook: seen.append(scale.shape))]):
         with model.hooks(fwd_hooks=hooks):
             prediction = model(tokens, latents)[0]
@@ -102,7 +104,8 @@ def test_softmax_is_softmax_at_every_width_and_precision(n_experts, dtype, toler
     tokens, latents = inputs(model)
     _, cache = model.run_with_cache(tokens, latents.to(dtype))
     scores, pattern = cache["blocks.0.attn.hook_attn_scores"], cache["blocks.0.attn.hook_pattern"]
-    assert pattern.dtype == dtype and pattern.shape == scores.shape
+    assert pattern.dtype == dtype
+    assert pattern.shape == scores.shape
     torch.testing.assert_close(
         pattern.double(), scores.double().softmax(-1), rtol=0, atol=tolerance
     )
@@ -277,7 +280,5 @@ def test_the_control_is_transformer_lens_own(name):
             or not weight.any()
             or not torch.equal(weight, model.get_parameter(key))
         ), key
-    assert (
-        not (control.training or control.is_handwired)
-        and control.config.name == f"{name}-untrained"
-    )
+    assert not (control.training or control.is_handwired)
+    assert control.config.name == f"{name}-untrained"

@@ -229,7 +229,8 @@ def test_head_detector(bound, pattern):
 
 
 def test_factored_matrix_QK_and_OV(model):
-    assert isinstance(model.OV, FactoredMatrix) and model.QK.shape == (2, 2, 16, 16)
+    assert isinstance(model.OV, FactoredMatrix)
+    assert model.QK.shape == (2, 2, 16, 16)
     torch.testing.assert_close(model.OV[1, 0].AB, model.W_V[1, 0] @ model.W_O[1, 0])
     assert model.OV.eigenvalues.shape == (2, 2, 8)
 
@@ -251,9 +252,8 @@ def test_tools_run_on_q_learning_rounds():
     _, cache = bound.run_with_cache(clean)
     values = patching.get_act_patch_resid_pre(bound, corrupted, cache, _metric(bound))
     at_select = values[:, bound.predict_position]
-    assert (
-        values.shape == (2, 16) and (at_select - _metric(bound)(bound(corrupted))).abs().max() > 0
-    )
+    assert values.shape == (2, 16)
+    assert (at_select - _metric(bound)(bound(corrupted))).abs().max() > 0
 
 
 # Models without an MLP: their blocks have the points of an MLP that writes zeros.
@@ -307,7 +307,8 @@ def test_without_an_mlp_attribution_gives_it_zero(granularity):
         _model(ExpertRound(2), d_mlp=0),
         interp.rollout(_model(ExpertRound(2), d_mlp=0), experts.sample(2, 3, 2)),
     )
-    clean, corrupted = bound.tokens[0][1:2], bound.tokens[0][2:3]
+    clean = bound.tokens[0][1:2]
+    corrupted = bound.tokens[0][2:3]
     config = attribution_patching.EdgeAttributionConfig(granularity=granularity)
     result = attribution_patching.attribution_patch(bound, clean, corrupted, _metric(bound), config)
     assert {score for node, score in result.node_scores.items() if node.kind == "mlp_out"} == {0.0}
@@ -327,4 +328,5 @@ def test_the_points_of_an_absent_mlp_change_no_bit_and_fire_only_on_request():
     handle = point.register_forward_hook(lambda *_: fired.append("mlp"))
     model(*rounds)
     handle.remove()
-    assert fired == [] and not model.cfg.use_absent_mlp
+    assert fired == []
+    assert not model.cfg.use_absent_mlp

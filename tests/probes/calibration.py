@@ -142,9 +142,8 @@ def _planted(
     kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int
 ) -> TargetValues:
     key = (interp.tasks.of(model).analysis.probed or (None,))[0]
-    target_of_episodes, target_of_others = (
-        compute(None if key is None else [key], e, model)[0] for e in (episodes, others)
-    )
+    target_of_episodes = compute(None if key is None else [key], episodes, model)[0]
+    target_of_others = compute(None if key is None else [key], others, model)[0]
     inputs, types = round_inputs(episodes)
     values = NULLS[kind](
         target_of_episodes.values,

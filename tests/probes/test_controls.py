@@ -140,12 +140,12 @@ def test_each_control_is_fitted_to_what_it_says():
     for part, values in zip(parts, wanted, strict=True):
         np.testing.assert_array_equal(part.values, values)
     np.testing.assert_array_equal(parts[2].mask, _shuffled(first_target.mask, 5))
-    assert parts[4].mask is first_target.mask and parts[3].mask is None
+    assert parts[4].mask is first_target.mask
+    assert parts[3].mask is None
     for (fitted_inputs, targets, folds, _), blank in zip(calls[5:], blanks, strict=True):
         np.testing.assert_array_equal(fitted_inputs, blank)
-        assert [target_fitted.key for target_fitted in targets] == ["count", "other"] and sorted(
-            folds.tolist()
-        ) == [
+        assert [target_fitted.key for target_fitted in targets] == ["count", "other"]
+        assert sorted(folds.tolist()) == [
             0,
             0,
             1,
@@ -158,9 +158,8 @@ def test_each_control_is_fitted_to_what_it_says():
 def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_does_not_count():
     problem_made, _ = problem([target(implied_by=("round",))], [0.1, 0.75, 0.2])
     ((_, controls),) = problem_made.with_baselines().fit(np.zeros((N, 4, 2)))
-    assert list(controls) == ["shuffled", "round"] and [
-        one.counts for one in controls.values()
-    ] == [True, False]
+    assert list(controls) == ["shuffled", "round"]
+    assert [one.counts for one in controls.values()] == [True, False]
     assert controls["shuffled"].difference.estimate == pytest.approx(0.55)
     assert str(controls["round"]).endswith("(holds the target by construction)")
     assert "holds" not in str(controls["shuffled"])
@@ -168,13 +167,13 @@ def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_d
 
 def test_a_control_of_other_episodes_has_a_difference_without_an_interval():
     own_score = score(0.9, 0.1)
-    unpaired, paired = own_score.minus(score(0.4, 0.1, n=10)), own_score.minus(score(0.4, -0.1))
+    unpaired = own_score.minus(score(0.4, 0.1, n=10))
+    paired = own_score.minus(score(0.4, -0.1))
     assert (unpaired.estimate, paired.estimate) == pytest.approx((0.5, 0.5))
-    assert np.isnan(unpaired.low) and paired.low < 0.5 < paired.high
-    assert (
-        own_score.skill == Interval(own_score.estimate, own_score.low, own_score.high)
-        and own_score.low < 0.9 < own_score.high
-    )
+    assert np.isnan(unpaired.low)
+    assert paired.low < 0.5 < paired.high
+    assert own_score.skill == Interval(own_score.estimate, own_score.low, own_score.high)
+    assert own_score.low < 0.9 < own_score.high
 
 
 def test_of_several_forms_the_first_with_the_highest_estimate_is_kept():
@@ -187,7 +186,8 @@ def test_of_several_forms_the_first_with_the_highest_estimate_is_kept():
 @pytest.mark.parametrize("of_classes", [True, False])
 def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_classes):
     """Targets that lack the same rounds are fitted together; only a kind of numbers gets classes as indicators."""
-    calls, x = [], np.arange(N * 8.0).reshape(N, 4, 2)
+    calls = []
+    x = np.arange(N * 8.0).reshape(N, 4, 2)
     gone = np.zeros((2, N, 4), bool)
     gone[0, 0, 3] = gone[1, 1:3, 2:] = True
     classes = replace(target(), values=np.arange(N * 4).reshape(N, 4, 1) % 3, kind="class")
@@ -242,22 +242,24 @@ def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(
     level, changes, word, reason
 ):
     verdict = judged(level, **changes)
-    assert (verdict.verdict, verdict.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1
+    assert (verdict.verdict, verdict.reason) == (word, reason)
+    assert _SMALLEST_EFFECT == 0.1
 
 
 def test_a_control_that_holds_the_target_is_shown_and_does_not_count():
     verdict = judged(0.9, inputs=0.95, implied_by=("inputs",))
-    assert verdict.verdict == "yes" and not verdict.controls[DESCRIPTIONS["inputs"]].counts
+    assert verdict.verdict == "yes"
+    assert not verdict.controls[DESCRIPTIONS["inputs"]].counts
 
 
 def test_without_a_control_that_counts_nothing_is_held():
     """The reason says how to run it; a target that is an input needs no inputs control; a "no" stands without them."""
     bare = judged(0.9, without=("untrained", "inputs"))
-    assert bare.verdict == "undecided" and bare.reason.startswith(
-        "a control was not run: no untrained model"
-    )
+    assert bare.verdict == "undecided"
+    assert bare.reason.startswith("a control was not run: no untrained model")
     inputs = judged(0.9, without=("inputs",))
-    assert inputs.verdict == "undecided" and inputs.reason.endswith("give episodes= or inputs=")
+    assert inputs.verdict == "undecided"
+    assert inputs.reason.endswith("give episodes= or inputs=")
     assert judged(0.9, without=("inputs",), implied_by=("inputs",)).verdict == "yes"
     assert judged(0.0, without=("untrained", "inputs")).verdict == "no"
 
@@ -266,17 +268,15 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
     """Losses apart by .08 of their mean would show a skill of .15 from 6 episodes: (.15 / .1)^2 as many would do."""
     shown = score(0.0, 0.08).detectable
     few = judged(-0.5, 0.08)
-    assert 0.1 < shown < 0.2 and few.number.high < 0.1
-    assert (
-        few.verdict == "undecided"
-        and few.reason == f"too few episodes: about {int(np.ceil(6 * (shown / 0.1) ** 2))} would do"
-    )
-    assert judged(-0.5, 0.01).verdict == "no" and judged(0.9, 0.08).verdict == "yes"
+    assert 0.1 < shown < 0.2
+    assert few.number.high < 0.1
+    assert few.verdict == "undecided"
+    assert few.reason == f"too few episodes: about {int(np.ceil(6 * (shown / 0.1) ** 2))} would do"
+    assert judged(-0.5, 0.01).verdict == "no"
+    assert judged(0.9, 0.08).verdict == "yes"
     leaning = judged(0.0, n_features=16)
-    assert (
-        leaning.verdict == "undecided"
-        and "about 32 would do, two for each feature" in leaning.reason
-    )
+    assert leaning.verdict == "undecided"
+    assert "about 32 would do, two for each feature" in leaning.reason
     assert judged(0.9, n_features=16).verdict == "yes"
 
 

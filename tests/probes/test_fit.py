@@ -50,18 +50,17 @@ def learned():
 def test_the_contract(run, episodes):
     """The lines of the README and DESIGN.md."""
     result = probes.fit(run, probes.targets.log_weights(episodes))
-    assert (
-        result.r2 > 1 - 1e-9
-        and result.verdict == "yes"
-        and result.measure.phrase == "lets a linear probe read the log-weights"
-    )
-    assert result.number.low <= result.r2 <= result.number.high and not result.missing
+    assert result.r2 > 1 - 1e-9
+    assert result.verdict == "yes"
+    assert result.measure.phrase == "lets a linear probe read the log-weights"
+    assert result.number.low <= result.r2 <= result.number.high
+    assert not result.missing
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round", "control_task"}
     bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
-    assert bare.missing == ("untrained",) and "not run: an untrained copy" in str(bare)
-    assert bare.verdict == "undecided" and bare.reason.startswith(
-        "a control was not run: no untrained model"
-    )
+    assert bare.missing == ("untrained",)
+    assert "not run: an untrained copy" in str(bare)
+    assert bare.verdict == "undecided"
+    assert bare.reason.startswith("a control was not run: no untrained model")
 
 
 def test_untrained_copies_get_the_episodes_that_they_need(learned):
@@ -108,7 +107,9 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     twin = replace(run, model=copy.deepcopy(learned))
     again = probes.fit(twin, probes.targets.counts(few), n_untrained=2, seed=11)
     second_probe = probes.fit(run, probes.targets.log_weights_centred(few), n_untrained=2, seed=11)
-    assert len(ran) == 4 and again.measure == first.measure and "untrained" in second_probe.controls
+    assert len(ran) == 4
+    assert again.measure == first.measure
+    assert "untrained" in second_probe.controls
     probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=12)
     assert len(ran) == 7, (
         "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"
@@ -128,7 +129,8 @@ def test_a_rollout_that_does_not_know_its_model_has_no_untrained_control(model, 
     hook = ("hook_embed", lambda embedded, hook: embedded)
     hooked = interp.rollout(model, episodes, fwd_hooks=[hook])
     result = probes.fit(hooked, target, model=model, episodes=episodes)
-    assert "untrained" not in result.controls and "a rollout without hooks" in result.reason
+    assert "untrained" not in result.controls
+    assert "a rollout without hooks" in result.reason
 
 
 def test_predictions_never_saw_their_episode(episodes):
@@ -171,7 +173,9 @@ def test_a_target_that_time_gives_away_is_not_held():
     episodes = experts.sample(n_episodes=40, n_rounds=20, n_experts=3, seed=5)
     x = np.broadcast_to(np.arange(20.0)[:, None], (40, 20, 1))
     result = probes.fit(x, probes.targets.log_weights(episodes), untrained=np.ones((40, 20, 1)))
-    assert result.r2 > 0.5 and result.verdict == "undecided" and "comes too near" in result.reason
+    assert result.r2 > 0.5
+    assert result.verdict == "undecided"
+    assert "comes too near" in result.reason
     assert abs(result.controls["round"].difference.estimate) < 0.05
 
 
@@ -184,10 +188,10 @@ def test_a_copy_of_the_input_is_judged_by_the_other_controls(run, episodes):
         method="ridge",
         untrained=episodes.advice[::-1].astype(float),
     )
-    assert result.r2 > 1 - 1e-9 and result.verdict == "yes"
-    assert (
-        not result.controls["inputs"].counts and result.controls["inputs"].score.estimate > 1 - 1e-9
-    )
+    assert result.r2 > 1 - 1e-9
+    assert result.verdict == "yes"
+    assert not result.controls["inputs"].counts
+    assert result.controls["inputs"].score.estimate > 1 - 1e-9
 
 
 def test_memorising_shows_in_the_control_task(episodes):
@@ -207,7 +211,8 @@ def test_random_features_count_and_only_the_untrained_control_says_so(learned, e
     """A latent that adds random features of each round holds the counts: R2 far above every control but that one."""
     (result,) = probes.probe(learned, episodes, ["log_weights_centred"], seed=0)
     beaten = {name for name, control in result.controls.items() if control.difference.low > 0}
-    assert result.r2 > 0.5 and beaten == {"shuffled", "inputs", "round", "control_task"}
+    assert result.r2 > 0.5
+    assert beaten == {"shuffled", "inputs", "round", "control_task"}
     assert result.reason == "an untrained copy comes too near (less than 3 times its odds)"
 
 
@@ -223,15 +228,18 @@ def test_groups_of_episodes_stay_together():
         probes.fit(x, target, **nothing),
         probes.fit(x, target, groups=groups, **nothing),
     )
-    assert leaking.r2 > 0.9 and leaking.verdict == "yes"
-    assert grouped.r2 < 0.1 and grouped.verdict != "yes"
+    assert leaking.r2 > 0.9
+    assert leaking.verdict == "yes"
+    assert grouped.r2 < 0.1
+    assert grouped.verdict != "yes"
     assert grouped.settings["n_groups"] == 20
     assert (
         probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)]).number
         == leaking.number
     )
     shuffled = _shuffled(groups, 0, groups)
-    assert (shuffled != groups).all() and (np.bincount(shuffled) == 4).all()
+    assert (shuffled != groups).all()
+    assert (np.bincount(shuffled) == 4).all()
 
 
 def test_intervals_resample_groups():
@@ -251,7 +259,8 @@ def test_intervals_resample_groups():
 
 def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
     """Of each fold by the others alone, as a fit to these chooses it: not the same one for all."""
-    rng, folds = np.random.default_rng(1), np.arange(10) % 5
+    rng = np.random.default_rng(1)
+    folds = np.arange(10) % 5
     x = rng.normal(size=(10, 4, 2))
     y = (x[..., 0] + 1.5 * rng.normal(size=(10, 4)) > 0).astype(int)
     chosen = estimators._cross_validate(x, folds, [(y, 2)])[0].chosen
@@ -262,7 +271,8 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
         for row_set, k in zip(rows, fold_of_row, strict=True)
     ]
     alone = [one.refit[2][-1] for one in fits]
-    assert list(chosen) == alone and len(set(chosen)) > 1
+    assert list(chosen) == alone
+    assert len(set(chosen)) > 1
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -270,10 +280,8 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     """Most columns of a handwired machine are constant: they get no weight, and the others keep theirs."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, 5, 3))
-    y, folds = (
-        (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1),
-        _assign_folds(20, 5, 0),
-    )
+    y = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1)
+    folds = _assign_folds(20, 5, 0)
     wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
     alone, beside = (
         estimators._cross_validate(features, folds, [(y, n_classes)])[0] for features in (x, wide)
@@ -294,11 +302,9 @@ def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
     )
     result = probes.fit(x, target, untrained=rng.normal(size=x.shape))
     assert (result.method, result.metric, result.columns) == ("logistic", "accuracy", ("p_1",))
-    assert (
-        0.6 < result.score.estimate < 0.8
-        and result.verdict == "yes"
-        and result.measure.unit == "skill"
-    )
+    assert 0.6 < result.score.estimate < 0.8
+    assert result.verdict == "yes"
+    assert result.measure.unit == "skill"
     truth = episodes.advice[..., 0].reshape(-1)
     assert result.metrics["log_loss"].estimate < log_loss(truth, np.full(len(truth), 0.5))
     assert result.score.estimate == pytest.approx(
@@ -528,16 +534,13 @@ def test_an_untrained_control_that_overflows_is_left_out_and_said_to_be(value, m
     ):
         result = probes.fit(x, y, untrained=blank, method=method)
     bare = probes.fit(x, y, method=method)
-    assert "untrained" in result.missing and "so that it is no control" in str(result)
-    assert (
-        result.score.estimate == bare.score.estimate
-        and result.controls.keys() == bare.controls.keys()
-    )
-    assert (
-        result.verdict == "undecided"
-        and "overflow" in result.reason
-        and "overflow" not in (bare.warning or "")
-    )
+    assert "untrained" in result.missing
+    assert "so that it is no control" in str(result)
+    assert result.score.estimate == bare.score.estimate
+    assert result.controls.keys() == bare.controls.keys()
+    assert result.verdict == "undecided"
+    assert "overflow" in result.reason
+    assert "overflow" not in (bare.warning or "")
 
 
 def test_what_is_below_rounding_is_not_read(model, episodes):
@@ -546,7 +549,8 @@ def test_what_is_below_rounding_is_not_read(model, episodes):
     dust = run.latents[:, 1:].numpy().std((0, 1)) / np.abs(run.latents.numpy()).max()
     assert ((dust > 0) & (dust < 1e-30)).any()
     result = probes.fit(run, probes.targets.label(episodes), method="ridge", n_untrained=0)
-    assert result.r2 < 0.1 and result.verdict == "no"
+    assert result.r2 < 0.1
+    assert result.verdict == "no"
     x = np.random.default_rng(0).normal(size=(10, 6, 2)).astype(np.float32) * [1, 1e-5]
     assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
 
@@ -560,11 +564,9 @@ def test_a_no_is_not_said_of_features_that_were_not_read():
         match="2 of 3 features vary by less than the rounding of the largest activation",
     ):
         probe_result = probes.fit(wide, target)
-    assert (
-        probe_result.verdict == "undecided"
-        and "2 of 3 features" in probe_result.reason
-        and "2 of 3 features" in probe_result.warning
-    )
+    assert probe_result.verdict == "undecided"
+    assert "2 of 3 features" in probe_result.reason
+    assert "2 of 3 features" in probe_result.warning
     assert probes.fit(wide / [1, 1, 1e29], target).r2 > 1 - 1e-9
     with pytest.warns(UserWarning, match="1 of 2 features vary"):
         assert probes.fit(wide[..., 1:], target).verdict == "undecided"
@@ -576,7 +578,8 @@ def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
     monkeypatch.setitem(_KINDS, "mine", replace(RIDGE, name="mine"))
     x = np.random.default_rng(0).normal(size=(20, 6, 4))
     result = probes.fit(x, x[..., :1], method="mine")
-    assert result.method == "mine" and result.r2 > 1 - 1e-9
+    assert result.method == "mine"
+    assert result.r2 > 1 - 1e-9
     refuses(
         r"unknown method 'yours'.* Valid: logistic, mine, ridge",
         probes.fit,

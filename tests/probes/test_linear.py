@@ -29,11 +29,9 @@ def _data(seed=0, n=20, t=12, d=9, k=3):
 
 def _sklearn(x, targets, folds, estimator, grid, scoring, predict="predict"):
     """Out-of-fold predictions of Pipeline(StandardScaler, estimator) in GridSearchCV, both splits by GroupKFold."""
-    n_folds, groups, rows = (
-        folds.max() + 1,
-        np.repeat(folds, x.shape[1]),
-        x.reshape(-1, x.shape[-1]),
-    )
+    n_folds = folds.max() + 1
+    groups = np.repeat(folds, x.shape[1])
+    rows = x.reshape(-1, x.shape[-1])
     predictions, chosen = {}, {}
     for train, test in GroupKFold(n_folds).split(rows, groups=groups):
         pipeline = make_pipeline(StandardScaler(), estimator)
@@ -116,12 +114,13 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     probe = score_predictions(TargetValues.of(y), predictions, np.arange(6), dict)
     each_r2 = [score.estimate for score in probe.details()["by_output"].values()]
     metrics = probe.details()["metrics"]
-    assert set(metrics) == {"r2", "mae"} and metrics["mae"].estimate == pytest.approx(
-        np.abs(y - predictions).mean()
-    )
+    assert set(metrics) == {"r2", "mae"}
+    assert metrics["mae"].estimate == pytest.approx(np.abs(y - predictions).mean())
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
-    plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
-    assert (plain <= larger).all() and (larger <= plain * 6 / 5).all()
+    plain = ((y - y.mean((0, 1))) ** 2).sum((0, 1))
+    larger = totals(y).sum(0)
+    assert (plain <= larger).all()
+    assert (larger <= plain * 6 / 5).all()
     expected = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
     np.testing.assert_allclose(each_r2, expected)
     overall = (

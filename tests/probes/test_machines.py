@@ -37,8 +37,10 @@ def test_what_is_carried_is_decoded_and_an_untrained_copy_is_no_better_than_its_
     """The counts are there by construction; a copy with random weights holds no more of them than another one."""
     machine = counter()
     (known,) = probes.probe(machine, episodes, ["counts"])
-    assert known.r2 > 0.999 and known.verdict == "yes"
-    assert known.settings["model"] == "leaky" and known.settings["digest"] == machine.digest()
+    assert known.r2 > 0.999
+    assert known.verdict == "yes"
+    assert known.settings["model"] == "leaky"
+    assert known.settings["digest"] == machine.digest()
     assert known.controls["untrained"].score.estimate < 0.95
     (blank,) = probes.probe(machine.untrained(1), episodes, ["counts"])
     assert blank.verdict != "yes"
@@ -66,16 +68,12 @@ def test_channels_are_decoded_apart(episodes):
         for target in ("counts", "elapsed")
         for channel in ("h", "clock")
     }
-    assert (
-        probe_by_channel["counts", "h"].r2 > 0.999
-        and probe_by_channel["elapsed", "clock"].r2 > 0.999
-    )
-    assert (
-        probe_by_channel["counts", "clock"].r2 < 0.9 and probe_by_channel["elapsed", "h"].r2 < 0.999
-    )
-    assert probe_by_channel["counts", "h"].shape == (N_EXPERTS,) and probe_by_channel[
-        "counts", "clock"
-    ].shape == (WIDE,)
+    assert probe_by_channel["counts", "h"].r2 > 0.999
+    assert probe_by_channel["elapsed", "clock"].r2 > 0.999
+    assert probe_by_channel["counts", "clock"].r2 < 0.9
+    assert probe_by_channel["elapsed", "h"].r2 < 0.999
+    assert probe_by_channel["counts", "h"].shape == (N_EXPERTS,)
+    assert probe_by_channel["counts", "clock"].shape == (WIDE,)
     assert probe_by_channel["counts", "h"].direction("e_1").shape == (N_EXPERTS,)
 
 
@@ -107,7 +105,8 @@ def test_every_site_of_a_machine_can_be_probed(make):
     for site in sites:
         with pytest.warns(UserWarning, match="few"):
             (result,) = probes.probe(machine, few, ["counts"], sites=site, n_untrained=1)
-        assert result.site == site and set(result.controls) >= {
+        assert result.site == site
+        assert set(result.controls) >= {
             "untrained",
             "inputs",
             "shuffled",
@@ -214,13 +213,16 @@ def test_a_sweep_of_a_loop_has_one_row_a_cycle(episodes, looped):
     """Cycles stand where layers do; a cell equals the probe at that cycle, with the control by a fresh copy."""
     frame = looped.to_frame()
     cycles = frame.query("component == 'block' and target == 'match' and start == 0")
-    assert cycles["layer"].tolist() == [0, 1, 2] and cycles["site"].tolist() == [
+    assert cycles["layer"].tolist() == [0, 1, 2]
+    assert cycles["site"].tolist() == [
         "block[0]",
         "block[1]",
         "block[2]",
     ]
-    assert len(frame) == 2 * 2 * (1 + 3) and frame["position"].isna().sum() == 2 * 2 * 3
-    assert cycles["number"].nunique() == 3 and frame["untrained"].notna().all()
+    assert len(frame) == 2 * 2 * (1 + 3)
+    assert frame["position"].isna().sum() == 2 * 2 * 3
+    assert cycles["number"].nunique() == 3
+    assert frame["untrained"].notna().all()
     whole = probes.sweep(loop(seed=3), episodes, ["match"], sites="block[2]", n_jobs=1).to_frame()
     (result,) = probes.probe(
         loop(seed=3), episodes, ["match"], sites="block[2]", method="ridge", n_untrained=1
@@ -291,9 +293,8 @@ def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
     latents = probes.sweep(
         machine, episodes, ["counts:before"], sites="latent@h", n_jobs=1
     ).to_frame()
-    assert (
-        frame["untrained"].notna().all() and latents.set_index("position")["untrained"].isna()["h"]
-    )
+    assert frame["untrained"].notna().all()
+    assert latents.set_index("position")["untrained"].isna()["h"]
     assert latents.set_index("position")["number"]["h"] > 0.999
 
 
@@ -333,9 +334,11 @@ def test_probes_at_a_site(tmp_path):
     assert "reads the log-weights from the activations at resid_post[1]@w?" in result
     folder = tmp_path / "wma-handwired"
     frame = pd.read_csv(folder / "probes.csv")
-    assert set(frame["target"]) == {"log_weights", "counts"} and "untrained" in set(frame["fitted"])
+    assert set(frame["target"]) == {"log_weights", "counts"}
+    assert "untrained" in set(frame["fitted"])
     settings = json.loads((folder / "probes.json").read_text())
-    assert settings["counts"]["model"] == "wma-handwired" and settings["counts"]["n_episodes"] == 20
+    assert settings["counts"]["model"] == "wma-handwired"
+    assert settings["counts"]["n_episodes"] == 20
     assert settings["counts"]["verdict"] in ("yes", "no", "undecided")
     assert (folder / "log_weights.svg").stat().st_size > 1000
 

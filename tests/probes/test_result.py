@@ -43,13 +43,17 @@ def test_a_constant_of_episodes_with_many_features_is_told_and_not_denied():
     Features that do not vary do not count, and nor does a target that changes within episodes.
     """
     rng = np.random.default_rng(3)
-    noise, rounds = rng.normal(size=(96, 1, 1)) * np.ones((96, T, 1)), rng.normal(size=(96, T, 16))
+    noise = rng.normal(size=(96, 1, 1)) * np.ones((96, T, 1))
+    rounds = rng.normal(size=(96, T, 16))
     few = probes.fit(rounds[:20], noise[:20])
-    assert few.verdict == "undecided" and "about 32 would do" in few.measure.unless["no"]
-    assert "is constant within episodes" in few.warning and few.warning in str(few)
+    assert few.verdict == "undecided"
+    assert "about 32 would do" in few.measure.unless["no"]
+    assert "is constant within episodes" in few.warning
+    assert few.warning in str(few)
     still = np.concatenate([rounds[..., :2], np.ones((96, T, 30))], -1)
     for many in (probes.fit(rounds[..., :2], noise), probes.fit(still, noise)):
-        assert many.verdict == "no" and many.warning is None
+        assert many.verdict == "no"
+        assert many.warning is None
     assert probes.fit(rounds[:20], rounds[:20, :, :1] ** 2).warning is None
 
 
@@ -67,12 +71,11 @@ def test_a_result_says_what_it_is_about(data):
         f"A linear probe reads the target from the activations ({numbers}"
     )
     frame = result.to_frame()
-    assert (
-        list(frame["verdict"]) == ["yes"]
-        and frame["claim"].item() == "A linear probe reads the target from the activations"
-    )
+    assert list(frame["verdict"]) == ["yes"]
+    assert frame["claim"].item() == "A linear probe reads the target from the activations"
     scores = result.scores()
-    assert 0 < scores["detectable"].iloc[0] < 1 and set(scores["fitted"]) == {
+    assert 0 < scores["detectable"].iloc[0] < 1
+    assert set(scores["fitted"]) == {
         "probe",
         *result.controls,
     }
@@ -95,17 +98,14 @@ def test_classes_of_several_outputs_are_scored_by_hand():
     """
     rng = np.random.default_rng(0)
     y = np.stack([rng.random((N, T)) < 0.04, rng.integers(3, size=(N, T))], -1).astype(int)
-    mask, probabilities = rng.random(y.shape) < 0.8, rng.dirichlet(np.ones(3), size=(2, N, T))
-    predicted_classes, shown = (
-        np.moveaxis(probabilities.argmax(-1), 0, -1),
-        np.eye(3)[np.moveaxis(y, -1, 0)],
-    )
+    mask = rng.random(y.shape) < 0.8
+    probabilities = rng.dirichlet(np.ones(3), size=(2, N, T))
+    predicted_classes = np.moveaxis(probabilities.argmax(-1), 0, -1)
+    shown = np.eye(3)[np.moveaxis(y, -1, 0)]
     target = TargetValues("labels", y, ("rare", "common"), kind="class", mask=mask).as_numbers()
     probe = score_predictions(target, predicted_classes, np.arange(N), dict, list(probabilities))
-    details, outputs = (
-        probe.details(),
-        list(zip(probabilities, shown, np.moveaxis(mask, -1, 0), strict=True)),
-    )
+    details = probe.details()
+    outputs = list(zip(probabilities, shown, np.moveaxis(mask, -1, 0), strict=True))
     right = [(predicted_classes == y)[..., k][mask[..., k]].mean() for k in (0, 1)]
     assert [score.estimate for score in details["by_output"].values()] == pytest.approx(right)
     lost = (
@@ -121,21 +121,25 @@ def test_classes_of_several_outputs_are_scored_by_hand():
         ((p - expected_classes) ** 2)[counts].sum() for p, expected_classes, counts in outputs
     )
     totals = refit.totals(np.concatenate(shown, -1), np.repeat(mask, 3, -1)).sum()
-    assert target.is_rare and probe.score.skill.estimate == pytest.approx(1 - missed / totals)
+    assert target.is_rare
+    assert probe.score.skill.estimate == pytest.approx(1 - missed / totals)
     common = replace(
         target, values=y[..., 1:], outputs=("common",), mask=mask[..., 1:]
     ).as_numbers()
     score = score_predictions(
         common, predicted_classes[..., 1:], np.arange(N), dict, [probabilities[1]]
     ).score
-    assert not common.is_rare and score.graded is None and score.estimate == pytest.approx(right[1])
+    assert not common.is_rare
+    assert score.graded is None
+    assert score.estimate == pytest.approx(right[1])
 
 
 def test_few_episodes_are_warned_of(data):
     few = {name: values[:12] for name, values in data.items()}
     with pytest.warns(UserWarning, match="12 independent episodes are few: below 16"):
         result = probes.fit(few["x"], few["held"], inputs=few["inputs"])
-    assert "12 independent" in result.warning and "warning: 12 independent" in str(result)
+    assert "12 independent" in result.warning
+    assert "warning: 12 independent" in str(result)
     assert result.scores()["warning"].str.contains("12 independent").all()
     with pytest.warns(UserWarning, match="12 independent"):
         probes.fit(data["x"], data["held"], groups=np.repeat(np.arange(12), 2))
@@ -143,11 +147,13 @@ def test_few_episodes_are_warned_of(data):
 
 def test_a_target_that_is_an_input_gives_itself_away(data):
     bare = probes.fit(data["x"], data["held"], untrained=data["untrained"])
-    assert bare.verdict == "undecided" and bare.reason in str(bare)
+    assert bare.verdict == "undecided"
+    assert bare.reason in str(bare)
     copied = probes.fit(
         data["x"], data["held"], inputs=[data["inputs"], data["held"]], untrained=data["untrained"]
     )
-    assert copied.verdict == "undecided" and copied.controls["inputs"].score.estimate > 0.99
+    assert copied.verdict == "undecided"
+    assert copied.controls["inputs"].score.estimate > 0.99
     with pytest.raises(
         InputError,
         match=r"inputs are \[episode, round, feature\], 24 episodes of 8 rounds .* \(24, 7, 1\)",
@@ -165,7 +171,8 @@ def test_episodes_give_a_bare_target_its_inputs():
     votes = episodes.advice[..., :1]
     assert probes.fit(x, votes, untrained=-x[::-1]).verdict == "undecided"
     known = probes.fit(x, votes, episodes=episodes)
-    assert known.verdict != "yes" and {"inputs", "control_task"} <= set(known.controls)
+    assert known.verdict != "yes"
+    assert {"inputs", "control_task"} <= set(known.controls)
     refuses(
         "give episodes= or inputs=, not both", probes.fit, x, votes, episodes=episodes, inputs=x
     )
@@ -224,11 +231,13 @@ def test_estimators_of_scikit_learn(data):
     x, y = data["x"], data["held"]
     estimator = LinearRegression()
     result = probes.fit(x, y, **controls(data), method=estimator)
-    assert not hasattr(estimator, "coef_") and result.method == "LinearRegression"
+    assert not hasattr(estimator, "coef_")
+    assert result.method == "LinearRegression"
     assert (
         probes.fit(x, data["noise"], method=KNeighborsRegressor(1)).r2 < 0
     )  # it would know what it had seen
-    assert result.verdict == "yes" and result.r2 == pytest.approx(probes.fit(x, y).r2, abs=0.01)
+    assert result.verdict == "yes"
+    assert result.r2 == pytest.approx(probes.fit(x, y).r2, abs=0.01)
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round"}
     by_hand = LinearRegression().fit(x.reshape(-1, 4), y.reshape(-1))
     np.testing.assert_allclose(
@@ -241,11 +250,9 @@ def test_estimators_of_scikit_learn(data):
     assert curved.r2 > probes.fit(x, y**2).r2
     pipeline = make_pipeline(StandardScaler(), LogisticRegression())
     classes = probes.fit(x, y > 0, method=pipeline, **controls(data))
-    assert (
-        classes.metric == "accuracy"
-        and classes.verdict == "yes"
-        and 0.75 < classes.score.estimate < 1
-    )
+    assert classes.metric == "accuracy"
+    assert classes.verdict == "yes"
+    assert 0.75 < classes.score.estimate < 1
     refuses(
         "is a number, not a class; fit it with method='ridge' or a regressor",
         probes.fit,
@@ -268,9 +275,12 @@ def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
         return score_predictions(target, predictions, np.arange(N), dict).score
 
     score = of(y ^ missed)
-    assert score.estimate == 7 / 8 and score.skill.estimate == pytest.approx(1 / 2)
+    assert score.estimate == 7 / 8
+    assert score.skill.estimate == pytest.approx(1 / 2)
     constant = of(np.zeros_like(y))
-    assert constant.estimate == 3 / 4 and constant.skill.estimate == 0 and constant.detectable == 0
+    assert constant.estimate == 3 / 4
+    assert constant.skill.estimate == 0
+    assert constant.detectable == 0
     perfect = of(y)
     assert (
         perfect.skill.estimate == 1 > perfect.skill.low
@@ -279,4 +289,5 @@ def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
     mask = np.ones((N, T, 1), bool)
     mask[:, 2:5] = False  # the classes that are scored are 2 to 3
     scored = of(y ^ missed, mask)
-    assert scored.estimate == pytest.approx(4 / 5) and scored.skill.estimate == pytest.approx(1 / 2)
+    assert scored.estimate == pytest.approx(4 / 5)
+    assert scored.skill.estimate == pytest.approx(1 / 2)

@@ -90,14 +90,12 @@ def test_the_map_is_the_circuits(swept):
         frame.number["log_weights_centred", 1, "w?"]
         < frame.number["log_weights_centred", 2, "w?"] - 0.005
     )
-    assert (
-        frame.verdict["log_weights_centred", 2, "w?"] == "yes"
-        and frame.verdict["label", 2, "<z>"] == "no"
-    )
+    assert frame.verdict["log_weights_centred", 2, "w?"] == "yes"
+    assert frame.verdict["label", 2, "<z>"] == "no"
     # An untrained model carries the label to w? as well: its score there says nothing about these weights.
+    assert frame.number["label", 1, "w?"] > 1 - 1e-9
     assert (
-        frame.number["label", 1, "w?"] > 1 - 1e-9
-        and frame.reason["label", 1, "w?"]
+        frame.reason["label", 1, "w?"]
         == "an untrained copy comes too near (less than 3 times its odds)"
     )
     assert frame.detectable.between(0, 1).all()
@@ -153,7 +151,8 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     assert run()[1] == 0
     numbers = expected.select_dtypes("number").columns
     for frame in (first, second):
-        assert frame["site"].tolist() == expected["site"].tolist() and list(frame) == list(expected)
+        assert frame["site"].tolist() == expected["site"].tolist()
+        assert list(frame) == list(expected)
         np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
         assert frame["verdict"].tolist() == expected["verdict"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4
@@ -173,10 +172,8 @@ def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))
     cases = [(model, labels, 0), (model, labels, 1), (weaker, labels, 0), (model, votes, 0)]
     digests = [_of_windows(m, episodes, values, whole, seed)[0].digest for m, values, seed in cases]
-    assert (
-        len(set(digests)) == 4
-        and _of_windows(model, episodes, labels, whole, 0)[0].digest == digests[0]
-    )
+    assert len(set(digests)) == 4
+    assert _of_windows(model, episodes, labels, whole, 0)[0].digest == digests[0]
 
 
 def test_heads_and_the_latent_can_be_swept(episodes):
@@ -256,14 +253,14 @@ def test_wma_learned_holds_centred_log_weights():
     model = interp.load("wma-learned-additive")
     episodes = experts.sample(n_episodes=256, n_rounds=100, n_experts=4, seed=11)
     target = probes.targets.log_weights_centred(episodes)
-    run, blank = (
-        interp.rollout(m, episodes).latents[:, 1:] for m in (model, probes.untrained(model))
-    )
+    run = interp.rollout(model, episodes).latents[:, 1:]
+    blank = interp.rollout(probes.untrained(model), episodes).latents[:, 1:]
     (overall,) = fit_targets(run, [target], copies=[(blank, None)])
     (last,) = fit_targets(run[:, 99:], [target.rounds(99, 100)], copies=[(blank[:, 99:], None)])
     for result in (overall, last):
         print(result)  # noqa: T201
-        assert result.r2 >= 0.97 and result.number.low >= 0.96
+        assert result.r2 >= 0.97
+        assert result.number.low >= 0.96
         assert all(
             result.controls[name].score.estimate < 0.2 for name in ("shuffled", "round", "inputs")
         )

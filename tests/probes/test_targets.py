@@ -54,9 +54,8 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     target, n = get(key, task), (5, 15)
     values = {moment: target(sampled[task], moment) for moment in target.moments}
     for moment, value in values.items():
-        assert value.values.shape == (*n, len(value.outputs)) and len(set(value.outputs)) == len(
-            value.outputs
-        )
+        assert value.values.shape == (*n, len(value.outputs))
+        assert len(set(value.outputs)) == len(value.outputs)
         assert np.isfinite(value.values).all()
         assert value.mask is None or (
             value.mask.shape == value.values.shape and value.mask.dtype == bool
@@ -64,7 +63,9 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
         assert (value.when, value.kind) == (moment, target.variable.kind)
         assert parse(value.key, task) == (target, moment)
         assert value.kind == "real" or (value.values >= 0).all()
-    assert target.variable.meaning and target.variable.symbol and target.variable.units
+    assert target.variable.meaning
+    assert target.variable.symbol
+    assert target.variable.units
     if target.record and of_the_carried_state_alone(target.record.make(), target.variable.key):
         assert target.moments == ("after", "before")
         np.testing.assert_array_equal(
@@ -101,13 +102,14 @@ def test_every_variable_of_every_algorithm_is_a_target(sampled):
 def test_a_shared_key_means_the_first_algorithms(advice):
     first, bayes_target = get("prediction"), get("bayes.prediction")
     assert (first.record.key, bayes_target.record.key) == ("weighted_majority", "bayes")
-    assert get("weighted_majority.prediction") == first and get("bayes.evidence") == get("evidence")
+    assert get("weighted_majority.prediction") == first
+    assert get("bayes.evidence") == get("evidence")
     assert get("bayes.votes") == get("votes")
     assert np.abs(first(advice).values - bayes_target(advice).values).max() > 0.01
     keys = [target.key for target in every("experts")]
-    assert (
-        len(set(keys)) == len(keys) and "bayes.votes" not in keys and "next_log_weights" not in keys
-    )
+    assert len(set(keys)) == len(keys)
+    assert "bayes.votes" not in keys
+    assert "next_log_weights" not in keys
 
 
 def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
@@ -128,9 +130,8 @@ def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
 
 def test_targets_are_attributes_of_their_module():
     assert targets.log_weights == get("log_weights")
-    assert {"log_weights", "td_error", "get", "every"} <= set(
-        dir(targets)
-    ) and "bayes.prediction" not in dir(targets)
+    assert {"log_weights", "td_error", "get", "every"} <= set(dir(targets))
+    assert "bayes.prediction" not in dir(targets)
     with pytest.raises(
         AttributeError, match=r"unknown target 'log_weight'; did you mean 'log_weights'"
     ):
@@ -173,15 +174,10 @@ def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
 
 def test_td_components_add_up_to_the_recorded_change(walks):
     """The tables change by alpha times reward plus bootstrapped value less current value, at the visited pair only."""
-    r, now, later, error = (
-        target(walks).values[..., 0]
-        for target in (
-            targets.reward,
-            targets.current_value,
-            targets.bootstrapped_value,
-            targets.td_error,
-        )
-    )
+    r = targets.reward(walks).values[..., 0]
+    now = targets.current_value(walks).values[..., 0]
+    later = targets.bootstrapped_value(walks).values[..., 0]
+    error = targets.td_error(walks).values[..., 0]
     np.testing.assert_allclose(error, r + later - now)
     change = targets.change(walks).values
     expected = np.eye(walks.n_states)[walks.states] * walks.alpha * error[..., None]
@@ -197,8 +193,10 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
     e, t = 3, 17
     a = walks.actions[e, t]
     for when in ("after", "before"):
-        column, seen = targets.column(walks, when).values, targets.column_visited(walks, when).mask
-        table, visits = targets.table(walks, when).values, targets.visits(walks, when).values
+        column = targets.column(walks, when).values
+        seen = targets.column_visited(walks, when).mask
+        table = targets.table(walks, when).values
+        visits = targets.visits(walks, when).values
         np.testing.assert_array_equal(column[e, t], table[e, t].reshape(4, 3)[:, a])
         np.testing.assert_array_equal(seen[e, t], visits[e, t].reshape(4, 3)[:, a] > 0)
     assert (targets.table_visited(walks).values[~targets.table_visited(walks).mask] == 0).all()
@@ -210,7 +208,8 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
 def test_the_greedy_action_is_scored_where_it_is_unique(walks):
     greedy = targets.greedy_action(walks)
     np.testing.assert_array_equal(greedy.mask[..., 0], walks.greedy_sets.sum(-1) == 1)
-    assert greedy.kind == "class" and greedy.indicators().values.shape[-1] == 3
+    assert greedy.kind == "class"
+    assert greedy.indicators().values.shape[-1] == 3
 
 
 def test_rounds_of_one_type_are_alike(advice, walks):
@@ -248,7 +247,8 @@ def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(changed_ta
     assert result.missing == ("inputs", "control_task")
     assert "not run: a probe of the round's inputs" in str(result)
     row = probes.sweep(model, episodes, ["log_weights"], sites="resid_post@w?", n_jobs=1).to_frame()
-    assert row["inputs"].isna().all() and row["round"].notna().all()
+    assert row["inputs"].isna().all()
+    assert row["round"].notna().all()
 
 
 def test_a_task_without_algorithms_has_the_round_index_alone(changed_task, advice):

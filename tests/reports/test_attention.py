@@ -42,7 +42,8 @@ def test_three_decimals_of_a_weight_are_right() -> None:
     bytes_ = np.frombuffer(gzip.decompress(base64.b64decode(data["weights"])), "<u2").reshape(
         2, 3, 3, 6
     )
-    assert "<" not in view().data and [layer["scale"] for layer in data["layers"]] == [1.0, 0.6]
+    assert "<" not in view().data
+    assert [layer["scale"] for layer in data["layers"]] == [1.0, 0.6]
     np.testing.assert_array_equal(bytes_[0, 0, 0], [1000, 0, 1000, 0, 0, 1000])
     np.testing.assert_allclose(
         bytes_[1, :, 2, 4] / data["levels"] * 0.6, [0.4, 0.5, 0.6], atol=0.0005
@@ -129,5 +130,6 @@ def test_a_notebook_shows_a_run(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "frame.html").write_text(unescape(source[1]))
     browser.open(tmp_path / "frame.html")
     browser.wait("document.querySelectorAll('.view canvas').length === 3")
-    assert browser.requests() == [] and browser.complaints() == []
+    assert browser.requests() == []
+    assert browser.complaints() == []
     refuses("the run caches no attention; give rollout", show, interp.rollout(model, episodes))

@@ -45,7 +45,8 @@ def assert_carried_exactly(html: str, *variables: str) -> None:
         for cells in rows(carried, variable):
             exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
             accuracy, score, slope, nothing = cells[3:7]
-            assert accuracy == exact and nothing == "0.000", cells
+            assert accuracy == exact, cells
+            assert nothing == "0.000", cells
             if "(control)" not in cells[1]:
                 assert score == slope == exact, cells
 
@@ -53,10 +54,8 @@ def assert_carried_exactly(html: str, *variables: str) -> None:
 def test_report_holds_what_it_promises(pages: dict[str, Path]) -> None:
     """Issue 2: summary, verification, weights, regret, probes, patching, attention, circuit, how to reproduce."""
     html = pages["wma-handwired"].read_text("utf-8")
-    assert (
-        pages["wma-handwired"].name == "wma-handwired.html"
-        and titles(html) == SECTIONS["wma-handwired"]
-    )
+    assert pages["wma-handwired"].name == "wma-handwired.html"
+    assert titles(html) == SECTIONS["wma-handwired"]
     assert html.count('<details class="attention"') == 1
     assert 'class="badge fail">fail' not in html
     assert "interp report wma-handwired --episodes 8 --rounds 12 --seed 0" in html
@@ -67,7 +66,8 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
     """Issue 3: the table of errors, what is exact at its place."""
     html = pages["qlearning-handwired"].read_text("utf-8")
     assert titles(html) == SECTIONS["qlearning-handwired"]
-    assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
+    assert 'class="badge fail">fail' not in html
+    assert 'class="badge fail">differs' not in html
     variables = (
         "table",
         "column",
@@ -87,7 +87,8 @@ def test_same_seed_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     drawn = ("steering", "probes", "interchange")
     pages = [written("qlearning-learned", tmp_path / side, drawn) for side in "ab"]
     first_page, again = (page.read_text("utf-8").replace(str(page.parent), "OUT") for page in pages)
-    assert first_page == again and len(titles(first_page)) == len(drawn) + 1
+    assert first_page == again
+    assert len(titles(first_page)) == len(drawn) + 1
 
 
 def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:
@@ -105,12 +106,12 @@ def test_learned_model_from_a_checkpoint(name: str, pages: dict[str, Path]) -> N
     """A checkpoint gets the same report without the check against the algorithm that it was never told to run."""
     page = pages[name]
     html = page.read_text("utf-8")
-    assert re.fullmatch(r"tiny-[0-9a-f]{8}\.html", page.name) and titles(html) == SECTIONS[name]
+    assert re.fullmatch(r"tiny-[0-9a-f]{8}\.html", page.name)
+    assert titles(html) == SECTIONS[name]
     assert f"interp report {page.parent / name / 'tiny'} --episodes 8" in html
     carried = section(html, "Interchange interventions")
-    assert (
-        "was not learned: " in carried and "informative" in carried
-    )  # so few episodes cannot show a subspace
+    assert "was not learned: " in carried
+    assert "informative" in carried  # so few episodes cannot show a subspace
 
 
 @by_cases("name, options, message")

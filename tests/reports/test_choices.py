@@ -46,10 +46,10 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
     )
     assert ran.exit_code == 0, ran.output
     printed = json.loads(ran.stdout)
-    assert (
-        printed["closest"] == "rescorla_wagner" and abs(printed["parameters"]["rate"] - 0.6) < 0.2
-    )
-    assert printed["families"][0]["family"] == "rescorla_wagner" and len(printed["files"]) == 1
+    assert printed["closest"] == "rescorla_wagner"
+    assert abs(printed["parameters"]["rate"] - 0.6) < 0.2
+    assert printed["families"][0]["family"] == "rescorla_wagner"
+    assert len(printed["files"]) == 1
     page = (tmp_path / "pages" / "people.html").read_text("utf-8")
     for expected in (
         "Participants",
@@ -62,9 +62,8 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
 
 def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
     ran = invoked("choices", table, "--out", tmp_path)
-    assert (
-        ran.exit_code == 2 and "participant=NAME, one of who, trial, choice, outcome" in ran.output
-    )
+    assert ran.exit_code == 2
+    assert "participant=NAME, one of who, trial, choice, outcome" in ran.output
 
 
 def test_four_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypatch):

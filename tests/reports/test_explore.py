@@ -120,31 +120,23 @@ def test_what_edits_do_is_said_with_the_algorithm_and_controls_of_equal_size() -
     """A handwired machine does as its algorithm under a moved state; random changes have the size of the edit's."""
     answer, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5"))
     gaps = answer.differences()
-    assert (
-        np.allclose(answer.machine[1], answer.algorithm[1], atol=1e-9) and gaps["machine"][3] > 0.01
-    )
-    assert answer.controls.shape == (4, 6, 2) and answer.followed == 1
+    assert np.allclose(answer.machine[1], answer.algorithm[1], atol=1e-9)
+    assert gaps["machine"][3] > 0.01
+    assert answer.controls.shape == (4, 6, 2)
+    assert answer.followed == 1
     before, after = (side["log_weights"] for side in answer.decoded)
-    assert np.allclose(after[3:] - before[3:], [0, 1.5, 0], atol=1e-6) and np.allclose(
-        after[:3], before[:3]
-    )
-    assert (
-        np.ptp(gaps["control_high"] - gaps["control_low"]) > 0
-        and not gaps["control_high"][:3].any()
-    )
+    assert np.allclose(after[3:] - before[3:], [0, 1.5, 0], atol=1e-6)
+    assert np.allclose(after[:3], before[:3])
+    assert np.ptp(gaps["control_high"] - gaps["control_low"]) > 0
+    assert not gaps["control_high"][:3].any()
     inputs, _ = explorer("wma-handwired").answer(of("input 3 flip-label -"))
-    assert (
-        inputs.machine[1][3] == pytest.approx(inputs.machine[0][3])
-        and inputs.differences()["machine"][4] > 0.01
-    )
-    assert inputs.truth[3] != answer.truth[3] and [
-        inputs.truth[t] == answer.truth[t] for t in (0, 5)
-    ] == [True, True]
+    assert inputs.machine[1][3] == pytest.approx(inputs.machine[0][3])
+    assert inputs.differences()["machine"][4] > 0.01
+    assert inputs.truth[3] != answer.truth[3]
+    assert [inputs.truth[t] == answer.truth[t] for t in (0, 5)] == [True, True]
     held_answer, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5", hold=True))
-    assert (
-        held_answer.differences()["machine"][3] == gaps["machine"][3]
-        and not held_answer.differences()["machine"][4:].any()
-    )
+    assert held_answer.differences()["machine"][3] == gaps["machine"][3]
+    assert not held_answer.differences()["machine"][4:].any()
     assert np.allclose(
         held_answer.differences()["algorithm"], held_answer.differences()["machine"], atol=1e-9
     )
@@ -155,8 +147,10 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
 ):
     answer, _ = explorer("wma-gru").answer(of("zero 2- reset -"))
     once, _ = explorer("wma-gru").answer(of("zero 2 reset -"))
-    assert sorted(answer.hooks) == [2, 3, 4, 5] and sorted(once.hooks) == [2]
-    assert answer.followed == 0 and not answer.differences()["algorithm"].any()
+    assert sorted(answer.hooks) == [2, 3, 4, 5]
+    assert sorted(once.hooks) == [2]
+    assert answer.followed == 0
+    assert not answer.differences()["algorithm"].any()
     swapped, _ = explorer("wma-gru").answer(of("patch 3 latent@h 5"))
     bench = swapped.bench
     assert swapped.followed == 1
@@ -167,11 +161,9 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
 def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places() -> None:
     both_explorers = Explorer(interp.load("wma-handwired", n_experts=4), interp.load("wma-gru"))
     answer, reference_answer = both_explorers.answer(of("input 3 flip-label -", "zero 4 L1H0@p? -"))
-    assert (
-        reference_answer is not None
-        and reference_answer.differences()["machine"][4] > 0
-        and sorted(reference_answer.hooks) == [3]
-    )
+    assert reference_answer is not None
+    assert reference_answer.differences()["machine"][4] > 0
+    assert sorted(reference_answer.hooks) == [3]
     assert "reference with" in both_explorers.page(answer.view)
     with pytest.raises(interp.InputError, match="of different tasks, 'experts' and 'qlearning'"):
         interp.explore(interp.load("wma-gru"), "qlearning-handwired")
@@ -191,11 +183,9 @@ def test_hostile_views_are_refused_in_a_sentence(client: TestClient, query: str,
         explorer("wma-handwired").answer(View.of(query))[0].outcome  # noqa: B018
     assert why in str(raised.value)
     answer = client.get(f"/{TOKEN}/?{query}")
-    assert (
-        answer.status_code == 400
-        and "Traceback" not in answer.text
-        and "<script>" not in answer.text
-    )
+    assert answer.status_code == 400
+    assert "Traceback" not in answer.text
+    assert "<script>" not in answer.text
 
 
 @pytest.fixture(scope="module")
@@ -209,22 +199,21 @@ def client() -> TestClient:
 def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> None:
     query = of("input 3 flip-vote expert=p_2", "move 4 log_weights.0 -2", round=4).query()
     whole = client.get(f"/{TOKEN}/?{query}")
-    assert whole.status_code == 200 and "2 edits move the prediction by at most" in whole.text
+    assert whole.status_code == 200
+    assert "2 edits move the prediction by at most" in whole.text
     assert "default-src 'none'; script-src 'self'" in whole.headers["content-security-policy"]
-    assert whole.headers["referrer-policy"] == "no-referrer" and "http" not in whole.text.replace(
-        "http-equiv", ""
-    )
+    assert whole.headers["referrer-policy"] == "no-referrer"
+    assert "http" not in whole.text.replace("http-equiv", "")
     for token in ("", "x", TOKEN[:-1], TOKEN + "x", "%00"):
         assert client.get(f"/{token}/?{query}").status_code in (403, 404)
     for host in ("evil.example", "127.0.0.1.evil.example", "", "127.0.0.1@evil.example"):
         assert client.get(f"/{TOKEN}/?{query}", headers={"Host": host}).status_code == 400
-    assert client.get("/").status_code == 404 and client.post(f"/{TOKEN}/").status_code == 405
+    assert client.get("/").status_code == 404
+    assert client.post(f"/{TOKEN}/").status_code == 405
     old = client.get(f"/old-token/?{query}")
-    assert (
-        old.status_code == 403
-        and "interp explore wma-handwired" in old.text
-        and "flip-vote" in old.text
-    )
+    assert old.status_code == 403
+    assert "interp explore wma-handwired" in old.text
+    assert "flip-vote" in old.text
 
 
 def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
@@ -274,12 +263,11 @@ def test_a_cell_of_the_table_is_set() -> None:
     cell = {"kind": "move", "at": "2", "what": "table.1.0"}
     for value in (0.5, -0.25):
         set_to = looked.added(view, {**cell, "to": str(value)})
-        table, view = looked.answer(set_to)[0].decoded[1]["table"], set_to.query()
-        assert (
-            len(set_to.edits) == 2
-            and table[2, 1, 0] == pytest.approx(value)
-            and table[2, 0, 1] != value
-        )
+        table = looked.answer(set_to)[0].decoded[1]["table"]
+        view = set_to.query()
+        assert len(set_to.edits) == 2
+        assert table[2, 1, 0] == pytest.approx(value)
+        assert table[2, 0, 1] != value
     without = looked.answer(View.of("rounds=4&edit=zero+0+L0H0+-"))[0].decoded[1]["table"][2, 1, 0]
     assert [
         edit.kind for edit in looked.added(view, {**cell, "to": repr(float(without))}).edits
@@ -297,7 +285,8 @@ def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
     answer, _ = explorer("wma-handwired").answer(view)
     rows = [line.split(",") for line in answers["data.csv"].text.splitlines()]
     after = np.array([float(row[rows[0].index("model_after")]) for row in rows[1:]]).reshape(6, 2)
-    assert np.allclose(after, answer.machine[1]) and answers["figure.svg"].text.count("<svg") == 1
+    assert np.allclose(after, answer.machine[1])
+    assert answers["figure.svg"].text.count("<svg") == 1
     assert answers["view.py"].text == script(answer.bench, view)
     assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
 
@@ -317,12 +306,11 @@ def test_a_page_opens_at_a_round_where_an_edit_is_seen(name: str, kind: str) -> 
     (edit,) = (view := looked.opening(View(rounds=8))).edits
     shown = looked.answer(view)[0]
     gaps = shown.differences()["machine"]
-    assert (
-        (edit.kind, edit.round) == (kind, 4)
-        and gaps[view.round] == gaps.max() > 0.1
-        and len(shown.controls)
-    )
-    assert looked.opening(view) == view and looked.opening(View(round=2)) == View(round=2)
+    assert (edit.kind, edit.round) == (kind, 4)
+    assert gaps[view.round] == gaps.max() > 0.1
+    assert len(shown.controls)
+    assert looked.opening(view) == view
+    assert looked.opening(View(round=2)) == View(round=2)
 
 
 def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
@@ -353,10 +341,8 @@ def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
             assert client.recv(4) == b"HTTP"
     finally:
         served.close()
-    assert (
-        "The edit (flip the label) moves the prediction" in text
-        and "the machine that was given" in text
-    )
+    assert "The edit (flip the label) moves the prediction" in text
+    assert "the machine that was given" in text
     assert served.address in repr(served)
     with pytest.raises(urllib.error.URLError):
         opener.open(served.address)
@@ -380,15 +366,11 @@ def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and
         code = opener.open(served.address.replace("?", "keep/view.py?")).read().decode()
     finally:
         served.close()
-    assert (
-        "what was recorded of 6 participants" in text
-        and "algorithm is Rescorla-Wagner with two rates (gain" in code
-    )
+    assert "what was recorded of 6 participants" in text
+    assert "algorithm is Rescorla-Wagner with two rates (gain" in code
     bench = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].bench
-    assert (
-        sorted(bench.episodes.participants)[::2] == sorted(set(bench.episodes.participants))
-        and len(bench.known) == 6
-    )
+    assert sorted(bench.episodes.participants)[::2] == sorted(set(bench.episodes.participants))
+    assert len(bench.known) == 6
     assert {*bench.episodes.participants} | {*bench.known.participants} == {*"abcdef"}
     scope = {"people": people, "algorithm": algorithm, "model": served.explorer.model}
     exec(code, scope)
@@ -403,7 +385,8 @@ def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and
 
 def test_edits_at_their_bounds() -> None:
     longest = f"zero 1 {'x' * 191} -"
-    assert len(longest) == 200 and str(Edit.parse(longest)) == longest
+    assert len(longest) == 200
+    assert str(Edit.parse(longest)) == longest
     refuses("is no edit", Edit.parse, longest.replace("x ", "xx "))
     bench = explorer("wma-handwired").answer(View(rounds=6))[0].bench
     edits = "&".join(["edit=zero+1+latent+-"] * 24)
@@ -411,14 +394,13 @@ def test_edits_at_their_bounds() -> None:
     for seed in ("100000001", "0100000000"):
         refuses("seed is a (whole )?number", View.of, f"seed={seed}")
     learned = explorer("wma-gru").answer(View(rounds=6))[0].bench
-    assert (bench.n_known, bench.ridge) == (240 / 6, 0) and (learned.n_known, learned.ridge) == (
+    assert (bench.n_known, bench.ridge) == (240 / 6, 0)
+    assert (learned.n_known, learned.ridge) == (
         1440 / 6,
         RIDGE,
     )
-    assert (
-        Edit.parse("patch 1 latent 0").source(bench) == 0
-        and Edit.parse("patch 1 latent 15").source(bench) == 15
-    )
+    assert Edit.parse("patch 1 latent 0").source(bench) == 0
+    assert Edit.parse("patch 1 latent 15").source(bench) == 15
     assert Edit.parse("move 1 log_weights.2 1e12").moved(bench)[1].tolist() == [0, 0, 1e12]
     table = (
         Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3))

@@ -40,9 +40,8 @@ def test_interchange() -> None:
         ("no", "the absent"),
         ("undecided", "the astride, the everywhere, the unseen"),
     ]
-    assert measures[0].yes == "updates its state by the carried" and measures[
-        0
-    ].strongest.startswith("a random direction")
+    assert measures[0].yes == "updates its state by the carried"
+    assert measures[0].strongest.startswith("a random direction")
 
 
 @by_cases("scores, moved, random, word")

@@ -72,7 +72,8 @@ def test_a_quick_report_leaves_slow_parts_out_and_says_so(tmp_path: Path) -> Non
     """And it has a page of its own, beside the full one."""
     parts = (overview.part(), ONE, SLOW)
     written = write("wma-handwired", tmp_path, n_episodes=5, n_rounds=10, parts=parts, quick=True)
-    assert written.path.name == "wma-handwired-quick.html" and not written.failures
+    assert written.path.name == "wma-handwired-quick.html"
+    assert not written.failures
     assert "less of everything, and without “Slow”" in written.path.read_text("utf-8")
 
 
@@ -99,10 +100,8 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         tmp_path / "drawn.html"
     )
     elsewhere = Report("Alone", "Same?", [], about={"kind": "comparison"})
-    assert (
-        write_listed(elsewhere, tmp_path / "far" / "x" / "y" / "comparison.html")
-        and not (tmp_path / "far" / INDEX).exists()
-    )
+    assert write_listed(elsewhere, tmp_path / "far" / "x" / "y" / "comparison.html")
+    assert not (tmp_path / "far" / INDEX).exists()
     (tmp_path / "foreign.html").write_text("<title>Not a report</title>")
     html = write_index(tmp_path).read_text("utf-8")
     for link, title, verdicts in (
@@ -111,7 +110,9 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
     ):
         assert f'<a href="{link}">{title}</a>' in html or f'<a href="{link}">wma-handwired' in html
         assert verdicts in html
-    assert "Not a report" not in html and "Wired by hand" in html and "Compared" in html
+    assert "Not a report" not in html
+    assert "Wired by hand" in html
+    assert "Compared" in html
     listed = re.findall(r'<h3><a href="(.*?)">(.*?)</a>', html)
     assert len({title for _, title in listed}) == len(listed) == 9, "no two entries have one title"
     pictures = re.findall(

@@ -73,12 +73,12 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
         "served",
     ):
         assert text in html
-    assert (
-        "You take part in an online prediction task" in html
-        and "Notes of the first instance of each group" in html
-    )
-    assert html.count(">flat, weather framing</text>") == 2 and "(Paper, figures 4 and 15.)" in html
-    assert 'class="sentence">No algorithm is named for ' in html and "groups of runs.</p>" in html
+    assert "You take part in an online prediction task" in html
+    assert "Notes of the first instance of each group" in html
+    assert html.count(">flat, weather framing</text>") == 2
+    assert "(Paper, figures 4 and 15.)" in html
+    assert 'class="sentence">No algorithm is named for ' in html
+    assert "groups of runs.</p>" in html
 
 
 def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) -> None:
@@ -87,9 +87,11 @@ def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) ->
     final = score(runs, {"ours": transformer("wma-handwired")}).to_frame()
     row = final[(final.model == "ours") & (final.regime == "flat")].iloc[0]
     episodes = episodes_of(runs, "flat")
-    assert len(episodes) == 3 and row["n"] == 3
+    assert len(episodes) == 3
+    assert row["n"] == 3
     expected = regret(transformer("wma-handwired")(episodes), episodes)[:, -1]
-    assert np.isclose(row["mean"], expected.mean()) and np.isclose(row["std"], expected.std())
+    assert np.isclose(row["mean"], expected.mean())
+    assert np.isclose(row["std"], expected.std())
 
 
 def test_the_page_opens_offline(traces: Path, page: Path, tmp_path: Path, browser: object) -> None:
@@ -97,7 +99,8 @@ def test_the_page_opens_offline(traces: Path, page: Path, tmp_path: Path, browse
     again = write(traces, ["wma-handwired"], tmp_path)
     assert again.read_text("utf-8") == page.read_text("utf-8")
     browser.open(again)  # type: ignore[attr-defined]
-    assert browser.requests() == [] and browser.complaints() == []  # type: ignore[attr-defined]
+    assert browser.requests() == []
+    assert browser.complaints() == []  # type: ignore[attr-defined]
 
 
 def test_a_model_of_another_task_is_refused(traces: Path, tmp_path: Path) -> None:

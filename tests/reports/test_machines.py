@@ -95,11 +95,11 @@ def test_what_can_be_computed_is(written: dict[str, str]) -> None:
     html = written["loop"]
     for title in ("Weights over time", "Regret", "Probes", "Patching"):
         assert "<svg" in section(html, title) or 'class="track"' in section(html, title)
-    assert "<table" in section(html, "Interchange interventions") and "<svg" in section(
-        html, "Steering"
-    )
+    assert "<table" in section(html, "Interchange interventions")
+    assert "<svg" in section(html, "Steering")
     assert "thin lines are the machine's" in text(html, "Weights over time")
-    assert "loop: a learned model of" in html and "transformer" not in text(html, "What was found")
+    assert "loop: a learned model of" in html
+    assert "transformer" not in text(html, "What was found")
 
 
 def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
@@ -125,7 +125,8 @@ def test_the_overview_says_what_is_carried(written: dict[str, str]) -> None:
     summary = text(written["loop"], "What was found")
     weights = sum(int((p != 0).sum()) for p in loop().parameters())
     assert f"{weights:,}" in summary or str(weights) in summary
-    assert "float32, on cpu" in summary and "h [16]" in summary
+    assert "float32, on cpu" in summary
+    assert "h [16]" in summary
     assert "latent, block (3 times a round)" in summary
 
 
@@ -151,10 +152,12 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
     parts = some(catalog.get("experts"), *elsewhere.split())
     html = write(handmade.majority(), tmp_path, **OPTIONS, parts=parts).path.read_text("utf-8")
     assert 'class="missing"' not in html
-    assert "handmade: expert advice, wired by hand" in html and "causal transformer" not in html
+    assert "handmade: expert advice, wired by hand" in html
+    assert "causal transformer" not in html
     assert "memory, read from the latents themselves" in text(html, "Weights over time")
     checked = text(html, "Verification against the algorithm")
-    assert "compared with Weighted Majority that forgets" in checked and "carried state" in checked
+    assert "compared with Weighted Majority that forgets" in checked
+    assert "carried state" in checked
     section = text(html, "What was found")
     for claim in ("computes the probability of every outcome exactly", "carries the state exactly"):
         assert re.search(rf"It {claim} .*; at most 1.0e−9 yes", section)
@@ -166,7 +169,8 @@ def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     written = write(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True, parts=parts)
     assert written.failures == {}
     section = text(written.path.read_text("utf-8"), "What was found")
-    assert "12 episodes of 12 rounds" in section and "cache [12, 8], grows by 1 a round" in section
+    assert "12 episodes of 12 rounds" in section
+    assert "cache [12, 8], grows by 1 a round" in section
     refuses("needs at least 10 rounds an episode, got 6", write, cached(n_rounds=6), tmp_path)
     refuses(
         "'cached' has room for 12 rounds an episode, got 13",
@@ -253,13 +257,15 @@ def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
         UserWarning, match="Reads, because not applicable: gru has no attention heads"
     ):
         html = write(gru(), tmp_path, **SMALL, parts=parts, quick=True).path.read_text("utf-8")
-    assert computed == [] and "A claim" not in html
+    assert computed == []
+    assert "A claim" not in html
     assert titles(html)[:-1] == ["What was found", "Of heads", "Reads"]
     assert "Not applicable: gru has no attention heads." in text(html, "Of heads")
     html = write(
         "wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads)
     ).path.read_text("utf-8")
-    assert computed == ["wma-handwired"] and "A claim" in html
+    assert computed == ["wma-handwired"]
+    assert "A claim" in html
 
 
 def test_attention_of_a_machine_without_heads_is_refused() -> None:
@@ -308,7 +314,6 @@ def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     assert "lists no edges" in text(html, "The circuit")
-    assert "L0H0 bind" in section(html, "The circuit") and "log_weights" in section(
-        html, "The circuit"
-    )
+    assert "L0H0 bind" in section(html, "The circuit")
+    assert "log_weights" in section(html, "The circuit")
     assert "says of no variable which places carry it" in text(html, "Interchange interventions")

@@ -76,4 +76,5 @@ def test_the_table_has_the_columns_that_say_something() -> None:
     names = ["claim", "number", "threshold", "side", "control", "control_number", "verdict", "see"]
     assert list(drawn.table.shown.columns) == names
     shown = plain("a", Interval(0.5, 0.4, 0.6), {"b": 0.2})
-    assert Measures([shown]).marks(shown)[-1] == ("dot", 50.0, 0.0) and not Measures([shown]).judged
+    assert Measures([shown]).marks(shown)[-1] == ("dot", 50.0, 0.0)
+    assert not Measures([shown]).judged

@@ -10,7 +10,8 @@ def test_opens_offline_without_a_request_or_a_complaint(browser: Any, small_page
     browser.wait("document.querySelectorAll('.view canvas').length > 0")
     assert browser.evaluate("document.title") == "Offline"
     assert browser.evaluate("document.querySelectorAll('figure svg').length") == 4
-    assert browser.requests() == [] and browser.complaints() == []
+    assert browser.requests() == []
+    assert browser.complaints() == []
 
 
 def test_a_view_is_drawn_when_it_is_opened(browser: Any, small_page: Path) -> None:
@@ -54,4 +55,5 @@ def test_light_and_dark(browser: Any, small_page: Path) -> None:
         ground, ink = browser.evaluate(probe)
         assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) > 7
         grounds.append(ground)
-    assert grounds[0] > 0.9 and grounds[1] < 0.05
+    assert grounds[0] > 0.9
+    assert grounds[1] < 0.05

@@ -27,9 +27,8 @@ def test_small_multiples_share_axes_and_one_legend() -> None:
     """Five panels in rows of three: one legend, the same limits, and no axes where there is no panel."""
     figure = panels.curves(tidy(5, 2), by="panel", ylabel="regret")
     drawn = [axes for axes in figure.axes if axes.axison]
-    assert [axes.get_title(loc="left") for axes in drawn] == [
-        f"panel {i}" for i in range(5)
-    ] and len(figure.legends) == 1
+    assert [axes.get_title(loc="left") for axes in drawn] == [f"panel {i}" for i in range(5)]
+    assert len(figure.legends) == 1
     assert len({axes.get_ylim() for axes in drawn}) == 1
 
 
@@ -42,7 +41,8 @@ def test_names_at_the_ends_do_not_touch() -> None:
         boxes = sorted(
             (text.get_window_extent(renderer) for text in axes.texts), key=lambda box: box.y0
         )
-        assert len(boxes) == 6 and all(low.y1 <= high.y0 for low, high in pairwise(boxes))
+        assert len(boxes) == 6
+        assert all(low.y1 <= high.y0 for low, high in pairwise(boxes))
 
 
 def test_every_head_has_its_panel() -> None:
@@ -64,7 +64,8 @@ def test_opacity_grows_with_the_magnitude(colours: matplotlib.colors.Colormap) -
     values = np.linspace(0, 1, 21)
     shares = values if colours is SEQUENTIAL else (1 + values) / 2
     alpha = colours(shares)[:, 3]
-    assert (np.diff(alpha) > 0).all() and np.abs(alpha - values).max() < 0.01
+    assert (np.diff(alpha) > 0).all()
+    assert np.abs(alpha - values).max() < 0.01
 
 
 def test_many_series_are_told_apart_by_what_matters() -> None:
@@ -75,6 +76,5 @@ def test_many_series_are_told_apart_by_what_matters() -> None:
     )
     (legend,) = figure.legends
     named = [text.get_text() for text in legend.get_texts()]
-    assert {"e_0", "e_31", "e_1", "e_30", "e_2", "e_29", "26 others"} <= set(
-        named
-    ) and "e_16" not in named
+    assert {"e_0", "e_31", "e_1", "e_30", "e_2", "e_29", "26 others"} <= set(named)
+    assert "e_16" not in named

@@ -104,10 +104,8 @@ def test_the_command_exits_with_1_and_prints_the_page(
     monkeypatch.setattr(experts, "parts", lambda: (overview.part(), part("broken", divide)))
     ran = invoked("report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", tmp_path)
     assert ran.exit_code == 1
-    assert (
-        ran.stdout.strip() == str(tmp_path / "wma-handwired.html")
-        and (tmp_path / "wma-handwired.html").is_file()
-    )
+    assert ran.stdout.strip() == str(tmp_path / "wma-handwired.html")
+    assert (tmp_path / "wma-handwired.html").is_file()
     assert "not computed: Broken, because ZeroDivisionError" in ran.stderr
 
 
@@ -131,9 +129,8 @@ def test_the_json_is_the_measures_of_the_page(
     ]
     printed = json.loads(invoked(*words).stdout)
     check(printed, SCHEMA["$defs"]["report"])
-    assert [Measure.from_dict(measure) for measure in printed["measures"]] == [claim] and printed[
-        "not_computed"
-    ] == {}
+    assert [Measure.from_dict(measure) for measure in printed["measures"]] == [claim]
+    assert printed["not_computed"] == {}
     assert '<p class="sentence">It is exact.</p>' in (tmp_path / "wma-handwired.html").read_text(
         "utf-8"
     )
@@ -151,7 +148,8 @@ def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
     )
     with pytest.warns(UserWarning, match="Broken.*Needy.*Lost"):
         html = write(model, tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
-    assert computed == ["late"] and "early saw once" in section(html, "Early")
+    assert computed == ["late"]
+    assert "early saw once" in section(html, "Early")
     assert "ZeroDivisionError" in section(html, "Needy")
     assert "unknown part of this report &#39;erly&#39;; did you mean &#39;early&#39;" in section(
         html, "Lost"
@@ -273,7 +271,8 @@ def test_a_task_says_only_what_differs() -> None:
     listed = default_parts(replace=[mine], after={"probes": [part("more")]})
     expected = list(known)
     expected.insert(expected.index("probes") + 1, "more")
-    assert [part_listed.key for part_listed in listed] == expected and mine in listed
+    assert [part_listed.key for part_listed in listed] == expected
+    assert mine in listed
     for wrong in ({"replace": [part("prob")]}, {"after": {"prob": []}}):
         refuses(
             r"unknown part of every report 'prob'; did you mean 'probes'", default_parts, **wrong

@@ -67,7 +67,8 @@ def test_long_names_of_files_are_broken_on_a_phone(browser: Browser, tmp_path: P
 def test_a_report_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
     """A whole report: no sideways scrolling, nothing tiny, and nothing that axe objects to."""
     browser.open(pages["qlearning-learned"], width=390, dark=True)
-    assert browser.evaluate(OVERFLOW) <= 0 and browser.evaluate(TINY_TEXT) == {}
+    assert browser.evaluate(OVERFLOW) <= 0
+    assert browser.evaluate(TINY_TEXT) == {}
     assert violations(browser) == []
 
 
@@ -187,9 +188,11 @@ def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Pa
         browser.evaluate("document.getElementById('missing').scrollIntoView()")
         browser.wait(f"{marked} === '#missing'")
         line = "document.querySelector('nav.contents summary').getBoundingClientRect()"
-        assert browser.evaluate(f"{line}.top") >= 0 and browser.evaluate(f"{line}.right") <= width
+        assert browser.evaluate(f"{line}.top") >= 0
+        assert browser.evaluate(f"{line}.right") <= width
         named = browser.page.locator("nav.contents summary > span")
-        assert named.text_content() == "Missing" and named.is_visible() == (width < 1440)
+        assert named.text_content() == "Missing"
+        assert named.is_visible() == (width < 1440)
 
 
 def test_a_folded_page_says_what_its_sections_say(browser: Browser, small_page: Path) -> None:

@@ -40,7 +40,8 @@ def _registered(registry):
 def test_a_round_holds_what_was_heard_and_what_came_out():
     """Vectors and numbers as payloads, names as tokens; the truth and what it paid stand after the prediction."""
     layout, episodes = ARMS.layout(), ARMS.sample(3, 4, seed=1)
-    assert layout.labels == ("<w>", "<z>", "x", "p?", "y", "pay", "w?") and layout.outcomes == (
+    assert layout.labels == ("<w>", "<z>", "x", "p?", "y", "pay", "w?")
+    assert layout.outcomes == (
         "left",
         "right",
     )
@@ -54,25 +55,23 @@ def test_a_round_holds_what_was_heard_and_what_came_out():
         [names[0][x], names[1][y]]
         for x, y in zip(episodes.inputs[0], episodes.outcomes[0], strict=True)
     ]
-    assert (
-        np.array_equal(fed.values[..., position_of("pay")], episodes.rewards)
-        and episodes.rewards.max() == 0.5
-    )
+    assert np.array_equal(fed.values[..., position_of("pay")], episodes.rewards)
+    assert episodes.rewards.max() == 0.5
     layout, episodes = LEVEL.layout(), LEVEL.sample(3, 4, seed=1)
     fed = layout.encode(episodes)
-    assert np.array_equal(fed.values[..., 2:4], episodes.inputs) and layout.outcomes == (
+    assert np.array_equal(fed.values[..., 2:4], episodes.inputs)
+    assert layout.outcomes == (
         "mean",
         "log variance",
     )
-    assert (
-        np.array_equal(fed.values[..., layout.position("y")], episodes.outcomes)
-        and LEVEL.kind == "normal"
-    )
+    assert np.array_equal(fed.values[..., layout.position("y")], episodes.outcomes)
+    assert LEVEL.kind == "normal"
     exact = torch.from_numpy(np.stack([episodes.outcomes, np.zeros((3, 4))], -1))
     assert LEVEL.data.losses(exact, episodes, slice(0, 4)).allclose(
         torch.tensor(0.5 * np.log(2 * np.pi))
     )
-    assert interp.tasks.of(episodes) is LEVEL and type(layout)(**layout.to_dict()) == layout
+    assert interp.tasks.of(episodes) is LEVEL
+    assert type(layout)(**layout.to_dict()) == layout
 
 
 @pytest.mark.parametrize("task", [VOICE, ARMS], ids=["vectors", "names"])
@@ -91,10 +90,12 @@ def test_a_module_of_ones_own_is_a_machine_of_it(task):
     interp.check_machine(machine)
     (history,) = task.analysis.corruptions()
     clean, corrupted = history.build(episodes := task.sample(4, 6, seed=0), 3)
-    assert clean is episodes and np.array_equal(corrupted.inputs[1, :3], episodes.inputs[2, :3])
+    assert clean is episodes
+    assert np.array_equal(corrupted.inputs[1, :3], episodes.inputs[2, :3])
     assert np.array_equal(corrupted.outcomes[:, 3:], episodes.outcomes[:, 3:])
     inputs_of_rounds = task.analysis.round_inputs(episodes)
-    assert inputs_of_rounds.features[0].shape == (4, 6, 5) and inputs_of_rounds.kinds.shape[:2] == (
+    assert inputs_of_rounds.features[0].shape == (4, 6, 5)
+    assert inputs_of_rounds.kinds.shape[:2] == (
         4,
         6,
     )
@@ -136,10 +137,8 @@ def test_episodes_of_unequal_length_that_are_made_by_hand_are_those_of_the_sampl
         task="arms", **{name: [*rows[:2], rows[2][:1]] for name, rows in lists.items()}
     )
     even = torch.full((3, 4, 2), 0.5)
-    assert (
-        shortened.lengths.tolist() == [4, 4, 1]
-        and (ARMS.data.losses(even, shortened, slice(0, 4)) == 0.5).all()
-    )
+    assert shortened.lengths.tolist() == [4, 4, 1]
+    assert (ARMS.data.losses(even, shortened, slice(0, 4)) == 0.5).all()
     assert ARMS.analysis.round_inputs(shortened).features[0].shape == (3, 4, 5)
     assert torch.equal(
         ARMS.layout().encode(shortened).tokens[:2], ARMS.layout().encode(drawn).tokens[:2]

@@ -98,7 +98,8 @@ def test_a_simulated_player_chooses_as_its_algorithm_says(regime):
         chosen.mean(), abs=0.01
     )  # as often as it is likely
     again = bandit.sample(200, 40, 2, regime, 0, player)
-    assert (again.choices == episodes.choices).all() and (again.rewards == episodes.rewards).all()
+    assert (again.choices == episodes.choices).all()
+    assert (again.rewards == episodes.rewards).all()
     # Rewards follow what arms pay, not the player: one that chooses at random earns less.
     random = bandit.sample(200, 40, 2, regime, 0, algorithms.fixed_bias())
     assert random.rewards.mean() + 0.02 < episodes.rewards.mean()
@@ -109,15 +110,12 @@ def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
     layout = interp.tasks.get("bandit").layout(n_arms=3)
     encoded = layout.encode(episodes)
     words = [[layout.vocabulary[token] for token in row] for row in encoded.tokens[0].tolist()]
-    assert words[1][2:] == ["cue", "choice?", "arm_3", "reward", "w?"] and words[0][4] == "arm_1"
-    assert (
-        encoded.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0]
-        and encoded.values.count_nonzero() == 2
-    )
-    assert (
-        layout.outcomes == ("arm_1", "arm_2", "arm_3")
-        and layout.position("choice") > layout.predict_position
-    )
+    assert words[1][2:] == ["cue", "choice?", "arm_3", "reward", "w?"]
+    assert words[0][4] == "arm_1"
+    assert encoded.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0]
+    assert encoded.values.count_nonzero() == 2
+    assert layout.outcomes == ("arm_1", "arm_2", "arm_3")
+    assert layout.position("choice") > layout.predict_position
     with pytest.raises(interp.InputError, match="3 arms but this model's layout serves 2 arms"):
         interp.tasks.get("bandit").layout(n_arms=2).encode(episodes)
 
@@ -125,12 +123,12 @@ def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
 def test_corruptions_change_what_they_say():
     episodes = bandit.sample(4, 6, seed=0)
     clean, flipped = bandit.TASK.corruption("flip-reward").build(episodes, -2)
-    assert clean is episodes and (flipped.rewards[:, 4] == 1 - episodes.rewards[:, 4]).all()
+    assert clean is episodes
+    assert (flipped.rewards[:, 4] == 1 - episodes.rewards[:, 4]).all()
     assert (np.delete(flipped.rewards, 4, 1) == np.delete(episodes.rewards, 4, 1)).all()
     _, corrupted = bandit.TASK.corruption("exchange-history").build(episodes, 3)
-    assert (corrupted.choices[0, :3] == episodes.choices[1, :3]).all() and (
-        corrupted.choices[:, 3:] == episodes.choices[:, 3:]
-    ).all()
+    assert (corrupted.choices[0, :3] == episodes.choices[1, :3]).all()
+    assert (corrupted.choices[:, 3:] == episodes.choices[:, 3:]).all()
 
 
 test_what_are_no_choices_is_refused = refused(
@@ -199,7 +197,8 @@ def long_table():
 def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
     long_table.to_csv(tmp_path / "data.txt", sep=separator, index=False)
     episodes = bandit.read(tmp_path / "data.txt")
-    assert episodes.participants.tolist() == ["ann", "bob", "bob"] and episodes.arms == (
+    assert episodes.participants.tolist() == ["ann", "bob", "bob"]
+    assert episodes.arms == (
         "left",
         "right",
     )
@@ -208,7 +207,8 @@ def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
     assert episodes.choices[by_length[3]].tolist() == [0, 1, 0]  # trials 1, 2, 3
     assert episodes.rewards[by_length[3]].tolist() == [0.5, 1.0, 0.0]
     assert episodes.counted[by_length[2]].tolist() == [False, True, False]
-    assert episodes.counted.sum() == 5 and episodes.regime == "recorded"
+    assert episodes.counted.sum() == 5
+    assert episodes.regime == "recorded"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,8 @@ def test_labels_of_many_digits_stay_apart(long_table, tmp_path):
     )
     (tmp_path / "data.csv").write_text(table.to_csv(index=False).replace(",", ", "))
     episodes = bandit.read(tmp_path / "data.csv")
-    assert set(episodes.participants) == {"12345671", "12345672"} and episodes.arms == (
+    assert set(episodes.participants) == {"12345671", "12345672"}
+    assert episodes.arms == (
         "1000000000",
         "1000000001",
     )

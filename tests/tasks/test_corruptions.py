@@ -46,7 +46,8 @@ def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(task, key):
 def test_flip_vote_changes_one_vote():
     clean, corrupted = of_advice.flip_vote(advice(), round=3, expert="p_3")
     changed = np.argwhere(clean.advice != corrupted.advice)
-    assert {tuple(row[1:]) for row in changed} == {(3, 2)} and len(changed) == len(clean)
+    assert {tuple(row[1:]) for row in changed} == {(3, 2)}
+    assert len(changed) == len(clean)
     np.testing.assert_array_equal(clean.labels, corrupted.labels)
 
 
@@ -103,9 +104,8 @@ def test_moving_the_target_makes_the_search_find_the_negative():
     _, target_moved = reachability.TASK.corruption("move-target").build(episodes, 1)
     reached = reachability.algorithms.breadth_first().run(target_moved)["reached"][:, 2]
     rows = np.arange(60)
-    assert (reached[rows, episodes.negatives] == 1).all() and (
-        reached[rows, episodes.targets] == 0
-    ).all()
+    assert (reached[rows, episodes.negatives] == 1).all()
+    assert (reached[rows, episodes.targets] == 0).all()
 
 
 def test_the_task_looks_its_corruptions_up_by_key():

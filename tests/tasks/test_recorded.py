@@ -47,7 +47,8 @@ def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     algorithm = interp.tasks.get(task).explains(model)
     key = algorithm.state[0]
     assert np.array_equal(algorithm.run(gapped)[key], algorithm.run(whole)[key])
-    probe, same = (probes.fit(run, probes.targets.get(key)(batch)) for batch in (gapped, whole))
+    probe = probes.fit(run, probes.targets.get(key)(gapped))
+    same = probes.fit(run, probes.targets.get(key)(whole))
     assert probe.r2 == same.r2
     corruption = next(c for c in interp.tasks.get(task).analysis.corruptions() if c.changes_history)
     effects = [
@@ -108,7 +109,8 @@ RAGGED = {
 @pytest.mark.parametrize("task", RAGGED)
 def test_lists_of_unequal_length_are_padded_and_masked_and_selection_keeps_what_they_say(task):
     ragged = RAGGED[task]
-    assert ragged.lengths.tolist() == [3, 1, 4] and ragged.participants.tolist() == [
+    assert ragged.lengths.tolist() == [3, 1, 4]
+    assert ragged.participants.tolist() == [
         "ann",
         "bob",
         "ann",
@@ -119,20 +121,25 @@ def test_lists_of_unequal_length_are_padded_and_masked_and_selection_keeps_what_
         ragged
     )
     some = ragged.select([2, 1])
-    assert some.lengths.tolist() == [4, 1] and some.participants.tolist() == ["ann", "bob"]
-    assert ragged.select([2]).missing is None and ragged.select([2]).lengths.tolist() == [4]
+    assert some.lengths.tolist() == [4, 1]
+    assert some.participants.tolist() == ["ann", "bob"]
+    assert ragged.select([2]).missing is None
+    assert ragged.select([2]).lengths.tolist() == [4]
     again = replace(ragged, regime="recorded")
-    assert (again.missing == ragged.missing).all() and again.participants is not None
+    assert (again.missing == ragged.missing).all()
+    assert again.participants is not None
 
 
 @pytest.mark.parametrize("task", RAGGED)
 def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_changes_nothing(
     task,
 ):
-    ragged, algorithm = RAGGED[task], interp.tasks.get(task).algorithm_records()
+    ragged = RAGGED[task]
+    algorithm = interp.tasks.get(task).algorithm_records()
     for record in algorithm.values():
         plain_algorithm = record.make()
-        values, alone = plain_algorithm.run(ragged), plain_algorithm.run(ragged.select([2]))
+        values = plain_algorithm.run(ragged)
+        alone = plain_algorithm.run(ragged.select([2]))
         for key in plain_algorithm.state:
             assert np.array_equal(values[f"next_{key}"][:, :-1], values[key][:, 1:])
             assert np.array_equal(
@@ -185,19 +192,16 @@ def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_hal
         UserWarning, match=r"only 4 participants, 2 in this half: [456] episodes, not 256"
     ) as warnings_given:
         known, test = source.sets_for(256, 99, seed=4, n_scored=256)["default"]
-    assert (
-        len(warnings_given) == 1
-        and known.n_rounds == 5
-        and not {*known.participants} & {*test.participants}
-    )
+    assert len(warnings_given) == 1
+    assert known.n_rounds == 5
+    assert not {*known.participants} & {*test.participants}
     assert sorted([*known.participants, *test.participants]) == participants
     with pytest.warns(UserWarning, match=r"only 4 participants: 10 episodes, not 96"):
         assert sorted(source.sample(96, 5, seed=1).participants) == participants
     for seed in range(4):
         drawn = source.sample(5, 3, n_experts=3, seed=seed)
-        assert drawn.n_rounds == 3 and sorted({*drawn.participants[:4]}) == [0, 1, 2, 3], (
-            "all before a second one"
-        )
+        assert drawn.n_rounds == 3, "all before a second one"
+        assert sorted({*drawn.participants[:4]}) == [0, 1, 2, 3], "all before a second one"
     batches = {source.sample(4, 5, seed=seed).labels.tobytes() for seed in range(20)}
     assert len(batches) > 4, "the seed says which episodes of a participant"
 
@@ -213,42 +217,40 @@ def test_missed_trials_are_left_out_of_a_source_and_a_state_after_them_is_the_sa
         )
         ragged = gone or replace(whole, missing=missing)
         drawn = interp.tasks.get(task).of_recorded(ragged).sample(4, 99, seed=0)
-        assert drawn.counted.shape == (4, 4) and drawn.counted.all(), (
-            "one episode is shorter than nine of ten"
-        )
+        assert drawn.counted.shape == (4, 4), "one episode is shorter than nine of ten"
+        assert drawn.counted.all(), "one episode is shorter than nine of ten"
         algorithm = next(iter(interp.tasks.get(task).algorithm_records().values())).make()
         key = algorithm.state[0]
-        first, ends = ragged.first(4), algorithm.run(ragged)[f"next_{key}"][:, -1]
-        assert (
-            np.allclose(algorithm.run(first)[f"next_{key}"][:, -1], ends)
-            and first.counted.sum() == 37
-        )
+        first = ragged.first(4)
+        ends = algorithm.run(ragged)[f"next_{key}"][:, -1]
+        assert np.allclose(algorithm.run(first)[f"next_{key}"][:, -1], ends)
+        assert first.counted.sum() == 37
 
 
 def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_results_say_so():
-    people, family = bandit.sample(12, 20, 2, "reversal", seed=0), bandit.TASK.rivals()["two_rates"]
+    people = bandit.sample(12, 20, 2, "reversal", seed=0)
+    family = bandit.TASK.rivals()["two_rates"]
     fitted = family.make(gain=0.7, loss=0.2, inverse_temperature=4.0)
     machine = learner("gru", "bandit", width=2)
     with interp.tasks.using(people, fitted) as task:
         target = probes.targets.get("arm_values", interp.tasks.of(people))(people)
         assert interp.tasks.of(machine).explains(machine).parameters == fitted.parameters
-        samples, trial = (
-            Samples.draw(machine, Budget.quick(), {"n_arms": 2}),
-            Trial.of(machine, replace(audit.Budget.quick(), episodes=8)),
-        )
+        samples = Samples.draw(machine, Budget.quick(), {"n_arms": 2})
+        trial = Trial.of(machine, replace(audit.Budget.quick(), episodes=8))
         used = provenance(machine)
-    assert (
-        not set(samples.known.participants) & set(samples.test.participants)
-        and len(samples.known) == 6
-    )
-    assert len(set(trial.episodes.participants)) == 12 and trial.algorithm.key == "two_rates"
+    assert not set(samples.known.participants) & set(samples.test.participants)
+    assert len(samples.known) == 6
+    assert len(set(trial.episodes.participants)) == 12
+    assert trial.algorithm.key == "two_rates"
     with pytest.raises(InputError, match="evaluation draws"), interp.tasks.using(WHOLE["experts"]):
         evaluate(interp.load("wma-handwired", n_experts=3))
     assert np.array_equal(target.values, fitted.run(people)["next_arm_values"])
     assert used["recorded"]["bandit"]["participants"] == 12
     name = "Rescorla-Wagner with two rates (gain 0.7, loss 0.2, inverse temperature 4)"
-    assert task.name == "a bandit" and used["recorded"]["bandit"]["algorithm"] == name
-    assert used["digest"] == machine.digest() and "recorded" not in provenance(machine)
+    assert task.name == "a bandit"
+    assert used["recorded"]["bandit"]["algorithm"] == name
+    assert used["digest"] == machine.digest()
+    assert "recorded" not in provenance(machine)
     assert interp.tasks.of(people) is bandit.TASK is interp.tasks.get("bandit")
 
 
@@ -285,31 +287,33 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
         UserWarning, match="1 of 3 episodes of .*table.csv' have no trial with advice and outcome"
     ):
         advised = experts.read(ROUNDS(tmp_path))
-    assert advised.participants.tolist() == ["ann", "bob"] and advised.regime == "recorded"
-    assert advised.advice[0].tolist() == [[0, 0], [1, 0]] and advised.labels[0].tolist() == [0, 1]
-    assert advised.counted.tolist() == [[True, True], [False, True]] and advised.labels[1, 1] == 0
+    assert advised.participants.tolist() == ["ann", "bob"]
+    assert advised.regime == "recorded"
+    assert advised.advice[0].tolist() == [[0, 0], [1, 0]]
+    assert advised.labels[0].tolist() == [0, 1]
+    assert advised.counted.tolist() == [[True, True], [False, True]]
+    assert advised.labels[1, 1] == 0
     with pytest.warns(UserWarning, match="1 of 3 episodes of .*one.csv'"):
         episodes_read = experts.read(
             ROUNDS(tmp_path).rename(tmp_path / "one.csv"), advice=["expert_2"]
         )
-    assert (
-        episodes_read.n_experts == 1
-        and episodes_read.participants.tolist() == ["ann", "bob", "cem"][:2]
-    )
+    assert episodes_read.n_experts == 1
+    assert episodes_read.participants.tolist() == ["ann", "bob", "cem"][:2]
     played = mdp.read(STEPS(tmp_path), reward="points", alpha=0.5, gamma=0.0)
-    assert played.participants.tolist() == ["ann", "ann"] and (
+    assert played.participants.tolist() == ["ann", "ann"]
+    assert (
         played.n_states,
         played.n_actions,
     ) == (3, 2)
-    assert played.states[0].tolist() == [0, 2] and played.next_states[0].tolist() == [2, 0]
-    assert played.rewards[0].tolist() == [0.5, -1.0] and played.counted.tolist() == [
+    assert played.states[0].tolist() == [0, 2]
+    assert played.next_states[0].tolist() == [2, 0]
+    assert played.rewards[0].tolist() == [0.5, -1.0]
+    assert played.counted.tolist() == [
         [True, True],
         [False, True],
     ]
-    assert (
-        played.q_tables[0, -1].tolist() == [[0.25, 0.0], [0.0, 0.0], [0.0, -0.5]]
-        and played.states[1, 1] == 0
-    )
+    assert played.q_tables[0, -1].tolist() == [[0.25, 0.0], [0.0, 0.0], [0.0, -0.5]]
+    assert played.states[1, 1] == 0
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def test_what_belongs_to_no_task_is_refused():
 
 def test_a_task_of_ones_own_is_registered_once(pulls):
     record = tasks.register(pulls.PULLS)
-    assert tasks.get("pulls") is record and tasks.every()[-1] is record
+    assert tasks.get("pulls") is record
+    assert tasks.every()[-1] is record
     for taken in ("pulls", "experts"):
         refuses(f"a task '{taken}' is registered already", tasks.register, own(taken))
     assert tasks.get("experts").name == "expert advice"
@@ -130,9 +131,8 @@ def test_episodes_are_drawn_to_a_model_s_sizes_and_rates():
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2, alpha=0.3, gamma=0.5)
     episodes = tasks.of(model).sample_for(model, n_episodes=2, n_rounds=4, seed=1)
     expected = mdp.sample(2, 4, 3, 2, seed=1, alpha=0.3, gamma=0.5)
-    assert (episodes.states == expected.states).all() and (
-        episodes.q_tables == expected.q_tables
-    ).all()
+    assert (episodes.states == expected.states).all()
+    assert (episodes.q_tables == expected.q_tables).all()
     assert tasks.of(model).sample_for(model, 2, 4, 1, regime="ladder").regime == "ladder"
 
 

@@ -28,9 +28,8 @@ def test_the_papers_q_learning_run_has_its_settings_and_its_card_says_what_it_la
     assert {name: json.loads(json.dumps(getattr(config, name))) for name in PAPER_F2} == PAPER_F2
     assert [stage.sizes["n_actions"] for stage in config.stages] == [3, 4, 4]
     epochs = config.total_steps * config.batch_size / config.dataset_episodes
-    assert (
-        epochs == pytest.approx(28, abs=0.05) and len({stage.steps for stage in config.stages}) == 1
-    )
+    assert epochs == pytest.approx(28, abs=0.05)
+    assert len({stage.steps for stage in config.stages}) == 1
     assert {stage.n_rounds for stage in config.stages} == {50}, (
         "the paper: 10 to 50, which the card says"
     )
@@ -50,8 +49,10 @@ def test_the_expert_model_has_about_200_000_parameters():
 def test_every_preset_is_a_valid_configuration_of_its_task(task):
     for name, config in goal_of(task).presets.items():
         assert config == TrainingConfig.from_dict(json.loads(json.dumps(config.to_dict())))
-        assert config.task == task.key and preset(task.key, name) is config
-        assert f"{task.key}: " in presets() and name in presets()
+        assert config.task == task.key
+        assert preset(task.key, name) is config
+        assert f"{task.key}: " in presets()
+        assert name in presets()
 
 
 def test_toml_and_assignments_override(tmp_path):

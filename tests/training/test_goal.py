@@ -35,10 +35,8 @@ def test_targets_alone_train_and_are_watched(changed_task, tmp_path):
     ]
     assert {"cross_entropy", "excess"} <= set(rows[1])
     torch.manual_seed(0)
-    model, episodes = (
-        HookedLatentTransformer(small().model_config("m")),
-        experts.sample(20, 5, 4, seed=0),
-    )
+    model = HookedLatentTransformer(small().model_config("m"))
+    episodes = experts.sample(20, 5, 4, seed=0)
     p_one = rollout(model, episodes).predictions.double().numpy(force=True)
     expected_batch = {
         "targets": np.stack([1 - p_one, p_one], -1),

@@ -34,13 +34,12 @@ def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> 
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
     wanted = GOAL.targets(episodes)
     first = TASK.data.first_asked
-    assert (
-        first == 1 and (wanted[:, :first] == 0).all() and np.allclose(wanted[:, first:].sum(-1), 1)
-    )
+    assert first == 1
+    assert (wanted[:, :first] == 0).all()
+    assert np.allclose(wanted[:, first:].sum(-1), 1)
     rows = np.arange(8)
-    assert (wanted[:, -1].argmax(-1) == episodes.targets).all() and (
-        wanted[rows, -1, episodes.negatives] == 0
-    ).all()
+    assert (wanted[:, -1].argmax(-1) == episodes.targets).all()
+    assert (wanted[rows, -1, episodes.negatives] == 0).all()
     assert GOAL.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(
         0, abs=1e-9
     )
@@ -56,7 +55,8 @@ def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
     changed = [
         key for key, value in model.state_dict().items() if not torch.equal(value, drawn[key])
     ]
-    assert changed and all(torch.isfinite(value).all() for value in model.state_dict().values())
+    assert changed
+    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
     if "matching" in name:
         for block in model.blocks:
             assert torch.equal(block.attn.W_K, block.attn.W_Q)
@@ -78,7 +78,8 @@ def test_bound_copies_by_place_lie_beside_the_names() -> None:
     bound(model)
     d_head, first = model.config.d_head, model.layout.token_ids["n_1"]
     name = model.W_E[first]
-    assert name[:d_head].abs().sum() > 0 and name[d_head:].abs().sum() == 0
+    assert name[:d_head].abs().sum() > 0
+    assert name[d_head:].abs().sum() == 0
     by_place, by_content = (
         name @ model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head] for head in (0, -1)
     )
@@ -91,10 +92,10 @@ def test_bound_copies_by_place_lie_beside_the_names() -> None:
 def test_other_targets_ask_for_less() -> None:
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
     answers, final = (GOAL.other_targets[name](episodes) for name in ("answers", "final answers"))
-    assert (np.count_nonzero(answers[:, 1:], axis=-1) <= 2).all() and np.array_equal(
-        answers[:, -1], final[:, -1]
-    )
-    assert answers[:, 1].any() and not final[:, :-1].any()
+    assert (np.count_nonzero(answers[:, 1:], axis=-1) <= 2).all()
+    assert np.array_equal(answers[:, -1], final[:, -1])
+    assert answers[:, 1].any()
+    assert not final[:, :-1].any()
 
 
 def test_a_stage_ends_when_its_depth_is_answered(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def test_auto_is_what_the_machine_reports_and_says_why(units, precision, tmp_pat
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units, raising=False)
     losses = run(tmp_path / "auto", "auto")
     record = json.loads((tmp_path / "auto" / RECORD_FILE).read_text())
-    assert record["config"]["precision"] == precision and record["machine"] == this_machine()
+    assert record["config"]["precision"] == precision
+    assert record["machine"] == this_machine()
     assert record["precision_because"] == (
         "the CPU has amx_bf16" if units is WITH else "the CPU reports no bfloat16 units"
     )
@@ -125,6 +126,7 @@ def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
         outputs.append(
             next(line for line in done.stdout.splitlines() if line.startswith("precision: "))
         )
-    assert files[0] == files[1] and len(files[0][0]) >= 2
+    assert files[0] == files[1]
+    assert len(files[0][0]) >= 2
     precision, why = choose_precision(small(precision="auto"), tmp_path / "none", "cpu")
     assert outputs == [f"precision: {precision} ({why})"] * 2

@@ -120,14 +120,20 @@ def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
     )
     trained = interp.load(train(config, tmp_path / "run", name="mine", machine="gru"))
     episodes = experts.sample(200, 20, machines.N_EXPERTS, seed=77)
-    loss, control = (
-        float(
-            regret.log_loss(interp.rollout(m, episodes).predictions.numpy(), episodes)[:, 5:].mean()
-        )
-        for m in (trained, untrained(trained))
+    loss = float(
+        regret.log_loss(interp.rollout(trained, episodes).predictions.numpy(), episodes)[
+            :, 5:
+        ].mean()
+    )
+    control = float(
+        regret.log_loss(interp.rollout(untrained(trained), episodes).predictions.numpy(), episodes)[
+            :, 5:
+        ].mean()
     )
     assert loss < 0.58 < math.log(2) - 0.02 < control
-    assert trained.name == "mine" and trained.layout.task == "experts" and not trained.training
+    assert trained.name == "mine"
+    assert trained.layout.task == "experts"
+    assert not trained.training
     interp.check_machine(trained)
 
 
@@ -156,9 +162,8 @@ def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_p
         )
     assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
     whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
-    assert whole.digest() == parts.digest() and (
-        not machine or parts.digest() != interp.load(machine).digest()
-    )
+    assert whole.digest() == parts.digest()
+    assert not machine or parts.digest() != interp.load(machine).digest()
 
 
 def test_dropout_and_buffers_are_resumed(tmp_path):
@@ -171,7 +176,8 @@ def test_dropout_and_buffers_are_resumed(tmp_path):
     assert losses(tmp_path / "whole") == losses(tmp_path / "parts") != losses(tmp_path / "dry")
     whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
     assert whole.digest() == parts.digest()
-    assert len(losses(tmp_path / "whole")) == 10 and whole.module.rounds >= 30
+    assert len(losses(tmp_path / "whole")) == 10
+    assert whole.module.rounds >= 30
 
 
 @pytest.mark.parametrize(("machine", "task"), [("gru", "experts"), ("chooser", "qlearning")])
@@ -191,10 +197,8 @@ def test_the_seed_of_the_run_draws_the_weights(tmp_path):
         for seed in (0, 1)
     }
     for seed, folder in runs.items():
-        expected, weights_loaded = (
-            interp.load("gru").untrained(seed).state_dict(),
-            load_checkpoint(folder).state_dict(),
-        )
+        expected = interp.load("gru").untrained(seed).state_dict()
+        weights_loaded = load_checkpoint(folder).state_dict()
         assert all(
             torch.allclose(weights_loaded[key], expected[key], atol=1e-20) for key in expected
         )
@@ -259,10 +263,8 @@ def test_what_cannot_be_trained_says_why(tmp_path):
 
 def test_presets_of_the_task_train_machines():
     config = override(preset("experts", "laptop"), {"machine": {"builder": "gru"}})
-    assert (
-        config.machine == {"builder": "gru", "arguments": {}}
-        and config.to_dict()["machine"] == config.machine
-    )
+    assert config.machine == {"builder": "gru", "arguments": {}}
+    assert config.to_dict()["machine"] == config.machine
     assert TrainingConfig.from_dict(config.to_dict()) == config
     assert (
         "machine" not in preset("experts", "laptop").to_dict()
@@ -277,7 +279,8 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
     train(small(), folders[0], name="m", machine="gru")
     train(small(), folders[1], name="m")
     run = load_run(folders[0], "again")
-    assert run.finished and run.model.name == "again"
+    assert run.finished
+    assert run.model.name == "again"
     assert list(learning_curves(folders)["setting"].unique()) == [
         "machine=gru()",
         "machine=transformer",
@@ -286,10 +289,8 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
         {"what": ["log loss"], "estimate": [0.5], "low": [0.4], "high": [0.6], "beside": ["ln 2"]}
     )
     text = card(run, "mine", rows, n_episodes=10, seed=0)
-    assert (
-        "A machine trained on expert advice" in text
-        and "**Model**: gru(), which carries h [16]" in text
-    )
+    assert "A machine trained on expert advice" in text
+    assert "**Model**: gru(), which carries h [16]" in text
     assert (
         "interp --import tests.machines train experts --preset laptop --name mine --machine gru"
         in text
@@ -300,11 +301,11 @@ def test_a_trained_machine_ships_with_a_card(tmp_path):
     train(small(), tmp_path / "run", name="m", machine="gru", stop_at=3)
     folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=30)
     text = (folder / "README.md").read_text()
-    assert "3 of 10 batches, 0 minutes" in text and "| uniform: accuracy |" in text
+    assert "3 of 10 batches, 0 minutes" in text
+    assert "| uniform: accuracy |" in text
     shipped = interp.load(folder)
-    assert shipped.name == "mine" and shipped.origin["description"].startswith(
-        "trained on expert advice"
-    )
+    assert shipped.name == "mine"
+    assert shipped.origin["description"].startswith("trained on expert advice")
     refuses(
         r"is a learned model: its checkpoint fixes everything, so it takes no d=3",
         interp.load,
@@ -326,11 +327,9 @@ def saved(tmp_path):
 def test_a_saved_machine_loads_as_it_was(saved, tmp_path):
     model, folder = saved
     again = interp.load(folder)
-    assert (
-        again.digest() == model.digest()
-        and again.name == "mine"
-        and again.channels == model.channels
-    )
+    assert again.digest() == model.digest()
+    assert again.name == "mine"
+    assert again.channels == model.channels
     assert again.origin == {"builder": "wide", "arguments": {"width": 9}}
     episodes = experts.sample(3, 5, machines.N_EXPERTS, seed=1)
     assert torch.equal(
@@ -459,13 +458,16 @@ def test_a_registered_machine_is_loaded_and_listed_by_name():
         "a wide of the tests",
     )
     machine = interp.load("wide", width=np.int64(5).item())
-    assert machine.name == "wide" and machine.channels[0].shape == (5,)
+    assert machine.name == "wide"
+    assert machine.channels[0].shape == (5,)
     assert machine.origin == {"builder": "wide", "arguments": {"width": 5}}
 
 
 def test_a_built_machine_is_the_same_every_time():
     before = torch.random.get_rng_state()
-    first, again, wider = interp.load("wide"), interp.load("wide"), interp.load("wide", width=13)
+    first = interp.load("wide")
+    again = interp.load("wide")
+    wider = interp.load("wide", width=13)
     assert first.digest() == again.digest() != wider.digest()
     assert torch.equal(before, torch.random.get_rng_state())
 

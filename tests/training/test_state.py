@@ -122,7 +122,8 @@ def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_
         path.write_bytes(b"half")
     write = f"from interp.support.files import write_text; write_text({str(tmp_path / 'y')!r}, '')"
     subprocess.run([sys.executable, "-c", write], check=True)
-    assert not stale.exists() and alive.exists()
+    assert not stale.exists()
+    assert alive.exists()
 
 
 def test_an_interrupted_run_is_saved_after_its_step_and_says_where_it_goes_on(begun, monkeypatch):

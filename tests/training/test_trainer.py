@@ -104,7 +104,8 @@ def test_two_processes_are_really_two(tmp_path):
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
-    assert first.splitlines()[-1] == model and "precision: " in first
+    assert first.splitlines()[-1] == model
+    assert "precision: " in first
     assert model not in second  # one of the two processes speaks
     config = override(
         preset("experts", "laptop"),
@@ -155,7 +156,8 @@ def test_training_lowers_the_loss_of_a_learnable_batch():
     config = small(sizes={"n_experts": (2, 2)})
     torch.manual_seed(0)
     model = HookedLatentTransformer(config.model_config("m"))
-    loss, optimizer = RoundsLoss(model, "own"), torch.optim.Adam(model.parameters(), lr=1e-2)
+    loss = RoundsLoss(model, "own")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     batch = EpisodeSource(config, model.layout).batch(0, 1)
     values = []
     for _ in range(60):
@@ -248,15 +250,15 @@ def test_annealed_latents_end_as_replaced_ones(tmp_path):
     )
     folder = train(config, tmp_path / "run", name="m", stop_at=2)
     halfway = load_run(tmp_path / "run", "m").model
-    latents, update, slots = torch.ones(1, 1, 16), torch.full((1, 16), 3.0), torch.zeros(1).long()
+    latents = torch.ones(1, 1, 16)
+    update = torch.full((1, 16), 3.0)
+    slots = torch.zeros(1).long()
     assert halfway.write(latents, update, slots).unique().tolist() == [3.5]
 
     train(config, tmp_path / "run", name="m")
     trained = interp.load(folder)
-    latents, update = (
-        torch.ones(1, 1, trained.config.d_model),
-        torch.zeros(1, trained.config.d_model),
-    )
+    latents = torch.ones(1, 1, trained.config.d_model)
+    update = torch.zeros(1, trained.config.d_model)
     assert trained.config.latent_update == "replace"
     assert not trained.write(latents, update, slots).any()
 
@@ -280,7 +282,8 @@ def test_shards_of_a_step_are_as_long_as_each_other():
     lengths = [
         {source.batch(step, 1, shard, 4).n_rounds for shard in range(4)} for step in range(12)
     ]
-    assert all(len(of_step) == 1 for of_step in lengths) and len(set.union(*lengths)) == 2
+    assert all(len(of_step) == 1 for of_step in lengths)
+    assert len(set.union(*lengths)) == 2
 
 
 def test_a_fixed_data_set_is_drawn_from_again_and_again():

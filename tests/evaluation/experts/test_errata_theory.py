@@ -25,25 +25,27 @@ def test_b1_a_sum_of_forecasts_without_weights_is_no_distribution() -> None:
 def test_b2_a_sum_to_fewer_experts_lacks_their_posterior_weight(m: int) -> None:
     printed = mixture(WEIGHTS[..., :m], EPISODES.distributions[..., :m, :]).sum(axis=-1)
     assert printed == pytest.approx(1.0 - WEIGHTS[..., m:].sum(axis=-1), abs=1e-12)
-    assert printed.max() < 1.0 and printed.min() < 0.99
+    assert printed.max() < 1.0
+    assert printed.min() < 0.99
 
 
 def test_b3_experts_who_agree_are_right_more_often_than_any_mixture_of_them_says() -> None:
     """On a napkin, and in the experiments' episodes: no accuracy is above .9, so no mixture of experts is either."""
     agree = predictors.vote(np.full((1, 1, 3), 0.9), np.ones((1, 1, 3)))
-    assert agree.item() == pytest.approx(0.9**3 / (0.9**3 + 0.1**3)) and agree.item() > 0.998
+    assert agree.item() == pytest.approx(0.9**3 / (0.9**3 + 0.1**3))
+    assert agree.item() > 0.998
     episodes = experts.sample(400, 100, 4, seed=5)
     assert episodes.accuracies.max() <= 0.9
     forecast = predictors.bayes(episodes).predictions
     sure = np.maximum(forecast, 1 - forecast) > 0.95
     right = ((forecast > 0.5) == episodes.labels)[sure]
     standard_error = right.std() / np.sqrt(len(right))
-    assert len(right) > 1000 and right.mean() - 5 * standard_error > 0.9
+    assert len(right) > 1000
+    assert right.mean() - 5 * standard_error > 0.9
     # In the appendix's own model no forecast leaves what the experts say.
     mixed, distributions = mixture(WEIGHTS, EPISODES.distributions), EPISODES.distributions
-    assert (mixed <= distributions.max(axis=2) + 1e-12).all() and (
-        mixed >= distributions.min(axis=2) - 1e-12
-    ).all()
+    assert (mixed <= distributions.max(axis=2) + 1e-12).all()
+    assert (mixed >= distributions.min(axis=2) - 1e-12).all()
 
 
 def test_b4_after_one_wrong_vote_the_posterior_forgets_an_expert() -> None:
@@ -58,7 +60,8 @@ def test_b4_after_one_wrong_vote_the_posterior_forgets_an_expert() -> None:
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = theory._posterior(surprised)[0]
-    assert weights[1].tolist() == [1.0, 0.0] and np.isnan(weights[2]).all()
+    assert weights[1].tolist() == [1.0, 0.0]
+    assert np.isnan(weights[2]).all()
     episodes = replace(experts.sample(1, 10, 2, seed=0), advice=advice, labels=labels)
     log_weights = predictors.log_weights(episodes, 0.5)[0, -1]
     assert log_weights[1] - log_weights[0] == pytest.approx(0.5 * 8)

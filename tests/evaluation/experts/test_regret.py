@@ -78,12 +78,14 @@ def test_an_expert_has_no_regret_against_itself_or_more(seed, n_experts):
     """Following one expert: regret >= 0 always, and 0 at the end for the best of them."""
     episodes = sample(3, 20, n_experts, seed=seed)
     curves = np.stack([regret(episodes.advice[..., i], episodes) for i in range(n_experts)])
-    assert curves.min() == 0 and (curves.min(axis=0) == 0).all()
+    assert curves.min() == 0
+    assert (curves.min(axis=0) == 0).all()
 
 
 def test_log_loss_in_nats_and_infinite_when_certain_and_wrong():
     losses = log_loss(np.array([[0.25, 0.0, 0.0]]), by_hand())
-    assert losses[0, :2].tolist() == [np.log(4), 0] and losses[0, 2] == np.inf
+    assert losses[0, :2].tolist() == [np.log(4), 0]
+    assert losses[0, 2] == np.inf
 
 
 def test_the_published_log_losses_of_bayes_and_oracle():
@@ -111,20 +113,15 @@ def test_scores_order_the_predictors_and_know_their_uncertainty():
     )
     finals = [scored.get("regret") for scored in scores.values()]
     assert all(a.high < b.low for a, b in pairwise(finals))
-    assert (
-        scores["bayes"].get("excess_log_loss").estimate == 0
-        and scores["oracle"].get("excess_log_loss").high < 0
-    )
+    assert scores["bayes"].get("excess_log_loss").estimate == 0
+    assert scores["oracle"].get("excess_log_loss").high < 0
     assert scores["weighted_majority"].get("log_loss").estimate == np.inf
     random = scores["random"]
-    assert random.get("accuracy").estimate == 0.5 and random.get(
-        "log_loss"
-    ).estimate == pytest.approx(np.log(2))
-    assert (
-        random.beside["excess_log_loss",]["reference"] == "bayes"
-        and random.settings["git"]
-        and random.settings["params"]["rest"] == [0.3, 0.9]
-    )
+    assert random.get("accuracy").estimate == 0.5
+    assert random.get("log_loss").estimate == pytest.approx(np.log(2))
+    assert random.beside["excess_log_loss",]["reference"] == "bayes"
+    assert random.settings["git"]
+    assert random.settings["params"]["rest"] == [0.3, 0.9]
 
 
 def test_the_interval_covers_the_mean_of_many_more_episodes():
@@ -149,7 +146,8 @@ def test_score_tables_are_tidy():
         table[table.metric == "excess_log_loss"].reference
         == "bayes, ignoring drifting accuracies taken as fixed"
     ).all()
-    assert table.regime.unique().tolist() == ["drift"] and table.n_rounds.unique().tolist() == [10]
+    assert table.regime.unique().tolist() == ["drift"]
+    assert table.n_rounds.unique().tolist() == [10]
 
 
 test_bad_predictions_are_refused = refused(

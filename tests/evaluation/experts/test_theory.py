@@ -52,7 +52,9 @@ def test_the_posterior_is_the_frequency_of_the_generating_expert():
 def test_the_corollary_over_every_history_and_not_for_the_reversed_divergence():
     """Multiplicative weights has no excess, every other rate some, and KL(q || q*) is another number."""
     check = theory._corollary()
-    assert check.holds and check.left > 0.1 and check.left == pytest.approx(check.right, abs=1e-12)
+    assert check.holds
+    assert check.left > 0.1
+    assert check.left == pytest.approx(check.right, abs=1e-12)
     episodes, probabilities = theory._every_history()
     weights = theory._posterior(episodes)[:, :-1]
     best = np.einsum("bti,btik->btk", weights, episodes.distributions)
@@ -62,7 +64,8 @@ def test_the_corollary_over_every_history_and_not_for_the_reversed_divergence():
         excess, divergence = (
             sums @ probabilities for sums in theory._excess_and_divergence(changed, episodes)
         )
-        assert excess == pytest.approx(divergence, abs=1e-13) and (excess > 1e-3) == (rate != 1.0)
+        assert excess == pytest.approx(divergence, abs=1e-13)
+        assert (excess > 1e-3) == (rate != 1.0)
         reverse = (forecasts * np.log(forecasts / best)).sum((1, 2)) @ probabilities
         assert rate == 1.0 or abs(reverse - excess) > 1e-4
     refuses(

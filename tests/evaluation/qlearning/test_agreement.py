@@ -62,10 +62,8 @@ def test_the_table_that_never_bootstraps_scores_as_its_own_control():
     """Given as predictions, it gains nothing over itself and never follows the other table on disputed steps."""
     e = mdp.sample(400, 50, 4, 3, seed=0)
     result = agreement(perfect(e.relearned(gamma=0.0)), e)
-    assert (
-        result.get("disputed", "all").estimate == 0.0
-        and result.get("disputed_gamma0", "all").estimate == 1.0
-    )
+    assert result.get("disputed", "all").estimate == 0.0
+    assert result.get("disputed_gamma0", "all").estimate == 1.0
     assert abs(result.get("untied_gain", "all").estimate) < 0.01
 
 
@@ -89,9 +87,8 @@ def test_a_hand_made_episode():
     e = mdp.MDPEpisodes.from_transitions(
         mdps, [[0, 0, 0]], [[0, 1, 0]], [[0.0, 1.0, 0.0]], [[0, 0, 0]]
     )
-    assert e.greedy.tolist() == [[0, 1, 1]] and (e.greedy_sets.sum(-1) > 1).tolist() == [
-        [True, False, False]
-    ]
+    assert e.greedy.tolist() == [[0, 1, 1]]
+    assert (e.greedy_sets.sum(-1) > 1).tolist() == [[True, False, False]]
     result = agreement(np.array([[0, 1, 0]]), e)
     assert result.get("untied", "all").estimate == 0.5
     assert result.get("random_ties", "all").estimate == pytest.approx(1.5 / 3)
@@ -102,10 +99,8 @@ def test_a_hand_made_episode():
         0.0,
     ]
     before = agreement(np.array([[0, 1, 1]]), e, table="before")
-    assert (
-        before.beside["untied", "all"]["n_steps"] == 1
-        and before.get("untied", "all").estimate == 1.0
-    )
+    assert before.beside["untied", "all"]["n_steps"] == 1
+    assert before.get("untied", "all").estimate == 1.0
 
 
 def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
@@ -117,10 +112,8 @@ def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
         == before_update.get("disputed", "all").estimate
         == 1.0
     )
-    assert (
-        abs(late.get("untied", "all").estimate - 0.960) < 0.01
-        and abs(late.get("random_ties", "all").estimate - 0.886) < 0.01
-    )
+    assert abs(late.get("untied", "all").estimate - 0.960) < 0.01
+    assert abs(late.get("random_ties", "all").estimate - 0.886) < 0.01
     assert late.get("untied", "all").high < late.get("untied_gamma0", "all").low
 
 
@@ -136,7 +129,8 @@ def test_swapping_tied_targets_changes_nothing():
 def test_the_table_is_tidy_and_names_every_quantity():
     e = mdp.sample(20, 9, 3, 2, seed=0)
     frame = agreement(perfect(e), e).to_frame()
-    assert set(frame["quantity"]) == set(QUANTITIES) and len(frame) == 4 * len(QUANTITIES)
+    assert set(frame["quantity"]) == set(QUANTITIES)
+    assert len(frame) == 4 * len(QUANTITIES)
     assert "cross_entropy" not in set(agreement(e.greedy, e).to_frame()["quantity"])
 
 
@@ -154,7 +148,5 @@ def test_bad_input_is_refused_with_a_sentence():
     result = agreement(e.greedy, e)
     refuses("unknown result 'untyed/all'; did you mean 'untied/all'", result.get, "untyed", "all")
     nothing = agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0))
-    assert (
-        np.isnan(nothing.get("disputed", "all").estimate)
-        and nothing.beside["disputed", "all"]["n_steps"] == 0
-    )
+    assert np.isnan(nothing.get("disputed", "all").estimate)
+    assert nothing.beside["disputed", "all"]["n_steps"] == 0

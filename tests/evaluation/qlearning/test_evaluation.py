@@ -39,10 +39,8 @@ def test_the_discount_followed_is_that_of_the_table_that_chose(batches):
         choices = [batch.relearned(gamma=gamma).greedy for batch in batches]
         discount = followed_discount(choices, batches)
         best = discount.beside[gamma,]
-        assert (
-            best["best_low"] <= gamma <= best["best_high"]
-            and best["best_high"] - best["best_low"] <= 0.15
-        )
+        assert best["best_low"] <= gamma <= best["best_high"]
+        assert best["best_high"] - best["best_low"] <= 0.15
         assert discount.get(gamma).estimate == max(
             value.estimate for value in discount.numbers.values()
         )
@@ -52,10 +50,8 @@ def test_random_choices_follow_no_discount(batches):
     rng = np.random.default_rng(0)
     choices = [rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches]
     frame = followed_discount(choices, batches).to_frame()
-    assert (
-        frame["estimate"].max() - frame["estimate"].min() < 0.01
-        and frame["best_high"][0] - frame["best_low"][0] > 0.3
-    )
+    assert frame["estimate"].max() - frame["estimate"].min() < 0.01
+    assert frame["best_high"][0] - frame["best_low"][0] > 0.3
 
 
 def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
@@ -73,7 +69,8 @@ def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
 def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(handwired):
     """It selects before it updates, so the table before the update is its reference; its a* is its own choice."""
     result = qlearning.evaluate(handwired, ["grid"], n_episodes=60)
-    assert result.settings["table"] == "before" and result.settings["commit"] == "own"
+    assert result.settings["table"] == "before"
+    assert result.settings["commit"] == "own"
     assert result.get("grid", "model", "untied", "all").estimate == 1
     assert result.get("grid", "model", "disputed", "all").estimate == 1
     assert result.get("grid", "cut", "untied", "all").estimate < 0.8
@@ -82,7 +79,8 @@ def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(
 def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
     result = qlearning.evaluate(untrained, ["grid", "chain"], n_episodes=12, commit="target")
     frame = result.to_frame()
-    assert set(frame["key"]) == {"model", *qlearning._CONTROLS} and set(frame["regime"]) == {
+    assert set(frame["key"]) == {"model", *qlearning._CONTROLS}
+    assert set(frame["regime"]) == {
         "grid",
         "chain",
     }
@@ -118,7 +116,8 @@ def test_models_of_the_other_task_are_refused():
 def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     played = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
     returns, frame = played["returns"], played["returns"].to_frame()
-    assert set(frame["key"]) == set(play.PLAYERS) and set(frame["horizon"]) == {20, 60}
+    assert set(frame["key"]) == set(play.PLAYERS)
+    assert set(frame["horizon"]) == {20, 60}
     short, long = (
         returns.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60)
     )

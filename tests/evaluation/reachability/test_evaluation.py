@@ -34,7 +34,8 @@ def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(
     assert (last(runs["frozen"], episodes)[~one_step] == 0.5).all()
     # Reset in round 2: rounds 3 and 4 find what is within two steps.
     reset = last(runs["reset"], episodes)
-    assert (reset[episodes.depths <= 2] == 1).all() and (reset[episodes.depths == 3] == 0.5).all()
+    assert (reset[episodes.depths <= 2] == 1).all()
+    assert (reset[episodes.depths == 3] == 0.5).all()
 
 
 def test_committing_to_one_node_a_round_finds_less_than_the_frontier(
@@ -59,10 +60,8 @@ def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(
     read, write = codec(blind, sample(60, 4, **SIZES, seed=2, depths=(1, 2)))
     test = sample(20, 4, **SIZES, seed=3, depths=(1, 2))
     assert (exact_sets(blind, test, read)["estimate"] == 1).all()
-    latents, none = (
-        interp.rollout(model, test).latents[:, 2],
-        torch.zeros(20, 10, dtype=torch.float64),
-    )
+    latents = interp.rollout(model, test).latents[:, 2]
+    none = torch.zeros(20, 10, dtype=torch.float64)
     assert np.allclose(model.read_state(write(latents, none)), 0, atol=1e-6)
     refuses("give episodes to fit it on", codec, blind)
 
@@ -102,9 +101,8 @@ def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTran
     model_rows = frame[frame["key"] == "model"]
     assert (model_rows[model_rows["round"] >= model_rows["depth"]]["estimate"] == 1).all()
     assert (model_rows[model_rows["round"] < model_rows["depth"]]["estimate"] == 0.5).all()
-    assert (tables["sets"]["estimate"] == 1).all() and np.allclose(
-        tables["moved"]["model"], tables["moved"]["search"]
-    )
+    assert (tables["sets"]["estimate"] == 1).all()
+    assert np.allclose(tables["moved"]["model"], tables["moved"]["search"])
     assert {"breadth_first", "more_ancestors", "cut", "frozen", "discrete"} < set(
         tables["summary"].columns
     )

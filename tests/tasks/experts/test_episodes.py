@@ -19,12 +19,16 @@ def test_every_regime_gives_valid_episodes_or_refuses_a_size(name, n_experts):
         refuses(f"regime '{name}' needs n_experts >= ", sample, 3, 60, n_experts, name)
         return
     episodes = sample(3, 60, n_experts, name, seed=5)
-    assert episodes.advice.shape == (3, 60, n_experts) and episodes.labels.shape == (3, 60)
+    assert episodes.advice.shape == (3, 60, n_experts)
+    assert episodes.labels.shape == (3, 60)
     moving = name.startswith("switch") or name == "drift"
     assert episodes.accuracies.shape == ((3, 60, n_experts) if moving else (3, n_experts))
     assert episodes.accuracies_by_round.shape == episodes.advice.shape
-    assert len(episodes) == 3 and episodes.n_rounds == 60 and episodes.n_experts == n_experts
-    assert episodes.regime == name and episodes.seed == 5
+    assert len(episodes) == 3
+    assert episodes.n_rounds == 60
+    assert episodes.n_experts == n_experts
+    assert episodes.regime == name
+    assert episodes.seed == 5
 
 
 @pytest.mark.parametrize(
@@ -33,10 +37,12 @@ def test_every_regime_gives_valid_episodes_or_refuses_a_size(name, n_experts):
 def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_permuted(name):
     slots = REGIMES[name].slots(4)
     accuracies = sample(4000, 1, 4, name, seed=2).accuracies
-    low, high = np.sort([s[0] for s in slots]), np.sort([s[1] for s in slots])
+    low = np.sort([s[0] for s in slots])
+    high = np.sort([s[1] for s in slots])
     # Sorted accuracies lie between the sorted bounds: a consequence of each lying in its own slot.
     ordered = np.sort(accuracies, axis=-1)
-    assert (ordered >= low).all() and (ordered <= high).all()
+    assert (ordered >= low).all()
+    assert (ordered <= high).all()
     # Every identity has the same mean, that of the slots, within 5 standard errors.
     expected = np.mean(slots)
     standard_error = accuracies.std(axis=0) / np.sqrt(len(accuracies)) + 1e-12
@@ -72,13 +78,14 @@ def test_switching_changes_the_best_expert_exactly_every_m_rounds(every):
 
 def test_drift_moves_by_clipped_gaussian_steps_of_the_stated_size():
     accuracies = sample(500, 100, 4, "drift", seed=4).accuracies
-    assert accuracies[:, 0].min() >= 0.4 and accuracies[:, 0].max() <= 0.8
-    assert accuracies.min() >= 0.2 and accuracies.max() <= 0.95
+    assert accuracies[:, 0].min() >= 0.4
+    assert accuracies[:, 0].max() <= 0.8
+    assert accuracies.min() >= 0.2
+    assert accuracies.max() <= 0.95
     inside = (accuracies[:, :-1] > 0.4) & (accuracies[:, :-1] < 0.75)
     steps = np.diff(accuracies, axis=1)[inside]
-    assert steps.std() == pytest.approx(0.02, rel=0.02) and abs(steps.mean()) < 5 * 0.02 / np.sqrt(
-        steps.size
-    )
+    assert steps.std() == pytest.approx(0.02, rel=0.02)
+    assert abs(steps.mean()) < 5 * 0.02 / np.sqrt(steps.size)
 
 
 @pytest.mark.parametrize("c", [0.3, 0.7, 0.9])
@@ -105,18 +112,19 @@ def test_same_seed_same_bytes_and_labels_do_not_depend_on_the_regime_or_the_expe
 
 def test_more_episodes_extend_fewer_at_the_same_seed():
     few, many = sample(3, 20, 4, seed=1), sample(8, 20, 4, seed=1)
-    assert (many.labels[:3] == few.labels).all() and (many.advice[:3] == few.advice).all()
+    assert (many.labels[:3] == few.labels).all()
+    assert (many.advice[:3] == few.advice).all()
 
 
 def test_select_keeps_episodes_whole_and_replace_validates_again():
     episodes = sample(6, 10, 3, "switch-10", seed=0)
     some = episodes.select([4, 1])
-    assert (some.advice == episodes.advice[[4, 1]]).all() and (
-        some.accuracies == episodes.accuracies[[4, 1]]
-    ).all()
+    assert (some.advice == episodes.advice[[4, 1]]).all()
+    assert (some.accuracies == episodes.accuracies[[4, 1]]).all()
     assert len(episodes.select(slice(2, 5))) == 3
     assert len(episodes.select(np.array([True, False, True, False, False, False]))) == 2
-    assert some.regime == "switch-10" and some.seed == 0
+    assert some.regime == "switch-10"
+    assert some.seed == 0
     assert (replace(episodes, advice=1 - episodes.advice).correct != episodes.correct).all()
     refuses("labels have shape", replace, episodes, labels=episodes.labels[:, 1:])
     refuses(r"cannot select \[7\] from 6 episodes", episodes.select, [7])
@@ -126,7 +134,8 @@ def test_select_keeps_episodes_whole_and_replace_validates_again():
 def test_a_variant_is_a_derived_record():
     slow = replace(REGIMES["drift"], name="slow", drift_std=0.001)
     episodes = sample(10, 50, 4, slow)
-    assert episodes.regime == "slow" and episodes.params["drift_std"] == 0.001
+    assert episodes.regime == "slow"
+    assert episodes.params["drift_std"] == 0.001
     assert np.abs(np.diff(episodes.accuracies, axis=1)).max() < 0.01
     assert get_regime(slow) is slow
 

@@ -74,9 +74,8 @@ def test_fractions_have_the_posterior_of_their_beta_distribution():
 
 def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
     values = families.fixed_share(2.0, alpha=0.2).run(episodes)
-    assert values["weights"][:, 1:].min() >= 0.2 / 4 and values["weights"].sum(-1) == pytest.approx(
-        1
-    )
+    assert values["weights"][:, 1:].min() >= 0.2 / 4
+    assert values["weights"].sum(-1) == pytest.approx(1)
 
 
 test_parameters_outside_their_range_are_refused = refused(
@@ -98,12 +97,10 @@ test_parameters_outside_their_range_are_refused = refused(
 def test_the_battery_copies_turns_and_grades():
     sets = battery(8, 20, n_experts=4, seed=3)
     copied, turncoat, graded = (sets[key] for key in ("copied", "turncoat", "graded"))
-    assert (copied.advice[..., 0] == copied.advice[..., 1]).all() and (
-        copied.advice[..., 0] != copied.advice[..., 2]
-    ).any()
-    assert (turncoat.correct[:, :10].mean(1).max(-1) == 1).all() and turncoat.correct[
-        :, 10:
-    ].mean() < 0.65
+    assert (copied.advice[..., 0] == copied.advice[..., 1]).all()
+    assert (copied.advice[..., 0] != copied.advice[..., 2]).any()
+    assert (turncoat.correct[:, :10].mean(1).max(-1) == 1).all()
+    assert turncoat.correct[:, 10:].mean() < 0.65
     assert np.sort(graded.accuracies_by_round[:, 0], -1) == pytest.approx(
         np.tile([0.05, 0.35, 0.65, 0.95], (8, 1))
     )
@@ -111,7 +108,8 @@ def test_the_battery_copies_turns_and_grades():
 
 def test_fits_and_scores_are_other_episodes(episodes):
     for fitted, scored in TASK.sets_for(4, 10, seed=0, n_experts=4).values():
-        assert len(fitted) == len(scored) == 4 and (fitted.labels != scored.labels).any()
+        assert len(fitted) == len(scored) == 4
+        assert (fitted.labels != scored.labels).any()
 
 
 def test_every_family_has_a_base_without_a_memory_to_beat():
@@ -122,7 +120,8 @@ def test_every_family_has_a_base_without_a_memory_to_beat():
     }
     for family in families.values():
         member = family.make(**{s.name: s.grid[0] for s in family.searched})
-        assert family.memoryless == (not member.state) and member.key == family.key
+        assert family.memoryless == (not member.state)
+        assert member.key == family.key
     assert majority_vote().state == ()
 
 
@@ -167,10 +166,8 @@ def test_a_lapse_that_is_none_leaves_the_base(episodes, lapsed, base):
 def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, base):
     late_values, plain = late.run(episodes), base.run(episodes)
     for key in base.state:
-        assert (
-            np.array_equal(late_values[key][:, 2:], plain[key][:, :-2])
-            and not late_values[key][:, :2].any()
-        )
+        assert np.array_equal(late_values[key][:, 2:], plain[key][:, :-2])
+        assert not late_values[key][:, :2].any()
 
 
 @pytest.mark.parametrize(
@@ -204,14 +201,13 @@ def test_a_fraction_of_a_round_counts_as_that_fraction(episodes):
         weights_by_length = [
             family(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)
         ]
-        assert (
-            weights_by_length[1]
-            == pytest.approx(0.75 * weights_by_length[0] + 0.25 * weights_by_length[2])
-            and (weights_by_length[0] != weights_by_length[2]).any()
+        assert weights_by_length[1] == pytest.approx(
+            0.75 * weights_by_length[0] + 0.25 * weights_by_length[2]
         )
-    fewer, between, longer = (
-        lapsed(stopped, bayes)(last=n).run(episodes)["counts"] for n in (4, 4.25, 5)
-    )
+        assert (weights_by_length[0] != weights_by_length[2]).any()
+    fewer = lapsed(stopped, bayes)(last=4).run(episodes)["counts"]
+    between = lapsed(stopped, bayes)(last=4.25).run(episodes)["counts"]
+    longer = lapsed(stopped, bayes)(last=5).run(episodes)["counts"]
     assert between == pytest.approx(0.75 * fewer + 0.25 * longer)
 
 
@@ -243,10 +239,8 @@ def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
         STOPPED(0.7, last=6),
     ):
         assert says(lapse, turned) == pytest.approx(says(lapse, episodes))
-    first, second = (
-        families.deaf_majority(0.7, 1, 1),
-        families.deaf_majority(0.7, order.index(0) + 1, 1),
-    )
+    first = families.deaf_majority(0.7, 1, 1)
+    second = families.deaf_majority(0.7, order.index(0) + 1, 1)
     assert says(second, turned) == pytest.approx(says(first, episodes))
 
 
@@ -255,11 +249,11 @@ def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
     """Follow the leader, which no family varies; equations see what they declare alone, and a state is written."""
     lapsing = lapse(follow_the_leader(), *([0.9] if lapse is fading else [3]))
     base, values = follow_the_leader(), lapsing.run(episodes)
-    assert lapsing.key.startswith(base.key) and len(lapsing.parameters) == 1
+    assert lapsing.key.startswith(base.key)
+    assert len(lapsing.parameters) == 1
     assert (lapsing.run(episodes)["prediction"] != base.run(episodes)["prediction"]).any()
-    assert (
-        lapsing.written == "next_counts" and values["next_counts"].shape == values["counts"].shape
-    )
+    assert lapsing.written == "next_counts"
+    assert values["next_counts"].shape == values["counts"].shape
     for variable in (v for v in lapsing.variables if v.equation is not None):
         declared = {key: values[key] for key in variable.parents}
         assert np.array_equal(variable.equation(declared), values[variable.key]), variable.key
@@ -269,7 +263,8 @@ def test_a_model_is_held_against_its_own_algorithm_or_bayes():
     own_algorithm = interp.tasks.of(
         handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)
     ).explains(handwired)
-    assert own_algorithm.key == "weighted_majority" and own_algorithm.parameters == {"gain": 0.7}
+    assert own_algorithm.key == "weighted_majority"
+    assert own_algorithm.parameters == {"gain": 0.7}
     assert interp.tasks.get("experts").explains(interp.load("wma-learned-additive")).key == "bayes"
 
 

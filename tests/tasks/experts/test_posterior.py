@@ -79,7 +79,8 @@ def test_tails_that_underflow_stay_exact(record):
         total = mpmath.quad(density, span, maxdegree=8)
         mean = mpmath.quad(lambda q: q * density(q), span, maxdegree=8) / total
         expected = float(mpmath.log(total / (mpmath.mpf("0.9") - mpmath.mpf("0.3"))) + peak)
-    k, l = np.array([hits]), np.array([misses])  # noqa: E741
+    k = np.array([hits])
+    l = np.array([misses])  # noqa: E741
     assert mean_accuracy(k, l, (low, high))[0] == pytest.approx(float(mean), abs=1e-11)
     assert log_evidence(k, l, (low, high))[0] == pytest.approx(expected, rel=1e-12, abs=1e-8)
 
@@ -93,7 +94,8 @@ def test_without_prior_knowledge_the_closed_form_is_the_general_one_bit_for_bit(
 
 
 def test_a_known_accuracy_learns_nothing():
-    hits, misses = np.array([0, 3]), np.array([2, 0])
+    hits = np.array([0, 3])
+    misses = np.array([2, 0])
     assert mean_accuracy(hits, misses, (0.7, 0.7)).tolist() == [0.7, 0.7]
     assert log_evidence(hits, misses, (0.7, 0.7)) == pytest.approx(
         [2 * np.log(0.3), 3 * np.log(0.7)]

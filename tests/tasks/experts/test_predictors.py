@@ -155,7 +155,8 @@ def test_permuting_experts_keeps_predictions(regime, seed, order):
         original, advice=original.advice[..., order], accuracies=original.accuracies[..., order]
     )
     for key in KEYS:
-        run, permuted_run = PREDICTORS[key].run(original), PREDICTORS[key].run(permuted)
+        run = PREDICTORS[key].run(original)
+        permuted_run = PREDICTORS[key].run(permuted)
         assert np.allclose(run.predictions, permuted_run.predictions, rtol=0, atol=1e-10), key
 
 
@@ -166,7 +167,8 @@ def test_swapping_the_labels_mirrors_predictions(regime, seed, n_experts):
     original = sample(3, 25, n_experts, regime, seed)
     mirrored = replace(original, advice=1 - original.advice, labels=1 - original.labels)
     for key in KEYS:
-        run, mirrored_run = PREDICTORS[key].run(original), PREDICTORS[key].run(mirrored)
+        run = PREDICTORS[key].run(original)
+        mirrored_run = PREDICTORS[key].run(mirrored)
         assert np.allclose(run.predictions, 1 - mirrored_run.predictions, rtol=0, atol=1e-10), key
         assert (mistakes(run.predictions, original, run.decision).sum()) == pytest.approx(
             mistakes(mirrored_run.predictions, mirrored, mirrored_run.decision).sum()
@@ -178,11 +180,13 @@ def test_swapping_the_labels_mirrors_predictions(regime, seed, n_experts):
 def test_no_prediction_looks_ahead(regime, seed, t):
     """Changing label t and everything after it moves no prediction up to t."""
     original, second_batch = sample(3, 25, 4, regime, seed), sample(3, 25, 4, regime, seed + 1)
-    labels, advice = original.labels.copy(), original.advice.copy()
+    labels = original.labels.copy()
+    advice = original.advice.copy()
     labels[:, t:], advice[:, t + 1 :] = 1 - labels[:, t:], second_batch.advice[:, t + 1 :]
     changed = replace(original, labels=labels, advice=advice)
     for key in KEYS:
-        run, after = PREDICTORS[key].run(original), PREDICTORS[key].run(changed)
+        run = PREDICTORS[key].run(original)
+        after = PREDICTORS[key].run(changed)
         assert np.allclose(
             run.predictions[:, : t + 1], after.predictions[:, : t + 1], rtol=0, atol=1e-12
         ), key
@@ -208,7 +212,8 @@ def test_weighted_majority_keeps_its_worst_case_bounds(seed, n_experts, eta):
 @pytest.mark.parametrize("key", KEYS)
 def test_every_algorithm_runs_on_one_expert_and_one_round(key):
     run = PREDICTORS[key].run(sample(2, 1, 1))
-    assert run.predictions.shape == (2, 1) and np.isfinite(run.predictions).all()
+    assert run.predictions.shape == (2, 1)
+    assert np.isfinite(run.predictions).all()
 
 
 PUBLISHED = read_rows(Path(__file__).with_name("published.csv"))

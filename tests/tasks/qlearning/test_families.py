@@ -86,9 +86,8 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
 
 def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episodes):
     shares = families.acting(q_learning()).run(episodes)["policy"]
-    assert (shares > 0).tolist() == episodes.greedy_sets.tolist() and shares.sum(
-        -1
-    ) == pytest.approx(1)
+    assert (shares > 0).tolist() == episodes.greedy_sets.tolist()
+    assert shares.sum(-1) == pytest.approx(1)
     construction = families.acting(q_learning(), shared_ties=False, after=False).run(episodes)[
         "policy"
     ]
@@ -104,16 +103,16 @@ def test_a_softmax_is_boltzmanns(episodes):
 def test_q_learning_starts_where_no_bootstrap_ends():
     """Families that contain each other could never be told apart by the ratio of their divergences."""
     gamma = next(s for s in TASK.rivals()["q_learning"].searched if s.name == "gamma")
-    assert gamma.grid[0] == 0.2 and "gamma" not in {
-        s.name for s in TASK.rivals()["no_bootstrap"].searched
-    }
+    assert gamma.grid[0] == 0.2
+    assert "gamma" not in {s.name for s in TASK.rivals()["no_bootstrap"].searched}
 
 
 def test_the_battery_separates_what_looks_ahead_from_what_does_not():
     sets = battery(8, 40, n_states=4, n_actions=3, seed=0)
     delayed = sets["delayed"]
     assert list(sets) == ["grid", "explored", "draws", "chain", "delayed"]
-    ahead, here = (families.acting(q_learning(gamma=g)).run(delayed)["policy"] for g in (0.9, 0.0))
+    ahead = families.acting(q_learning(gamma=0.9)).run(delayed)["policy"]
+    here = families.acting(q_learning(gamma=0.0)).run(delayed)["policy"]
     assert np.abs(ahead - here).sum(-1).mean() > 0.2
     hub = delayed.mdps.rewards.max(-1) <= 0.1
     assert (hub.sum(-1) == 2).all()
@@ -121,7 +120,8 @@ def test_the_battery_separates_what_looks_ahead_from_what_does_not():
 
 def test_fits_and_scores_are_other_episodes():
     fitted, scored = TASK.sets_for(2, 10, seed=0, n_states=4, n_actions=3)["grid"]
-    assert (fitted.n_states, fitted.n_actions) == (4, 3) and (fitted.states != scored.states).any()
+    assert (fitted.n_states, fitted.n_actions) == (4, 3)
+    assert (fitted.states != scored.states).any()
 
 
 # Lapses.
@@ -137,16 +137,12 @@ def test_a_lapse_that_is_none_is_q_learning(episodes, lapsed):
 
 
 def test_a_late_table_is_the_table_of_two_rounds_before(episodes):
-    late_values, plain = (
-        families.late_q(0.3, 0.8, lag=2).run(episodes),
-        q_learning(0.3, 0.8).run(episodes),
-    )
+    late_values = families.late_q(0.3, 0.8, lag=2).run(episodes)
+    plain = q_learning(0.3, 0.8).run(episodes)
     assert not late_values["table"][:, :3].any()
     assert late_values["table"][:, 2:] == pytest.approx(plain["table"][:, :-2])
-    assert (
-        late_values["table"][:, 2:].any()
-        and (late_values["policy"][:, 2:] != plain["policy"][:, 2:]).any()
-    )
+    assert late_values["table"][:, 2:].any()
+    assert (late_values["policy"][:, 2:] != plain["policy"][:, 2:]).any()
 
 
 def test_a_late_table_chooses_at_the_state_of_now(episodes):
@@ -156,10 +152,8 @@ def test_a_late_table_chooses_at_the_state_of_now(episodes):
 
 
 def test_a_stopped_table_stays_as_it_is_and_is_still_chosen_by(episodes):
-    stopped_values, plain = (
-        families.stopped_q(0.3, 0.8, last=5).run(episodes),
-        q_learning(0.3, 0.8).run(episodes),
-    )
+    stopped_values = families.stopped_q(0.3, 0.8, last=5).run(episodes)
+    plain = q_learning(0.3, 0.8).run(episodes)
     assert np.array_equal(stopped_values["table"][:, :6], plain["table"][:, :6])
     assert np.array_equal(stopped_values["table"][:, 6:], np.repeat(plain["table"][:, 5:6], 6, 1))
     assert (stopped_values["table"][:, 6:] != plain["table"][:, 6:]).any()

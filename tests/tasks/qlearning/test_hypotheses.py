@@ -13,7 +13,8 @@ def test_a_model_is_held_against_q_learning_at_its_own_rates():
     assert analysis.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
     assert analysis.rates(interp.load("qlearning-learned")) == {"alpha": 0.1, "gamma": 0.9}
     own_algorithm = interp.tasks.of(handwired).explains(handwired)
-    assert own_algorithm.key == "q_learning" and (
+    assert own_algorithm.key == "q_learning"
+    assert (
         own_algorithm.parameters["alpha"],
         own_algorithm.parameters["gamma"],
     ) == (
@@ -43,7 +44,8 @@ def test_a_round_says_its_transition_and_the_pairs_reward():
     episodes = mdp.sample(2, 3, 3, 2, seed=0)
     inputs = analysis.round_inputs(episodes)
     plain, products = inputs.features
-    assert plain.shape == (2, 3, 3 + 2 + 3 + 1) and products.shape == (2, 3, 9 + 6 + 6)
+    assert plain.shape == (2, 3, 3 + 2 + 3 + 1)
+    assert products.shape == (2, 3, 9 + 6 + 6)
     np.testing.assert_array_equal(plain[..., :3].argmax(-1), episodes.states)
     np.testing.assert_array_equal(products[..., -6:].sum(-1), episodes.rewards)
     np.testing.assert_array_equal(inputs.kinds[..., 2], episodes.next_states)
@@ -51,6 +53,5 @@ def test_a_round_says_its_transition_and_the_pairs_reward():
 
 def test_steering_raises_the_first_actions_values():
     steering = analysis.steering()
-    assert (
-        steering.change((2, 2)).tolist() == [[0.2, 0], [0.2, 0]] and steering.outcome(None, 3) == 0
-    )
+    assert steering.change((2, 2)).tolist() == [[0.2, 0], [0.2, 0]]
+    assert steering.outcome(None, 3) == 0

@@ -31,12 +31,10 @@ def test_episodes_follow_the_update_rule():
     for b in range(20):
         table = np.zeros((4, 3))
         for t in range(12):
-            s, a, r, following = (
-                e.states[b, t],
-                e.actions[b, t],
-                e.rewards[b, t],
-                e.next_states[b, t],
-            )
+            s = e.states[b, t]
+            a = e.actions[b, t]
+            r = e.rewards[b, t]
+            following = e.next_states[b, t]
             table[s, a] = table[s, a] + 0.3 * (r + 0.8 * max(table[following]) - table[s, a])
             np.testing.assert_allclose(e.q_tables[b, t + 1], table, atol=1e-12)
             assert e.greedy[b, t] == int(np.argmax(e.q_tables[b, t + 1, following]))
@@ -67,7 +65,9 @@ def test_bernoulli_draws_pay_one_with_the_stated_probability():
 @pytest.mark.parametrize("regime", sorted(REGIMES))
 def test_every_regime_samples_valid_episodes(regime):
     e = mdp.sample(36, 5, 4, 3, seed=0, regime=regime)
-    assert e.regime == regime and len(e) == 36 and (e.n_states, e.n_actions) == (4, 3)
+    assert e.regime == regime
+    assert len(e) == 36
+    assert (e.n_states, e.n_actions) == (4, 3)
     np.testing.assert_allclose(e.mdps.transitions.sum(-1), 1)
 
 
@@ -75,7 +75,8 @@ def test_the_grid_shares_its_cells_equally():
     """6 reward families by 3 concentrations, in equal shares; over many small batches no cell is favoured."""
     e = mdp.sample(180, 2, 3, 2, seed=0)
     cells = list(zip(e.mdps.families, e.mdps.concentrations.tolist(), strict=True))
-    assert {cells.count(cell) for cell in cells} == {10} and len(set(cells)) == 18
+    assert {cells.count(cell) for cell in cells} == {10}
+    assert len(set(cells)) == 18
     few = [mdp.sample_mdps(5, 1, 1, seed=i) for i in range(720)]
     drawn = [
         cell
@@ -102,10 +103,8 @@ def test_chain_has_action_zero_optimal_and_ladder_rewards_height_squared():
 def test_same_seed_same_bytes_and_streams_do_not_mix():
     """The same seed repeats everything; changing one setting leaves the draws of the other stages alone."""
     first, two = (mdp.sample(30, 10, 4, 3, seed=5) for _ in range(2))
-    assert (
-        first.q_tables.tobytes() == two.q_tables.tobytes()
-        and first.rewards.tobytes() == two.rewards.tobytes()
-    )
+    assert first.q_tables.tobytes() == two.q_tables.tobytes()
+    assert first.rewards.tobytes() == two.rewards.tobytes()
     redrawn = mdp.sample(30, 10, 4, 3, seed=5, epsilon=0.5, alpha=0.7)
     assert redrawn.mdps.transitions.tobytes() == first.mdps.transitions.tobytes()
     assert (redrawn.states[:, 0] == first.states[:, 0]).all()
@@ -170,20 +169,19 @@ def test_steps_of_an_interaction_join_to_its_episodes():
     steps = [play.step() for _ in range(6)]
     whole = play.episodes()
     for t, step in enumerate(steps):
-        assert (step.actions[:, 0] == whole.actions[:, t]).all() and (
-            step.greedy[:, 0] == whole.greedy[:, t]
-        ).all()
+        assert (step.actions[:, 0] == whole.actions[:, t]).all()
+        assert (step.greedy[:, 0] == whole.greedy[:, t]).all()
         assert (step.q_tables == whole.q_tables[:, t : t + 2]).all()
 
 
 def test_select_and_relearned_keep_the_rest():
     e = mdp.sample(10, 6, 3, 2, seed=0)
     part = e.select([3, 3, 7])
-    assert (part.states == e.states[[3, 3, 7]]).all() and part.mdps.families[2] == e.mdps.families[
-        7
-    ]
+    assert (part.states == e.states[[3, 3, 7]]).all()
+    assert part.mdps.families[2] == e.mdps.families[7]
     flat = e.relearned(gamma=0.0)
-    assert (flat.actions == e.actions).all() and flat.gamma == 0.0
+    assert (flat.actions == e.actions).all()
+    assert flat.gamma == 0.0
     assert (e.relearned().q_tables == e.q_tables).all()
 
 

@@ -19,7 +19,8 @@ def test_greedy_acts_by_its_own_table():
     """The action of round t is argmax Q_t(s_t, .), the lowest index on ties."""
     e = run(QLearner(alpha=0.5), mdp.sample_mdps(50, 4, 3, seed=0), 20, seed=1)
     assert (e.actions == bellman.rows_at(e.q_tables[:, :-1], e.states).argmax(-1)).all()
-    assert (e.actions[:, 0] == 0).all() and e.alpha == 0.5
+    assert (e.actions[:, 0] == 0).all()
+    assert e.alpha == 0.5
 
 
 def test_choosing_before_the_update_is_what_a_round_of_the_circuit_does():
@@ -29,9 +30,8 @@ def test_choosing_before_the_update_is_what_a_round_of_the_circuit_does():
     play, last = mdp.Interaction(mdps, 30, seed=1, epsilon=0.3, alpha=0.5), None
     while not play.done:
         last = play.step(None if last is None else last.next_values_before[:, 0].argmax(-1))
-    assert (play.episodes().actions == e.actions).all() and (
-        play.episodes().rewards == e.rewards
-    ).all()
+    assert (play.episodes().actions == e.actions).all()
+    assert (play.episodes().rewards == e.rewards).all()
     assert (run(QLearner(alpha=0.5, epsilon=0.3), mdps, 30, seed=1).actions != e.actions).any()
 
 
@@ -78,15 +78,15 @@ def test_random_is_uniform_and_optimal_climbs_the_chain():
     assert abs(run(QLearner(epsilon=1.0), CHAIN, 20, seed=0).actions.mean() - 0.5) < 0.02
     best = run(OptimalAgent(), CHAIN, 20, seed=0)
     # In the last rounds of a finite horizon nothing can be reached any more: every action is optimal there.
-    assert (best.actions[:, :17] == 0).all() and (
-        best.rewards.sum(1) == 20 - (3 - best.states[:, 0])
-    ).all()
+    assert (best.actions[:, :17] == 0).all()
+    assert (best.rewards.sum(1) == 20 - (3 - best.states[:, 0])).all()
 
 
 @pytest.mark.parametrize("key", AGENTS)
 def test_every_registered_algorithm_runs(key):
     e = run(AGENTS[key], mdp.sample_mdps(5, 3, 2, seed=0), 6, seed=0)
-    assert e.n_rounds == 6 and len(e) == 5
+    assert e.n_rounds == 6
+    assert len(e) == 5
 
 
 test_bad_input_is_refused_with_a_sentence = refused(

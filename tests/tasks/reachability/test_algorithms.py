@@ -50,10 +50,8 @@ def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(
     both_ways = replace(
         episodes, edges=np.concatenate([episodes.edges, episodes.edges[..., ::-1]], 1)
     )
-    undirected_values, plain = (
-        algorithms.undirected(0.4).run(episodes),
-        algorithms.breadth_first(0.4).run(both_ways),
-    )
+    undirected_values = algorithms.undirected(0.4).run(episodes)
+    plain = algorithms.breadth_first(0.4).run(both_ways)
     assert np.array_equal(undirected_values["reached"], plain["reached"])
     assert np.array_equal(undirected_values["prediction"], plain["prediction"])
 
@@ -61,17 +59,16 @@ def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
     episodes = sample(6, 6, **SIZES, regime="path", seed=3)
-    late_values, plain = (
-        algorithms.late_search(lag).run(episodes),
-        algorithms.breadth_first().run(episodes),
-    )
+    late_values = algorithms.late_search(lag).run(episodes)
+    plain = algorithms.breadth_first().run(episodes)
     assert np.array_equal(late_values["reached"][:, lag:], plain["reached"][:, : 6 - lag])
-    assert not late_values["reached"][:, :lag].any() and late_values["reached"][:, -1].any()
+    assert not late_values["reached"][:, :lag].any()
+    assert late_values["reached"][:, -1].any()
     refuses("lag must be an integer >= 0, got -1", algorithms.late_search, -1)
 
 
 @settings(deadline=None, max_examples=25)
-@batch(batches(), st.integers(0, 1000))
+@given(batches(), st.integers(0, 1000))
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
     names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
     renamed = episodes.renamed(names)
@@ -114,16 +111,16 @@ def test_breadth_first_search_jumps_at_the_depth_of_the_target() -> None:
     episodes = sample(80, 6, 28, 54, seed=0)
     share = target_share("breadth_first", episodes)
     known = np.arange(6) >= episodes.depths[:, None]
-    assert (share[known] == 1).all() and (share[~known] == 0.5).all()
+    assert (share[known] == 1).all()
+    assert (share[~known] == 0.5).all()
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_limited_search_answers_up_to_its_hops(hops: int) -> None:
     episodes = sample(80, 6, 28, 54, seed=0)
     last = target_share(f"depth_limited_{hops}", episodes)[:, -1]
-    assert (last[episodes.depths <= hops] == 1).all() and (
-        last[episodes.depths > hops] == 0.5
-    ).all()
+    assert (last[episodes.depths <= hops] == 1).all()
+    assert (last[episodes.depths > hops] == 0.5).all()
 
 
 @pytest.mark.parametrize("key", ["fewer_parents", "more_children", "more_ancestors"])
@@ -142,7 +139,8 @@ def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
     for key in ("depth_first", "random_walk"):
         reached = TASK.algorithm(key).run(episodes)["reached"]
         steps = np.diff(reached.sum(-1), axis=1)
-        assert (steps[:, 0] == 2).all() and ((steps[:, 1:] >= 0) & (steps[:, 1:] <= 1)).all()
+        assert (steps[:, 0] == 2).all()
+        assert ((steps[:, 1:] >= 0) & (steps[:, 1:] <= 1)).all()
         assert (reached <= algorithms.breadth_first().run(episodes)["reached"]).all()
     long = TASK.algorithm("depth_first").run(replace(episodes, n_rounds=30))["reached"][:, -1]
     assert np.array_equal(long > 0, episodes.distances < 28), (
@@ -199,7 +197,8 @@ def test_losses_are_shares_whatever_is_predicted(model: HookedLatentTransformer)
     """An untrained copy of a handwired model predicts less than nothing; both none is a half, and no loss of 1e306."""
     task = interp.tasks.of(model)
     episodes = task.sample_for(model, 1, 4, SEED)
-    target, negative = int(episodes.targets[0]), int(episodes.negatives[0])
+    target = int(episodes.targets[0])
+    negative = int(episodes.negatives[0])
     predictions = torch.zeros(1, 4, model.layout.n_nodes)
     predictions[0, :, target] = torch.tensor([-0.5, -0.5, 0.6, 0.6])
     predictions[0, :, negative] = torch.tensor([-0.7, 0.2, -0.4, 0.2])

@@ -19,9 +19,8 @@ from tests.refusals import refuses
 def test_the_same_arguments_give_the_same_bytes(regime: str) -> None:
     first, two = (sample(12, 5, 16, 24, regime=regime, seed=3) for _ in range(2))
     second_seed = sample(12, 5, 16, 24, regime=regime, seed=4)
-    assert np.array_equal(first.edges, two.edges) and np.array_equal(
-        first.candidates, two.candidates
-    )
+    assert np.array_equal(first.edges, two.edges)
+    assert np.array_equal(first.candidates, two.candidates)
     assert not np.array_equal(first.edges, second_seed.edges)
 
 
@@ -45,7 +44,9 @@ def test_prosqa_graphs_have_the_published_statistics() -> None:
     """ProsQA: 14-28 nodes (mean 22.7), 36 edges, 13 nodes reached, 3.0, 4.5, 3.4 and 1.2 new ones a level."""
     episodes = sample(300, 5, 28, 54, regime="prosqa", seed=2)
     used = (episodes.adjacency.any(-1) | episodes.adjacency.any(-2)).sum(-1)
-    assert used.min() >= 14 and used.max() <= 28 and abs(used.mean() - 22.7) < 2
+    assert used.min() >= 14
+    assert used.max() <= 28
+    assert abs(used.mean() - 22.7) < 2
     assert abs(episodes.adjacency.sum((1, 2)).mean() - 36.1) < 4
     assert abs((episodes.distances < 28).sum(-1).mean() - 13.1) < 1.5
     levels = [float((episodes.distances == step).sum(-1).mean()) for step in (1, 2, 3, 4)]
@@ -92,7 +93,8 @@ def test_published_graphs_are_read(tmp_path: Path) -> None:
         "prosqa, published",
         None,
     )
-    assert plain.targets.tolist() == [3, 1] and plain.negatives.tolist() == [4, 3]
+    assert plain.targets.tolist() == [3, 1]
+    assert plain.negatives.tolist() == [4, 3]
     assert plain.depths.tolist() == renamed.depths.tolist() == [2, 1]
     assert renamed.edges.shape == (2, 7, 2)
     path.write_text(json.dumps([{"edges": []}]))
@@ -103,7 +105,9 @@ def test_published_graphs_are_read(tmp_path: Path) -> None:
 def test_depths_that_hardly_come_are_given_up_for_good(n_nodes, n_edges, n_rounds):
     """Small graphs have few deep targets: sampling ends, with the depths that come, or says why it cannot."""
     episodes = sample(16, n_rounds, n_nodes=n_nodes, n_edges=n_edges, seed=0)
-    assert len(episodes) == 16 and episodes.depths.min() >= 1 and episodes.depths.max() <= 4
+    assert len(episodes) == 16
+    assert episodes.depths.min() >= 1
+    assert episodes.depths.max() <= 4
 
 
 def test_nothing_is_reached_in_stranded_graphs_and_few_edges_fill_the_list() -> None:
@@ -113,7 +117,8 @@ def test_nothing_is_reached_in_stranded_graphs_and_few_edges_fill_the_list() -> 
     in_degrees = np.take_along_axis(
         episodes.adjacency.sum(1), episodes.by_round("candidates")[:, 0], -1
     )
-    assert (np.sort(in_degrees, -1)[:, 0] == 0).all() and (np.sort(in_degrees, -1)[:, 1] > 0).all()
+    assert (np.sort(in_degrees, -1)[:, 0] == 0).all()
+    assert (np.sort(in_degrees, -1)[:, 1] > 0).all()
     assert episodes.adjacency.sum((1, 2)).max() <= 9
     assert len(sample(2, 3, 4, 3, regime="stranded", seed=1)) == 2
 
@@ -121,13 +126,15 @@ def test_nothing_is_reached_in_stranded_graphs_and_few_edges_fill_the_list() -> 
 def test_edges_of_repeated_graphs_are_few_and_uneven_and_some_roots_have_none() -> None:
     episodes = sample(200, 5, 28, 54, regime="repeated", seed=1)
     different = episodes.adjacency.sum((1, 2))
-    assert different.min() <= 12 and different.max() >= 40
+    assert different.min() <= 12
+    assert different.max() >= 40
     most_repeated = [
         np.unique(edges, axis=0, return_counts=True)[1].max() for edges in episodes.edges
     ]
     assert np.median(most_repeated) >= 4  # 54 edges of 25 different ones, evenly: 3
     alone = ~np.take_along_axis(episodes.adjacency.any(2), episodes.roots[:, None], 1)[:, 0]
-    assert 0.2 < alone.mean() < 0.45 and (episodes.roots[:, None] != episodes.candidates).all()
+    assert 0.2 < alone.mean() < 0.45
+    assert (episodes.roots[:, None] != episodes.candidates).all()
     assert len(sample(2, 3, 4, 3, regime="repeated", seed=1)) == 2
 
 
@@ -224,7 +231,8 @@ def test_rounds_without_marks_are_shorter() -> None:
         "n_1",
         "w?",
     ]
-    assert "e" not in layout.vocabulary and layout.n_positions == 2 * 2 + 7
+    assert "e" not in layout.vocabulary
+    assert layout.n_positions == 2 * 2 + 7
 
 
 @pytest.mark.parametrize("marks", [True, False])
@@ -233,7 +241,8 @@ def test_a_range_of_lengths(marks: bool) -> None:
     assert layout_from_dict(layout.to_dict()) == layout
     episodes = sample(3, 4, 12, 9, seed=0, depths=(1,))
     fitted = layout.fit(episodes)
-    assert fitted.n_edges == 9 and fitted.encode(episodes).tokens.shape == (
+    assert fitted.n_edges == 9
+    assert fitted.encode(episodes).tokens.shape == (
         3,
         4,
         (3 if marks else 2) * 9 + 7,
