@@ -146,7 +146,7 @@ class _Page:
         )
 
     def _describe(self) -> dict[str, Any]:
-        """Return facts about the runs, and the algorithms that each model plays like."""
+        """Return facts about the runs."""
         runs = self.runs
         served: set[str] = set()
         for run in runs:
@@ -160,11 +160,6 @@ class _Page:
         facts["Prompts"] = ", ".join(sorted({run.wording for run in runs}))
         facts["Episodes"] = f"{n_complete} of {len(runs)} complete"
         facts["Missing predictions"] = f"{n_missing} of {n_rounds} rounds"
-        for model in _list_once(group.model for group in self.acts):
-            answers = Counter(group.answer for group in self.acts if group.model == model)
-            total = answers.total()
-            groups = [f"{name} ({n} of {total} groups)" for name, n in answers.most_common()]
-            facts[f"{model} plays like"] = "; ".join(groups)
         return facts
 
     def _write_commands(self, path: Path) -> Section:

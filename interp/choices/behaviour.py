@@ -152,9 +152,8 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
                 "machine": name,
                 "verdict": beside.measure.verdict,
             }
-            row |= beside.over_floor.columns("over_floor")
-            row |= beside.over_untrained.columns("over_untrained")
-            row |= beside.left.columns("left")
+            for name in ("over_floor", "over_untrained", "left"):
+                row |= getattr(beside, name).columns(name)
             machines.append(row)
     rows = [act.to_frame() for act in acts]
     return {

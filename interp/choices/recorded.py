@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from interp.choices.players import participants_of
 from interp.core import catalog
 from interp.machines.recurrent import Said
 from interp.model.adapted import AdaptedMachine
@@ -91,10 +92,7 @@ def fit_cell(
     require_known("kind of cell", kind, ["gru", "lstm"])
     integer("steps", steps, 1)
     task = catalog.of(episodes)
-    names = episodes.participants
-    if names is None:
-        names = np.arange(len(episodes))
-    people, person = np.unique(names, return_inverse=True)
+    people, person = participants_of(episodes)
     if n_folds is None:
         n_folds = max(2, min(5, len(people)))
     integer("n_folds", n_folds, 2)

@@ -7,6 +7,7 @@ of recorded choices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,11 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.choices.explain import ChoiceExplanation
+from interp.choices.explain import FEWEST_CHOICES, ChoiceExplanation, asked_families
 from interp.choices.players import EachParticipant, explain_each, participants_of
 from interp.core.algorithm import Algorithm, Family
 from interp.results.measure import Result, listed
-from interp.results.palette import CYCLE, INK, LIGHT_TEXT
 from interp.results.style import WIDTH, styled
 from interp.support.checks import checked, integer
 from interp.support.errors import require, require_known
@@ -55,7 +55,7 @@ class Recovery(Result):
             f"{n_closest} are closest to it; {n_named} are named, {n_wrongly} of them wrongly."
         )
         returned = []
-        for row in self.correlations().itertuples():
+        for row in self.errors().dropna().itertuples():
             returned.append(f"{row.r:.2f} ({row.family} {row.parameter})")
         if returned:
             sentence += f" True and fitted parameters correlate by {listed(returned)}."
@@ -93,12 +93,12 @@ class Recovery(Result):
             rows.append({"family": algorithm.key, **in_set})
         return pd.DataFrame(rows).groupby("family", sort=False).mean()
 
-    def correlations(self) -> pd.DataFrame:
+    def errors(self) -> pd.DataFrame:
         """Return how well parameters return, of the players that are closest to their true family.
 
         Returns:
-            A row for each family and parameter: ``n`` players, Pearson's ``r`` of true and fitted values, and
-            ``off``, their mean distance. ``r`` is NaN where fewer than 3 players vary.
+            A row for each family and parameter: ``n`` players, the ``bias`` and the ``spread`` of fitted about true
+            values, and Pearson's ``r`` of both, NaN where fewer than 3 players vary.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
@@ -108,71 +108,47 @@ class Recovery(Result):
             for name in parameters[str(key)]:
                 true = players[f"true_{name}"].astype(float)
                 fitted = players[name].astype(float)
-                is_constant = true.nunique() < 2 or fitted.nunique() < 2
-                if len(players) < 3 or is_constant:
-                    continue
+                error = fitted - true
                 row = {"family": key, "parameter": name, "n": len(players)}
-                off = (fitted - true).abs().mean()
-                rows.append({**row, "r": true.corr(fitted), "off": off})
-        return pd.DataFrame(rows, columns=["family", "parameter", "n", "r", "off"])
+                row |= {"bias": error.mean(), "spread": error.std(ddof=0)}
+                is_constant = true.nunique() < 2 or fitted.nunique() < 2
+                row["r"] = np.nan
+                if len(players) >= 3 and not is_constant:
+                    row["r"] = true.corr(fitted)
+                rows.append(row)
+        return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread", "r"])
 
-    def errors(self) -> pd.DataFrame:
-        """Return a row for each family and parameter: ``bias`` and ``spread`` of the fitted about the true values."""
-        table = self.to_frame()
-        rows = []
-        for algorithm_key, players in table[table["family"] == table["closest"]].groupby("family"):
-            names = next(true for true in self.truth if true.key == algorithm_key).parameters
-            for name in names:
-                true = players[f"true_{name}"].astype(float)
-                error = players[name].astype(float) - true
-                row = {"family": algorithm_key, "parameter": name, "n": len(players)}
-                rows.append({**row, "bias": error.mean(), "spread": error.std(ddof=0)})
-        return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread"])
+    def _draw(self, figures: Any) -> Any:
+        """Draw the confusion of families."""
+        return figures.heatmaps(
+            {"": self.confusion()},
+            label="players",
+            xlabel="closest family",
+            ylabel="family of the player",
+        )
 
     @styled
-    def _draw(self, figures: Any) -> Any:
-        """Draw the confusion of families, and fitted against true values of each parameter, coloured by family."""
+    def plot_parameters(self) -> Any:
+        """Draw fitted against true values, a panel for each family and parameter; only of players
+        that are closest to their true family.
+        """
         from matplotlib.figure import Figure
 
-        names = list(dict.fromkeys(self.correlations()["parameter"]))
-        n_rows = 1 + -(-len(names) // 3)
-        figure = Figure(figsize=(WIDTH, 3.6 * n_rows))
-        grid = figure.add_gridspec(n_rows, 3)
-        self._draw_confusion(figures, figure.add_subplot(grid[0, :]))
+        from interp.results.figures import REFERENCE
+
         table = self.to_frame()
         closest = table[table["family"] == table["closest"]]
-        for number, name in enumerate(names):
-            axes = figure.add_subplot(grid[1 + number // 3, number % 3])
-            _draw_parameter(axes, closest, name)
-            axes.axline((0, 0), slope=1, **figures.REFERENCE)
-            axes.set(xlabel=f"true {name.replace('_', ' ')}")
-            axes.set(ylabel="fitted" if number % 3 == 0 else "")
-            axes.legend(fontsize=7)
+        drawn = self.errors()
+        pairs = list(zip(drawn["family"], drawn["parameter"], strict=True))
+        n_rows = math.ceil(len(pairs) / 3)
+        figure = Figure(figsize=(WIDTH, 3 * n_rows))
+        for place, (family, name) in enumerate(pairs, 1):
+            players = closest[closest["family"] == family]
+            axes = figure.add_subplot(n_rows, 3, place)
+            axes.plot(players[f"true_{name}"], players[name], "o", markersize=4)
+            axes.axline((0, 0), slope=1, **REFERENCE)
+            axes.set(title=family, xlabel=f"true {name}", ylabel="fitted")
         return figure
-
-    def _draw_confusion(self, figures: Any, axes: Any) -> None:
-        from matplotlib.colors import Normalize
-
-        counts = self.confusion()
-        numbers = counts.to_numpy()
-        highest = int(numbers.max())
-        figures.painted(axes, numbers.astype(float), Normalize(0, highest))
-        for (row, column), n in np.ndenumerate(numbers):
-            hue = LIGHT_TEXT if 2 * n > highest else INK
-            axes.annotate(str(n), (column, row), ha="center", va="center", color=hue)
-        columns = [str(key).replace("_", "\n") for key in counts.columns]
-        rows = [str(key).replace("_", " ") for key in counts.index]
-        axes.set_xticks(range(len(columns)), columns)
-        axes.set_yticks(range(len(rows)), rows)
-        axes.set(xlabel="closest family", ylabel="family of the player")
-
-
-def _draw_parameter(axes: Any, players: pd.DataFrame, name: str) -> None:
-    for hue, (key, part) in zip(CYCLE * 2, players.groupby("family", sort=False), strict=False):
-        true = part.get(f"true_{name}")
-        if true is not None and true.notna().any():
-            label = str(key).replace("_", " ")
-            axes.plot(true, part[name], "o", markersize=4, color=hue, label=label)
 
 
 @checked
@@ -203,7 +179,7 @@ def recovery(
         learners = bandit.TASK.rivals()["rescorla_wagner"]
         habit = choice_kernel(rate=0.3, inverse_temperature=3)
         found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
-        found.confusion(), found.correlations(), found.plot()
+        found.confusion(), found.errors(), found.plot(), found.plot_parameters()
     """
     require(
         bool(players), "no player to simulate; give families, or algorithms at their parameters"
@@ -269,7 +245,8 @@ def recovery_of_design(
     """Measure how well families and parameters return in the design of recorded choices.
 
     Players of every family in the set (of the closest where there is one alone), and of the best
-    family of each other kind, play as many trials as a participant did, at the fitted parameters.
+    family of each other kind, play as many trials as a participant did, and at least as many as a
+    fit needs, at the fitted parameters.
     What the recorded arms would have paid is unknown: arms pay as in the recorded regime, or as in
     "reversal" if there is none.
 
@@ -280,8 +257,6 @@ def recovery_of_design(
         n_players: of each family.
         seed: of the players and of the bootstraps.
     """
-    from interp.choices.explain import asked_families
-
     chosen_families = asked_families(episodes, families)
     simulated = [key for key in explanation.confidence_set if key in chosen_families]
     for key in explanation.scores:
@@ -292,9 +267,10 @@ def recovery_of_design(
         algorithm = chosen_families[key].make(**explanation.scores[key].parameters)
         players += [algorithm] * integer("n_players", n_players, 1)
     people, _ = participants_of(episodes)
-    episodes_each = max(1, round(len(episodes) / len(people)))
     rounds_an_episode = episodes.counted.sum(1)
     rounds_each = max(1, round(float(rounds_an_episode.mean())))
+    fewest_episodes = math.ceil(FEWEST_CHOICES / rounds_each)
+    episodes_each = max(fewest_episodes, round(len(episodes) / len(people)))
     regime = episodes.regime if episodes.regime in REGIMES else "reversal"
     return recovery(
         players,

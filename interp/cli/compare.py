@@ -18,39 +18,6 @@ from interp.support.errors import require
 from interp.support.files import folder_to_write
 
 
-def _compare_players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
-    """Print what the players of some traces choose like, and whether as ``machines`` do.
-
-    Args:
-        say: of the command.
-        traces: folder of `interp llm run`.
-        machines: what they are held against, if anything.
-        seed: of everything random.
-        out: folder for the tables.
-    """
-    from interp.choices.behaviour import behaviour, behaviour_tables
-    from interp.llm.loading import read
-    from reports.blocks import joined
-
-    reading = read(traces)
-    for sentence in reading.sentences[1:]:
-        say.aside(sentence)
-    reference = machines[0].name if machines else "none"
-    folder = folder_to_write(out / f"{traces.name}-against-{reference}")
-    acts = behaviour(reading.runs, seed, machines)
-    for player in acts:
-        say.line(str(player))
-        if player.found:
-            about = f"{player.model}, {player.condition}, {player.regime}"
-            for name, beside in player.found.beside.items():
-                say.line(f"{about}, beside {name}: {beside.measure}")
-    tables = behaviour_tables(acts)
-    compared = tables.get("machines")
-    if compared is not None and len(compared):
-        say.table(joined(compared), "Do players choose as a model does?", "machines")
-    say.tables(folder, tables)
-
-
 @command(
     example="interp compare wma-learned wma-handwired --quick",
     sizes="one",
@@ -94,10 +61,6 @@ def _compare(
     Do the two predict the same, hold the same state, update it in the same way and use their heads
     in the same way?
 
-    MODEL may also be a folder of traces of `interp llm run`, which have only choices. The comparison
-    then finds the algorithm that explains the choices, and compares them with those of REFERENCE
-    (unless this is 'none').
-
     --set is for MODEL if it is handwired, and otherwise for REFERENCE:
     qlearning-taught --set beta=10.
 
@@ -105,19 +68,6 @@ def _compare(
         quick: About a quarter of the episodes, with wider intervals.
         more: More models; each is compared with REFERENCE separately.
     """
-    from interp.llm.loading import holds_runs
-
-    if holds_runs(model):
-        require(
-            not (recorded or hypothesis),
-            "traces are recorded already: leave --recorded and --hypothesis out",
-        )
-        require(not (more or shard), "traces are compared at once: leave --more and --shard out")
-        machines = []
-        if reference not in ("", "none"):
-            machines.append(options.load(reference, sizes, arguments, device).model)
-        _compare_players(say, Path(model), machines, seed=seed, out=out)
-        return
     compare_one = partial(
         _compare_machines,
         say,

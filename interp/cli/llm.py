@@ -17,9 +17,11 @@ from interp.llm.backend import AGENTS, PLAYERS, AgentBackend, Backend, Connectio
 from interp.llm.transcripts import import_rounds
 from interp.support.errors import InputError, require, require_known, theirs
 from interp.support.files import folder_to_write, write_csv
+from interp.support.foreign import json_in
 from interp.support.workers import display, working
 
 if TYPE_CHECKING:
+    from interp.core.machine import Machine
     from interp.llm.loading import Reading
     from interp.llm.runner import RunSummary
     from interp.llm.runs import LLMRun
@@ -235,7 +237,7 @@ def _run(
     """
     from interp.llm import plan, runner, schemes
 
-    extra = schemes.json_in(extra_body)
+    extra = json_in(extra_body)
     require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {extra_body!r}")
     chosen = Settings(
         _who_plays(model, base_url, agent, backend),
@@ -368,7 +370,8 @@ def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> R
     example="interp llm import chats.jsonl --advice A B --outcome truth --choice answer",
     group=llm_app,
     of={"columns": import_rounds},
-    more="Chats are JSON lines with the messages of a conversation; name the keys of the JSON objects in them.",
+    more="Chats are JSON lines with the messages of a conversation, or a log of Inspect; name the keys of the JSON\n"
+    "objects in them.",
 )
 def _import(
     say: Say,
@@ -376,7 +379,7 @@ def _import(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A table with a header and one row for each round, or chats as JSON lines."
+            help="A table with a header and one row for each round, chats as JSON lines, or a log of Inspect."
         ),
     ],
     out: Path = Path("output/llm-imported"),
@@ -389,10 +392,11 @@ def _import(
     say.wrote(imported.files)
 
 
-@command(example="interp llm score output/llm", group=llm_app)
+@command(example="interp llm score output/llm", group=llm_app, torch=True)
 def _score(
     say: Say,
     path: Path,
+    models: list[str] | None = None,
     out: Path = Path("output/llm-scores"),
     regime: str | None = None,
     duplicates: str = "refuse",
@@ -404,6 +408,7 @@ def _score(
     With --shard, each combination of model, condition and regime is one part of the work.
 
     Args:
+        models: Transformers with which the choices of each player are compared.
         regime: Regime of results that do not name one.
     """
     import joblib
@@ -412,11 +417,11 @@ def _score(
     from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)
-    makers = {
-        ", ".join(group): partial(_explain_group, runs, seed)
-        for group, runs in grouped(reading.runs).items()
-    }
-    settings = {"seed": seed, "runs": joblib.hash(reading.runs)}
+    machines = [options.load(name, {}).model for name in models or ()]
+    makers = {}
+    for group, runs in grouped(reading.runs).items():
+        makers[", ".join(group)] = partial(_explain_group, runs, seed, machines)
+    settings = {"seed": seed, "models": models, "runs": joblib.hash(reading.runs)}
     with options.in_shares(say, out, makers, settings, shard) as explained:
         if shard:
             return
@@ -432,12 +437,20 @@ def _score(
     say.wrote(written)
 
 
-def _explain_group(runs: Sequence[LLMRun], seed: int) -> dict[str, Any]:
+def _explain_group(
+    runs: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
+) -> dict[str, Any]:
     """Return what the players of one group choose by: a sentence, and tables."""
     from interp.choices.behaviour import behaviour, behaviour_tables
 
-    players = behaviour(runs, seed)
-    return {"sentence": "\n".join(map(str, players)), "tables": behaviour_tables(players)}
+    players = behaviour(runs, seed, machines)
+    lines = []
+    for player in players:
+        lines.append(str(player))
+        if player.found:
+            compared = player.found.beside.items()
+            lines += [f"beside {name}: {beside.measure}" for name, beside in compared]
+    return {"sentence": "\n".join(lines), "tables": behaviour_tables(players)}
 
 
 @command(

@@ -21,12 +21,12 @@ from interp.llm.schemes import (
     Condition,
     Message,
     Turn,
-    json_in,
     response_format,
-    text_of,
 )
 from interp.support.errors import InputError, require
 from interp.support.files import json_values
+from interp.support.foreign import json_in
+from interp.support.replies import text_of
 
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8

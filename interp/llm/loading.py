@@ -52,16 +52,6 @@ class Reading:
         return sentences
 
 
-def holds_runs(path: str | Path) -> bool:
-    """Return whether ``path`` is a folder with traces or other people's results below it."""
-    folder = Path(path)
-    if not folder.is_dir():
-        return False
-    return any(
-        _is_result(file) or not _other_than_a_trace(file) for file in folder.rglob("*.json*")
-    )
-
-
 def _is_result(file: Path) -> bool:
     return file.name == RECORD and file.is_file()
 
@@ -251,7 +241,7 @@ def from_trace(path: Path) -> LLMRun:
         predictions = np.array(session.predictions, dtype=np.float64)
         # A round whose prediction was made but whose note was not has no note.
         notes = (*session.notes, None)[: len(predictions)]
-        usage = tokens_of(calls, "round", len(predictions))
+        usage = tokens_of(calls, len(predictions))
         model, prompt = header["settings"]["model"], header["prompt"]
         return LLMRun(
             model=model,

@@ -100,12 +100,7 @@ def folder_of(model: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to be played and where its trace goes: in a folder ``variant``, where it is begun
-    in several ways.
-
-    ``begins`` holds the ``note`` and ``history`` that it goes on from, and ``last_note``; it is
-    empty for a whole episode.
-    """
+    """One episode to be played, and where its trace goes."""
 
     condition: Condition
     instance: Instance

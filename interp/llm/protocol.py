@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.llm.schemes import Condition, Message, ParsedReply, Turn, json_in, read_answer
+from interp.llm.schemes import Condition, Message, ParsedReply, Turn, read_answer
 from interp.support.checks import checked
 from interp.support.errors import InputError, require
 from interp.support.files import digest_of, file_to_write
+from interp.support.foreign import json_in
 
 
 @dataclass(frozen=True)

@@ -417,12 +417,11 @@ class TokensUsed:
     completion: int
 
 
-def tokens_of(calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int) -> TokensUsed:
+def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
     """Count the tokens of recorded calls.
 
     Args:
         calls: records with the server's ``usage``.
-        key: the name of the round in a record.
         n_rounds: how many rounds were played.
     """
     by_round = np.full(n_rounds, np.nan)
@@ -431,8 +430,9 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int) -> To
         prompt, _, completion = _usage_tokens(call.get("usage"))
         total_prompt += prompt
         total_completion += completion
-        if prompt and call[key] < n_rounds:
-            by_round[call[key]] = prompt
+        round_index = call["round"]
+        if prompt and round_index < n_rounds:
+            by_round[round_index] = prompt
     return TokensUsed(by_round, total_prompt, completion=total_completion)
 
 

@@ -1,27 +1,25 @@
 """Turn rounds that anybody recorded into results that `interp llm score`, `notes` and `report`
 read.
 
-A file holds a table with a row a round, or chats as JSON lines (``{"messages": [{"role": ...,
-"content": ...}]}``) with JSON objects in the messages. The user names the columns, or the keys of
-these objects: docs/method/traces.md.
+A file holds a table with a row a round, chats as JSON lines, or a log of Inspect. The user names
+the columns, or the keys of the JSON objects in the messages: docs/method/traces.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interp.llm.schemes import Condition, find_object, json_in, text_of
+from interp.llm.schemes import Condition
 from interp.support.checks import checked
 from interp.support.errors import require
 from interp.support.files import write_json
 
 if TYPE_CHECKING:
-    from interp.tasks.table_file import TextTable
     from interp.tasks.trials import TrialsRead
 
 
@@ -61,10 +59,10 @@ def import_rounds(
     model: str = "",
     condition: str = "",
 ) -> Imported:
-    """Write the episodes in a table, or in chats, as results of another runner below a folder.
+    """Write the episodes in a table, in chats, or in a log of Inspect, as results of another runner.
 
     Args:
-        path: the table, or the chats.
+        path: the table, the chats, or the log (.json or .eval).
         folder: where the episodes go, each in a folder of its own.
         advice: columns with the advice of each expert; by default advice_1, expert_1, ...
         outcome: column with the outcome.
@@ -81,20 +79,9 @@ def import_rounds(
     """
     from interp.llm.importer import RECORD
     from interp.llm.plan import folder_of
-    from interp.tasks.table_columns import choose_columns
-    from interp.tasks.table_file import read_text_table
-    from interp.tasks.trials import ReadingOptions, TrialTable
+    from interp.tasks.trials import ReadingOptions, open_trials
 
     played = Condition.parse(condition or ("online-note-only" if note else "online-no-note"))
-    text_table = read_text_table(path, encoding)
-    if "messages" in text_table.names:
-        require(
-            outcome is not None,
-            f"{text_table.file} holds chats: name the key of the truth with outcome= (--outcome), after which a round "
-            "ends, and those of advice and choice",
-        )
-        participant = participant or "conversation"
-        text_table = _open_chats(text_table, str(outcome), note)
     named = {
         "advice": advice,
         "outcome": outcome,
@@ -104,14 +91,15 @@ def import_rounds(
         "session": session,
         "order": order,
     }
-    columns = choose_columns(
-        text_table,
+    table = open_trials(
+        path,
         ("advice", "outcome", "choice"),
         named,
+        ReadingOptions(missed=missed, encoding=encoding),
         optional=("note",),
         lists=("advice", "session"),
     )
-    table = TrialTable(text_table, columns, ReadingOptions(missed=missed))
+    text_table = table.table
     frames, labels = table.code("label", [table.texts("advice"), table.texts("outcome")])
     require(
         len(labels) == 2,
@@ -128,14 +116,16 @@ def import_rounds(
     n_missing = 0
     for index, (_, lines) in enumerate(sessions):
         rows = lines[is_whole[lines]]
+        advice_of_rounds = votes.loc[rows].astype(int).values
         instance = {
-            "expert_predictions": votes.loc[rows].astype(int).values.tolist(),
+            "expert_predictions": advice_of_rounds.tolist(),
             "true_labels": truth[rows].astype(int).tolist(),
         }
         response: dict[str, Any] = {"predictions": _bits_or_none(answers[rows].tolist())}
         n_missing += response["predictions"].count(None)
         if note:
-            response["notes"] = text_table.cells[note][rows].fillna("").tolist()
+            notes = text_table.cells[note][rows]
+            response["notes"] = notes.fillna("").tolist()
         meta = {"model": name, "prompt": _prompt_name(played), "idx": index}
         result = {"meta": meta, "input": instance, "response": response}
         place = Path(folder) / folder_of(name) / f"{index:04d}" / RECORD
@@ -151,59 +141,3 @@ def _bits_or_none(answers: Sequence[float]) -> list[int | None]:
 def _prompt_name(condition: Condition) -> str:
     """Return a name of a prompt that the importer reads as this condition."""
     return f"{condition.name}-hist" if condition.protocol == "note" else condition.name
-
-
-def _open_chats(table: TextTable, outcome: str, note: str | None) -> TextTable:
-    """Return chats as a table with a row a round, and a column for each key of their JSON objects.
-
-    Args:
-        table: a chat per row.
-        outcome: key of the truth.
-        note: key of the note; None where there is none.
-    """
-    import pandas as pd
-
-    rows = []
-    for line, cell in table.cells["messages"].items():
-        messages = json_in(str(cell))
-        for row in _rounds_in(messages if isinstance(messages, list) else [], outcome, note):
-            rows.append({"conversation": str(line), **row})
-    require(
-        bool(rows),
-        f"no message of {table.file} is a JSON object with the key {outcome!r}; name the key of the truth with "
-        "outcome= (--outcome)",
-    )
-    cells = pd.DataFrame(rows, dtype=object)
-    return replace(table, cells=cells)
-
-
-def _rounds_in(messages: Sequence[Any], outcome: str, note: str | None) -> list[dict[str, str]]:
-    """Return the rounds of one conversation: what its JSON objects say up to the truth of each.
-
-    Args:
-        messages: in OpenAI's form.
-        outcome: the key of the truth, which ends a round.
-        note: the key of the note, which the player writes after it.
-    """
-    rounds: list[dict[str, str]] = []
-    row: dict[str, str] = {}
-    for message in messages:
-        fields = _fields_of(message)
-        is_answer = isinstance(message, Mapping) and message.get("role") == "assistant"
-        written = fields.pop(note, None) if note else None
-        if is_answer and written is not None and rounds:
-            rounds[-1][str(note)] = written
-        if outcome in fields and row:
-            rounds.append({**fields, **row})
-            row = {}
-        row |= {name: value for name, value in fields.items() if name != outcome}
-    return rounds
-
-
-def _fields_of(message: Any) -> dict[str, str]:
-    """Return the JSON object in a message as texts; empty where there is none."""
-    content = message.get("content") if isinstance(message, Mapping) else None
-    body, _, _ = find_object(text_of(content))
-    if not isinstance(body, dict):
-        return {}
-    return {str(name): str(value) for name, value in body.items() if value is not None}

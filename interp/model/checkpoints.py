@@ -310,7 +310,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     with reading(folder):
         if not path.exists():
             has_traces = any(any(folder.glob(f"{depth}.jsonl")) for depth in ("*", "*/*", "*/*/*"))
-            hint = "; traces are for `interp llm` and `interp compare`" if has_traces else ""
+            hint = "; traces are for `interp llm`" if has_traces else ""
             raise InputError(
                 f"{str(folder)!r} lacks config.json, so it holds no model{hint}",
             )

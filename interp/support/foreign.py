@@ -67,6 +67,14 @@ def loaded(text: str | bytes, **how: Any) -> Any:
     return json.loads(written.encode("utf-8", "replace"), **how)
 
 
+def json_in(text: str | bytes, **how: Any) -> Any:
+    """Return the JSON value that ``text`` is, read by ``json.loads`` with ``how``; None where it is none."""
+    try:
+        return loaded(text, **how)
+    except (ValueError, RecursionError):
+        return None
+
+
 def rich_text(text: object) -> Text:
     """Return text that rich prints as it is, whatever stands in square brackets."""
     from rich.text import Text

@@ -105,7 +105,7 @@ def choose_columns(
     chosen: dict[str, tuple[str, ...]] = {}
     for role, columns in named.items():
         require_known("column", role, known, limit=12)
-        chosen[role] = _as_names(columns)
+        chosen[role] = as_names(columns)
         is_given = columns is None or bool(chosen[role])
         require(is_given, f"{role}= names no column; leave it out to have it found by its name")
         if chosen[role] != (NONE,):  # first, as a column that stands twice is guessed for no role
@@ -138,7 +138,8 @@ def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
     return {name for names in by_role.values() for name in names}
 
 
-def _as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns that a user names for a role; empty for None."""
     if columns is None:
         return ()
     names = [columns] if isinstance(columns, str) else fit("columns", columns, Sequence[str])

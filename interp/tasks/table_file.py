@@ -1,8 +1,8 @@
 """Read a table from a file as people keep it: every cell as the text that stands there.
 
-CSV with commas, semicolons, tabs, bars or blanks between its columns, or JSON lines; in UTF-8,
-UTF-16 or Latin-1; plain or compressed by gzip, bzip2, xz or zip. Cells stay text: "001" and "1" are
-two names.
+CSV with commas, semicolons, tabs, bars or blanks between its columns, JSON lines, or a log of
+Inspect; in UTF-8, UTF-16 or Latin-1; plain or compressed by gzip, bzip2, xz or zip. Cells stay
+text: "001" and "1" are two names.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import io
 import json
 import lzma
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ import numpy as np
 from interp.support.checks import file_path
 from interp.support.errors import InputError, require
 from interp.support.files import reading
+from interp.support.foreign import json_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +56,9 @@ _MISSING = frozenset(
 )
 
 
+_OF_A_SAMPLE = ("id", "epoch", "target", "messages")
+
+
 @dataclass(frozen=True)
 class TextTable:
     """A table of texts.
@@ -61,11 +68,13 @@ class TextTable:
         cells: a column for each name of the header, NaN for an empty cell; its index is the line in
             the file.
         encoding: how the bytes were read.
+        remarks: what the user should look at, a sentence each.
     """
 
     path: Path
     cells: pd.DataFrame
     encoding: str
+    remarks: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -98,7 +107,12 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
         )
         is_json = lines[0][1].lstrip().startswith(("{", "["))
         cells = _parse_json(path, text) if is_json else _parse_columns(path, lines)
-        return TextTable(path, _clean(cells), used)
+        remarks = []
+        if used == "Latin-1":
+            remarks.append(
+                f"{str(path)!r} is not in UTF-8 and was read as Latin-1; if letters are wrong, give encoding=."
+            )
+        return TextTable(path, _clean(cells), used, tuple(remarks))
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -137,7 +151,9 @@ def _read_bounded(path: Path, stream: Any) -> bytes:
 
 
 def _read_zip(path: Path) -> bytes:
-    """Read the only file in an archive."""
+    """Read the only file in an archive, or the samples in a log of Inspect."""
+    with suppress(ImportError):  # comes with Inspect; before Python 3.14 it alone unpacks its logs
+        import_module("zipfile_zstd")
     archive = zipfile.ZipFile(path)
     members = archive.infolist()
     _require_size(path, sum(member.file_size for member in members))
@@ -146,13 +162,32 @@ def _read_zip(path: Path) -> bytes:
         "[Content_Types].xml" not in names,
         f"{str(path)!r} is a workbook of a spreadsheet; save it as CSV in UTF-8",
     )
+    samples = [name for name in names if fnmatch(name, "samples/*.json")]
+    if samples:
+        return b'{"samples": [%s]}' % b",".join(_read_members(path, archive, samples))
     listed = ", ".join(names[:5]) or "nothing"
     require(
         len(names) == 1,
         f"{str(path)!r} must hold one table, and it holds {listed}; unpack it and give the one that is meant",
     )
-    with archive.open(names[0]) as stream:
-        return _read_bounded(path, stream)
+    (content,) = _read_members(path, archive, names)
+    return content
+
+
+def _read_members(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> list[bytes]:
+    """Read the files of an archive that have these names."""
+    contents = []
+    for name in names:
+        try:
+            stream = archive.open(name)
+        except NotImplementedError:
+            raise InputError(
+                f"{str(path)!r} is compressed in a way that this Python cannot unpack; of a log of Inspect, convert "
+                "it first: inspect log convert LOG.eval --to json --output-dir FOLDER"
+            ) from None
+        with stream:
+            contents.append(_read_bounded(path, stream))
+    return contents
 
 
 def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]:
@@ -253,15 +288,20 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _parse_json(path: Path, text: str) -> pd.DataFrame:
-    """Read JSON objects, one a line or in one list; numbers stay as they are spelled."""
+    """Read JSON objects: one a line, in one list, or the samples of a log of Inspect; numbers stay
+    as they are spelled.
+    """
     import pandas as pd
 
     objects: list[dict[str, Any]] = []
     numbers: list[int] = []
     how: dict[str, Any] = {"parse_float": str, "parse_int": str, "parse_constant": str}
     try:
-        if text.lstrip().startswith("["):
-            objects = json.loads(text, **how)
+        whole = json_in(text, **how)
+        if isinstance(whole, dict) and isinstance(whole.get("samples"), list):
+            whole = [_row_of_sample(sample) for sample in whole["samples"]]
+        if isinstance(whole, list):
+            objects = whole
             numbers = list(range(1, len(objects) + 1))
         else:
             for number, line in _numbered_lines(text):
@@ -277,6 +317,15 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
     require(fits, f"{str(path)!r} must hold JSON objects, a row a trial")
     texts = [{str(name): _json_text(value) for name, value in row.items()} for row in objects]
     return pd.DataFrame(texts, index=pd.Index(numbers), dtype=object).fillna("")
+
+
+def _row_of_sample(sample: Any) -> Any:
+    """Return the fields of a sample of Inspect that can be columns: its metadata, name, target and chat."""
+    if not isinstance(sample, dict):
+        return sample
+    metadata = sample.get("metadata")
+    beside = metadata if isinstance(metadata, dict) else {}
+    return {**beside, **{name: sample.get(name) for name in _OF_A_SAMPLE}}
 
 
 def _json_text(value: Any) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from interp.support.checks import number, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
+from interp.tasks.chat_file import open_chats
 from interp.tasks.table_columns import NONE, Columns, choose_columns, is_measured, spelled
 from interp.tasks.table_file import TextTable, read_text_table
 
@@ -207,6 +208,10 @@ def open_trials(
         The table, from which a task's reader takes what it needs.
     """
     table = read_text_table(path, options.encoding)
+    if "messages" in table.names:
+        ends_round = "outcome" if "outcome" in roles else "reward"
+        table = open_chats(table, named, ends_round)
+        named = {**named, "participant": named.get("participant") or "conversation"}
     columns = choose_columns(table, roles, named, optional=optional, lists=lists)
     return TrialTable(table, columns, options)
 
@@ -221,12 +226,8 @@ class TrialTable:
     def __init__(self, table: TextTable, columns: Columns, options: ReadingOptions) -> None:
         require(len(table.cells) > 0, f"{table.file} has a header and no row below it")
         self.table, self.columns, self.options = table, columns, options
-        self.remarks: list[str] = []
+        self.remarks = list(table.remarks)
         self._labels: dict[str, dict[str, int]] = {}
-        if table.encoding == "Latin-1":
-            self.remarks.append(
-                f"{table.file} is not in UTF-8 and was read as Latin-1; if letters are wrong, give encoding=."
-            )
 
     # Cells.
 

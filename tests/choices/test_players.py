@@ -168,18 +168,19 @@ def test_a_planted_mixture_comes_back(mixture):
 
 def test_its_parameters_come_back(mixture):
     table = mixture.to_frame()
-    rows = mixture.correlations().set_index(["family", "parameter"])
     errors = mixture.errors().set_index(["family", "parameter"])
     assert table["true_rate"].iloc[:2].tolist() == [0.2, 0.8]
     assert 0.4 < table["true_rate"].iloc[2] < 0.6
     assert table["rate_low"][1] > table["rate_high"][0]
-    assert rows.loc[("rescorla_wagner", "rate"), "r"] > 0.9
-    assert "choice_kernel" not in rows.index, "one player has no correlation"
+    assert errors.loc[("rescorla_wagner", "rate"), "r"] > 0.9
+    assert np.isnan(errors.loc[("choice_kernel", "rate"), "r"]), "one player has no correlation"
     assert abs(errors.loc[("rescorla_wagner", "rate"), "bias"]) < 0.2
 
 
 def test_a_recovery_is_drawn(mixture):
-    assert len(mixture.plot().axes) == 3
+    """One panel of counts and its scale; the two parameters of both families."""
+    assert len(mixture.plot().axes) == 2
+    assert len(mixture.plot_parameters().axes) == 4
 
 
 def test_recovery_of_a_design_plays_the_families_of_the_set_at_the_fitted_parameters():

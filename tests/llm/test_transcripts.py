@@ -1,6 +1,12 @@
-"""Rounds that anybody recorded, as a table or as chats, come out as the runs that they are."""
+"""Rounds that anybody recorded, as a table, as chats or as a log of Inspect, come out as the runs that they are.
+
+The logs in ``inspect/`` were made by Inspect 0.3.285 and its mock model: three samples, of which "silent" plays
+nothing, and three rounds each of the other two. The answers are 1, 0, "no idea"; "Sure! 0", 0, 1.
+"""
 
 import json
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +14,8 @@ import numpy as np
 import pytest
 
 from interp.llm.loading import load
-from interp.llm.transcripts import import_rounds
+from interp.llm.transcripts import Imported, import_rounds
+from interp.tasks import bandit, table_file
 from tests.refusals import refuses
 from tests.shell import printed
 
@@ -116,6 +123,103 @@ def test_what_cannot_be_read_is_refused(
 
 def test_chats_need_the_key_of_the_truth(tmp_path: Path) -> None:
     path = write_chats(tmp_path / "chats.jsonl", [("user", {"A": 1, "B": 0, "truth": 1})])
-    refuses("holds chats: name the key of the truth", import_rounds, path, tmp_path / "out")
+    refuses("holds chats: name the key of the outcome", import_rounds, path, tmp_path / "out")
     keys = {**COLUMNS, "outcome": "label"}
     refuses("no message of .* with the key .label.", import_rounds, path, tmp_path / "out", **keys)
+
+
+LOGS = Path(__file__).parent / "inspect"
+KEYS: dict[str, Any] = {
+    "advice": ["Expert_A", "Expert_B"],
+    "outcome": "truth",
+    "choice": "prediction",
+}
+
+
+def plays_in(imported: Imported) -> list[dict[str, Any]]:
+    """Return the instance and the predictions of every run that was imported."""
+    results = [json.loads(file.read_text()) for file in imported.files]
+    return [
+        result["input"] | {"predictions": result["response"]["predictions"]} for result in results
+    ]
+
+
+INSTANCE = {"expert_predictions": [[1, 0], [0, 0], [1, 1]], "true_labels": [0, 1, 1]}
+PLAYS = [INSTANCE | {"predictions": [1, 0, None]}, INSTANCE | {"predictions": [0, 0, 1]}]
+
+
+def test_every_sample_of_an_inspect_log_is_a_chat(tmp_path: Path) -> None:
+    """The silent one is named; "no idea" is a missing answer."""
+    imported = import_rounds(LOGS / "experts.json", tmp_path, **KEYS)
+    assert plays_in(imported) == PLAYS
+    assert imported.missing == 1
+    assert imported.reading.remarks == (
+        "1 of 3 chats hold no round that ends with 'truth', and are left out: silent.",
+    )
+
+
+def test_an_archive_of_samples_is_read_where_python_unpacks_it(tmp_path: Path) -> None:
+    """Inspect's own archive needs Inspect, or Python 3.14; an archive that zip unpacks needs neither."""
+    samples = json.loads((LOGS / "experts.json").read_text())["samples"]
+    with zipfile.ZipFile(tmp_path / "plain.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", "{}")
+        for sample in samples:
+            archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample, indent=2))
+    assert plays_in(import_rounds(tmp_path / "plain.eval", tmp_path, **KEYS)) == PLAYS
+    log = LOGS / "experts.eval"
+    if find_spec("zipfile_zstd") or hasattr(zipfile, "ZIP_ZSTANDARD"):
+        assert plays_in(import_rounds(log, tmp_path / "out", **KEYS)) == PLAYS
+    else:
+        refuses("inspect log convert", import_rounds, log, tmp_path / "out", **KEYS)
+
+
+def test_a_sample_of_inspect_may_be_one_round(tmp_path: Path) -> None:
+    """The advice is metadata, the truth the target; each epoch is a run through the three rounds."""
+    samples = []
+    for epoch in (1, 2):
+        for round_index, (votes, truth) in enumerate(zip(*INSTANCE.values(), strict=True)):
+            answer = PLAYS[epoch - 1]["predictions"][round_index]
+            content = "no idea" if answer is None else json.dumps({"prediction": answer})
+            sample = {"id": round_index + 1, "epoch": epoch, "target": str(truth)}
+            sample["metadata"] = {"ann": votes[0], "bob": votes[1]}
+            sample["messages"] = [
+                {"role": "user", "content": "predict"},
+                {"role": "assistant", "content": [{"type": "text", "text": content}]},
+            ]
+            samples.append(sample)
+    path = tmp_path / "questions.json"
+    path.write_text(json.dumps({"version": 2, "eval": {}, "samples": samples}, indent=2))
+    keys: dict[str, Any] = {"outcome": "target", "choice": "prediction"}
+    imported = import_rounds(path, tmp_path, advice=["ann", "bob"], **keys)
+    assert plays_in(imported) == PLAYS
+
+
+def test_an_inspect_log_is_not_unpacked_beyond_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "MOST_BYTES", 1_000_000)
+    with zipfile.ZipFile(tmp_path / "large.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(3):
+            archive.writestr(f"samples/{number}_epoch_1.json", " " * 400_000)
+    refuses(
+        "more than 1 MB once unpacked", import_rounds, tmp_path / "large.eval", tmp_path, **KEYS
+    )
+
+
+def test_a_bandit_in_chats(tmp_path: Path) -> None:
+    """A key of the outcome ends a round; the last choice was never paid."""
+    chat: list[tuple[str, Any]] = [
+        ("user", "Choose J or F."),
+        ("assistant", 'I take {"choice": "J"}'),
+        ("user", {"reward": 1, "total": 1}),
+        ("assistant", {"choice": "F"}),
+        ("user", {"reward": 0, "total": 1}),
+        ("assistant", {"choice": "J"}),
+    ]
+    path = write_chats(tmp_path / "chats.jsonl", chat, chat[:3])
+    played = bandit.read(path, choice="choice", reward="reward")
+    assert played.arms == ("F", "J")
+    assert played.participants.tolist() == ["1", "2"]
+    assert played.counted.tolist() == [[True, True], [True, False]]
+    assert played.choices[0].tolist() == [1, 0]
+    assert played.rewards[0].tolist() == [1, 0]

@@ -1,0 +1,101 @@
+"""Turn recorded chats into a table with a row a round.
+
+A chat is a list of messages in OpenAI's form, ``{"role": ..., "content": ...}``, whose contents
+hold JSON objects, possibly among other words. The user names the keys of these objects, as the
+columns of a table. A sample of an Inspect log is a chat, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from interp.support.errors import require
+from interp.support.foreign import json_in
+from interp.support.replies import find_object, text_of
+from interp.tasks.table_columns import as_names
+from interp.tasks.table_file import TextTable
+
+
+def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTable:
+    """Return chats as a table with a row a round.
+
+    It has a column for each key of their JSON objects and each field beside the messages. The
+    column "conversation" numbers the chats. Where the truth is a field beside the messages, as the
+    target of Inspect, a chat is one round, and those of one epoch are one conversation.
+
+    Args:
+        table: a chat per row.
+        named: role -> the key that the user names.
+        role: whose key ends a round, such as "outcome" or "reward".
+    """
+    ends = set(as_names(named.get(role)))
+    require(
+        bool(ends),
+        f"{table.file} holds chats: name the key of the {role} with {role}= (--{role}), after which a round "
+        "ends, and the keys of the rest",
+    )
+    is_round = not ends.isdisjoint(table.names)
+    rows: list[dict[str, Any]] = []
+    without_round = []
+    for line, cells in table.cells.iterrows():
+        beside = {str(name): cell for name, cell in cells.dropna().items()}
+        messages = json_in(str(beside.pop("messages", "")))
+        chat = messages if isinstance(messages, list) else []
+        if is_round:
+            about = {"content": json.dumps(beside)}
+            chat = [about, *chat, about]
+        rounds = _rounds_in(chat, ends, named.get("note"))
+        conversation = beside.get("epoch", "1") if is_round else str(line)
+        for row in rounds:
+            rows.append({"conversation": conversation, **beside, **row})
+        if not rounds:
+            without_round.append(str(beside.get("id", f"line {line}")))
+    keys = " or ".join(map(repr, sorted(ends)))
+    remedy = f"name the key of the {role} with {role}= (--{role})"
+    require(
+        bool(rows), f"no message of {table.file} is a JSON object with the key {keys}; {remedy}"
+    )
+    remarks = table.remarks
+    if without_round:
+        names = ", ".join(without_round[:5])
+        share = f"{len(without_round)} of {len(table.cells)} chats"
+        remark = f"{share} hold no round that ends with {keys}, and are left out: {names}."
+        remarks = (*remarks, remark)
+    return replace(table, cells=pd.DataFrame(rows, dtype=object), remarks=remarks)
+
+
+def _rounds_in(messages: Sequence[Any], ends: Set[str], note: str | None) -> list[dict[str, str]]:
+    """Return the rounds of one chat: what its JSON objects say up to the end of each.
+
+    Args:
+        messages: in OpenAI's form.
+        ends: keys that end a round.
+        note: the key of the note, which the player writes after it.
+    """
+    rounds: list[dict[str, str]] = []
+    row: dict[str, str] = {}
+    for message in messages:
+        fields = _fields_of(message)
+        is_answer = isinstance(message, Mapping) and message.get("role") == "assistant"
+        written = fields.pop(note, None) if note else None
+        if is_answer and written is not None and rounds:
+            rounds[-1][str(note)] = written
+        if row and not ends.isdisjoint(fields):
+            rounds.append({**fields, **row})
+            row = {}
+        row |= {name: value for name, value in fields.items() if name not in ends}
+    return rounds
+
+
+def _fields_of(message: Any) -> dict[str, str]:
+    """Return the JSON object in a message as texts; empty where there is none."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    body, _, _ = find_object(text_of(content))
+    if not isinstance(body, dict):
+        return {}
+    return {str(name): str(value) for name, value in body.items() if value is not None}
