@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from interp.support.checks import check_fields, checked, checked_fields, integer, seed_of
+from interp.support.checks import checked, checked_fields, integer, seed_of
 from interp.support.errors import InputError, require, require_known, unknown_name
 
 _T = TypeVar("_T")
@@ -122,6 +122,7 @@ class PositionCode:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Basis:
     """Named blocks of named axes, the last one ``pos``; make one with :meth:`of`.
 
@@ -154,7 +155,6 @@ class Basis:
         return cls((*content, (POS, positions.axes)), positions, rotation)
 
     def __post_init__(self) -> None:
-        check_fields(self)
         require(
             len(self._labels) == len(self.blocks),
             f"block names must differ, got {[name for name, _ in self.blocks]}",
@@ -287,6 +287,7 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Axes:
     """The axes of one block of a basis: ``basis["buf1"]["e_1"]`` is one of them."""
 

@@ -31,11 +31,12 @@ from circuits.heads import Head, Neuron, names
 from interp.core.algorithm import Algorithm, Values
 from interp.model.layout import RoundLayout
 from interp.results.measure import Result
-from interp.support.checks import check_fields, checked, checked_fields, fit
+from interp.support.checks import checked, checked_fields, fit
 from interp.support.errors import require, require_known, unknown_name
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Location:
     """A place where a variable lives; element k of its (flattened) value is read at position
     ``labels[k]``.
@@ -64,7 +65,6 @@ class Location:
     one_hot: bool = True
 
     def __post_init__(self) -> None:
-        check_fields(self)
         n_read = len(self.directions or self.keys)
         require(
             n_read == len(self.labels),
@@ -286,6 +286,7 @@ def held(
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Circuit(Result):
     """A construction as data; :func:`circuits.compile_circuit` makes the model.
 
@@ -329,7 +330,6 @@ class Circuit(Result):
     float64_only: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(self)
         for key, locations in self.sites.items():
             self.algorithm.variable(key)
             names = [location.name for location in locations]
@@ -522,6 +522,7 @@ Size = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class VerificationPlan:
     """How :func:`circuits.verify` checks a machine. The functions take the circuit and its
     algorithm's values.

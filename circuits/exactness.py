@@ -26,6 +26,7 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.results.measure import NOTHING, Measure, Verdict
 from interp.stats.intervals import Interval
+from interp.support.checks import checked_result
 from interp.support.errors import require
 from interp.support.files import read_rows
 
@@ -45,6 +46,7 @@ _MOST_SOFT = 1e-4
 
 
 @dataclass(frozen=True)
+@checked_result
 class Check:
     """One comparison: a variable at a location (``where``, hook and positions), or an output, for one size and dtype.
 

@@ -24,7 +24,7 @@ from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defa
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.results.measure import Measure, Measured, listed
-from interp.support.checks import checked, device_called, integer
+from interp.support.checks import checked, checked_result, device_called, integer
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 from interp.support.workers import bar, one_thread
@@ -44,6 +44,7 @@ _COLUMNS = [
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class VerificationResult(Measured):
     """What verification found: a measure of each variable, and every check behind it.
 

@@ -21,7 +21,7 @@ from interp.core.algorithm import Episodes
 from interp.core.machine import Machine
 from interp.interventions.sites import Site, resolve
 from interp.model.run import Rollout
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, require, unknown_name
 from probes.values import When
 
@@ -32,6 +32,7 @@ _ROUNDING = 8.0  # units in the last place of the largest activation; what varie
 
 
 @dataclass(frozen=True)
+@checked_fields
 class ProbedSite:
     """A resolved site of a machine: with it a run can be read without the machine.
 

@@ -22,7 +22,7 @@ from numpy import ndarray as Array
 from interp.results.measure import UNTRAINED
 from interp.stats import refit
 from interp.stats.intervals import Interval
-from interp.support.checks import array_of, checked
+from interp.support.checks import array_of, checked, checked_fields, checked_result
 from probes.values import N_FOLDS, TargetValues
 
 DESCRIPTIONS = {
@@ -138,6 +138,7 @@ class ProbeScore(_Difference):
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class Fitted:
     """A cross-validated probe of one target: its score, and the other fields of a result, made when they are needed."""
 
@@ -261,6 +262,7 @@ def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, A
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class ControlScore:
     """The score of a control, how much higher the probe's score is, and whether a "yes" must be clear of it.
 
@@ -330,6 +332,7 @@ def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " epis
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Kind:
     """A kind of probe, which ``method`` names.
 
@@ -343,6 +346,7 @@ class Kind:
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class GroupedTargets:
     """Targets of the same episodes, and a group for each episode; the members of a group share a
     fold.
@@ -386,6 +390,7 @@ class GroupedTargets:
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Problem:
     """A sample with what its controls need: each target shuffled, and the control task of those that have kinds."""
 

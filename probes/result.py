@@ -18,7 +18,7 @@ from interp.core.algorithm import Episodes, counted_of
 from interp.model.run import Rollout
 from interp.results.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Verdict
 from interp.stats.intervals import Interval
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require, unknown_name
 from probes.activations import ProbedSite, read
 from probes.controls import DESCRIPTIONS, ControlScore, ProbeScore
@@ -366,6 +366,7 @@ class ProbeResult(Measured):
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class Decoded:
     """Decoded values of a run, ``[episode, round, output]``, with the true ones where they are known."""
 

@@ -30,7 +30,7 @@ from interp.model.layout import RoundLayout
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.results.measure import Result
-from interp.support.checks import array_of, checked, integer, require_columns
+from interp.support.checks import array_of, checked, checked_result, integer, require_columns
 from interp.support.errors import require, unknown_name
 from interp.support.files import writable
 from interp.support.provenance import provenance
@@ -85,6 +85,7 @@ class _Shared:
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class SweepResult(Result):
     """A sweep's scores, tidy: one row per target, site and window.
 

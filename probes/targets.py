@@ -29,7 +29,7 @@ from numpy import ndarray as Array
 import interp.tasks
 from interp.core.algorithm import NEXT, AlgorithmRecord, Episodes, Variable, missing_rounds
 from interp.core.machine import Machine
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, require, unknown_name
 from interp.support.session import once, session
 from interp.tasks import Task
@@ -42,6 +42,7 @@ _OF_THE_ROUND: tuple[When, ...] = ("round",)
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Target:
     """A variable to decode; calling it with episodes gives :class:`TargetValues`.
 

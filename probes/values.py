@@ -17,7 +17,7 @@ from interp.core.recorded import digest_episodes
 from interp.stats import refit
 from interp.stats.intervals import of_whom
 from interp.stats.refit import FEW_EPISODES
-from interp.support.checks import array_of, checked, refuse_beyond_machine
+from interp.support.checks import array_of, checked, checked_fields, refuse_beyond_machine
 from interp.support.errors import InputError, require
 
 When = Literal["before", "after", "round"]
@@ -25,6 +25,7 @@ _COMMON = 0.9  # of a label of 3 % a probe's likeliest class said nothing in 60 
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class TargetValues:
     """Values to decode, with what the controls need.
 

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from interp.core.display import lacks
 from interp.core.machine import Machine
 from interp.results.palette import LIGHT
-from interp.support.checks import checked, fit
+from interp.support.checks import checked, checked_fields, fit
 from interp.support.errors import InputError, require
 from reports.blocks import TEMPLATES, environment, policy, stylesheet
 from reports.texts import TEXTS
@@ -52,6 +52,7 @@ _LEVELS = 1000  # a weight is drawn in so many steps of its layer's largest
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class AttentionView:
     """The attention of every head over the positions of a round, in some rounds of some episodes.
 

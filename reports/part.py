@@ -72,6 +72,7 @@ class Part:
 
 
 @dataclass(eq=False)
+@checked_fields
 class Context:
     """The input of every part of a report: the model, the settings, and what several parts need.
 

@@ -1,12 +1,14 @@
 """Junk thrown at every public function that a walk over ``__all__`` finds: an InputError or a result comes out."""
 
+import importlib
 import inspect
 import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import jaxtyping
@@ -30,7 +32,9 @@ from lab import tables
 from reports.build import write
 from tests import junk, junk_methods, junk_records, junk_shell
 from tests.shell import invoked
+from tests.test_architecture import MODULES
 from tests.test_full_disk import SMALL
+from tests.test_public_names import own
 
 QUICK, FULL = 100, 5000
 """Calls of the default suite, and of the slow one: 30,000 with methods, records and the command line."""
@@ -88,6 +92,38 @@ def test_only_input_errors_or_results_come_out_of_methods():
     assert len(junk_methods.objects()) >= 40 and len(junk_methods.methods()) > 120
     assert throw(METHODS * QUICK, junk_methods.methods()) == []
     assert junk_methods.unreadable() == []
+
+
+CHECKED_LATER = {"circuits.benchmark.question.Answer"}
+"""What a method of others answers: its grading says what is wrong, and asks again once it is mended."""
+
+
+@cache
+def public_records():
+    """Every public dataclass that has a field of some kind, by its full name."""
+    records = {}
+    for module in map(importlib.import_module, sorted(MODULES)):
+        for name, record in own(module):
+            if is_dataclass(record) and checks._parameters(record)[1]:
+                records[f"{module.__name__}.{name}"] = record
+    return records
+
+
+def test_every_public_record_checks_itself():
+    """A new one stands under ``@checked_fields``, or ``@checked_result`` if NaN may be in it."""
+    unchecked = []
+    for name in public_records().keys() - CHECKED_LATER:
+        record = public_records()[name]
+        junk_fields = {field.name: object() for field in fields(record) if field.init}
+        try:
+            record(**junk_fields)
+            unchecked.append(name)
+        except InputError:
+            continue
+        except Exception as error:
+            unchecked.append(f"{name}: {error!r}")
+    assert unchecked == []
+    assert len(public_records()) > 190
 
 
 def throw_records(n_calls, day=None):

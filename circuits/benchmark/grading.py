@@ -33,7 +33,7 @@ from circuits.benchmark.questions import QUESTIONS
 from interp.core.display import lacks
 from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
-from interp.support.checks import checked, integer, refuse_endless
+from interp.support.checks import checked, checked_result, integer, refuse_endless
 from interp.support.errors import InputError, require, require_known, theirs
 from interp.support.files import json_values, writable, write_csv, write_json
 from interp.support.provenance import provenance
@@ -124,6 +124,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
+@checked_result
 class BenchmarkResult(Result):
     """Scores of methods: a row for each subject, seed, question, method and score, with the columns :data:`_COLUMNS`.
 

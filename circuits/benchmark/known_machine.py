@@ -34,7 +34,7 @@ from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, head_address
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_fields
 from interp.support.errors import require, require_known
 
 _EdgeName = tuple[str, str]
@@ -78,6 +78,7 @@ _RANKED: tuple[Kind, ...] = ("clean-up", "constant", "content")
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class KnownMachine:
     """A model and what is known about it.
 

@@ -26,7 +26,7 @@ from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.support.checks import checked_fields
+from interp.support.checks import checked_fields, checked_result
 
 _T = TypeVar("_T")
 Exit = Literal["prediction", "state", "latents"]
@@ -79,6 +79,7 @@ QUICK = Workload(fits=32, steps=40)
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class Case:
     """A pair of sides that a corruption (its key) makes differ, read through one exit.
 

@@ -61,7 +61,7 @@ from interp.stats.intervals import (
     ratio_interval,
     resample_weights,
 )
-from interp.support.checks import checked, unique
+from interp.support.checks import checked, checked_result, unique
 from interp.support.errors import require
 from interp.support.files import json_values
 from interp.support.provenance import provenance
@@ -99,6 +99,7 @@ _Sets = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
+@checked_result
 class FamilyScore:
     """One family, fitted.
 
@@ -127,6 +128,7 @@ class FamilyScore:
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
@@ -648,6 +650,7 @@ _N_FAILURES = 20  # how many rounds of largest difference are kept
 
 
 @dataclass(frozen=True)
+@checked_result
 class Failure:
     """A round at which the two models differ most: the Jensen-Shannon divergence of the two predicted distributions.
 
@@ -717,6 +720,7 @@ class _Agreement:
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class Behaviour(Result):
     """How similarly two models predict; without a reference, how much of the predictions the
     closest algorithm explains.

@@ -30,6 +30,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.results.measure import UNTRAINED, Measure, Result, best_of
 from interp.stats.intervals import NO_NUMBER, Interval, resample_weights
+from interp.support.checks import checked_result
 from interp.support.errors import require
 
 _N_RESAMPLES = 200  # of the bootstrap, heads matched anew in each; 95 % bounds need no more
@@ -48,6 +49,7 @@ def group_positions(labels: Sequence[str]) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class HeadTable:
     """What every head of a model reads, and what depends on it: sums of squares over rounds, for each episode.
 
@@ -281,6 +283,7 @@ def _name_head(config: LatentTransformerConfig, layer: int, head: int) -> str:
 
 
 @dataclass(frozen=True)
+@checked_result
 class HeadRole:
     """A row of the table: what a head does, in words and shares.
 
@@ -333,6 +336,7 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class CircuitPart(Result):
     """How similar the roles of two models' heads are.
 

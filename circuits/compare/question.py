@@ -33,7 +33,7 @@ from interp.results.measure import Measure
 from interp.stats import refit
 from interp.stats.decoder import N_FOLDS, RIDGE, Decoder, is_wide
 from interp.stats.intervals import NO_NUMBER, Interval, of_each
-from interp.support.checks import check_fields, checked, integer
+from interp.support.checks import checked, checked_fields, checked_result, integer
 from interp.support.errors import require
 from interp.support.session import remembered
 
@@ -56,6 +56,7 @@ _ONE = "the two are one machine: their digests are the same"
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Budget:
     """How much of everything a comparison does.
 
@@ -79,7 +80,6 @@ class Budget:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self)
         # Intervals over episodes need several of them.
         smallest = {"known": 8, "test": 8, "scored": 2, "seed": None}
         for name, value in vars(self).items():
@@ -135,6 +135,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Samples:
     """The episodes of a comparison."""
 
@@ -176,6 +177,7 @@ class Samples:
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Participant:
     """A model with the episodes of a comparison. Runs and fits are cached, so that each is computed
     once.
@@ -318,6 +320,7 @@ def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[A
 
 
 @dataclass(frozen=True)
+@checked_result
 class CrossFitted(Decoder):
     """A decoder of a pool, the first axis: every episode is read, and moved, by the fit that has not seen it.
 
@@ -502,6 +505,7 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Compared:
     """A model and what it is compared with.
 
@@ -578,6 +582,7 @@ def columns(record: object, **called: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Question:
     """A part of every comparison, and the claim that it decides. One file has everything about one
     question.

@@ -38,6 +38,7 @@ from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval, resample_weights
+from interp.support.checks import checked_fields, checked_result
 from interp.support.session import remembered
 
 _NOTICED = 0.03
@@ -73,6 +74,7 @@ class EditedRound(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Edits:
     """Changes of one input each.
 
@@ -245,6 +247,7 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 
 
 @dataclass(frozen=True)
+@checked_result
 class Cell:
     """How similar the responses of one cell are, with an interval over episodes.
 
@@ -356,6 +359,7 @@ def _name_lags(first: int, last: int) -> str:
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class ResponsePart(Result):
     """Whether the model responds as if its state had been updated as an algorithm's.
 

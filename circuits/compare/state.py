@@ -37,6 +37,7 @@ from interp.interventions.sites import carried_mask
 from interp.results.measure import FEW, NOTHING, UNTRAINED, Measure, Result, best_of
 from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.stats.intervals import Interval
+from interp.support.checks import checked_result
 from interp.support.session import remembered
 
 _HELP = ("round",)
@@ -48,6 +49,7 @@ _HARD, _CERTAIN = 0.9, 0.99
 
 
 @dataclass(frozen=True)
+@checked_result
 class Stitching:
     """One model's latents in another.
 
@@ -70,6 +72,7 @@ class Stitching:
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class StatePart(Result):
     """Stitchings in both directions, and the gain from each model's memory in nats a round."""
 

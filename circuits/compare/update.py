@@ -54,6 +54,7 @@ from interp.results.measure import (
 )
 from interp.stats.decoder import RIDGE, Affine
 from interp.stats.intervals import Interval, ratio_interval
+from interp.support.checks import checked_fields, checked_result
 from interp.support.session import remembered
 
 ON, OFF = "on", "off"
@@ -66,6 +67,7 @@ _CHANGED = 0.1  # share of the elements of a set that change off the manifold: m
 
 
 @dataclass(frozen=True)
+@checked_result
 class StepScore:
     """The step R2 of one algorithm's state in one model.
 
@@ -91,6 +93,7 @@ class StepScore:
 
 
 @dataclass(frozen=True)
+@checked_result
 class FittedUpdate:
     """A family of updates, fitted to what one round makes of the decoded state; R2 is on other episodes.
 
@@ -106,6 +109,7 @@ class FittedUpdate:
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class UpdatePart(Result):
     """Step R2 of every candidate, and the families of updates as fitted, the closest first."""
 
@@ -507,6 +511,7 @@ def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 
 
 @dataclass(frozen=True)
+@checked_result
 class Evidence:
     """What the rules read.
 
@@ -642,6 +647,7 @@ def _doubt_yes_of_other_update(evidence: Evidence) -> str:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Rule:
     """A rule of the claim: a requirement, which gives measures, or a doubt that forbids a word.
 

@@ -30,7 +30,7 @@ from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Tabulated, batches
 from interp.interventions.sites import Place, carried_mask
 from interp.model.run import Rollout, select_rounds
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import require
 
 _FIXED = 1e-6  # speed up to which a point is fixed
@@ -43,6 +43,7 @@ _WIDEST = 512  # numbers of a state, at most: a step takes twice as many rounds 
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@checked_result
 class FixedPoints(Tabulated):
     """Fixed and slow points of a machine with the inputs of one round repeated, those that most
     starts reach first.

@@ -22,6 +22,7 @@ from interp.model.layout import EncodedRounds
 from interp.model.rollout import sequential
 from interp.results.measure import Measure
 from interp.stats.intervals import Interval, mean_interval
+from interp.support.checks import checked_result
 from interp.support.session import remembered
 
 _WANTED = 48  # adversarial episodes that are wanted; no more than an audit runs of a regime
@@ -36,6 +37,7 @@ _TIE = 1e-6
 
 
 @dataclass(frozen=True)
+@checked_result
 class Adversarial:
     """Episodes on which a heuristic loses clearly more than the algorithm in the last round.
 

@@ -33,7 +33,7 @@ from interp.model.run import Rollout, room
 from interp.model.transformer import untrained
 from interp.results.measure import UNTRAINED, Control, best_of
 from interp.stats.intervals import Interval
-from interp.support.checks import check_fields, integer
+from interp.support.checks import checked_fields, integer
 from interp.support.errors import InputError, require
 
 Array = NDArray[Any]
@@ -65,6 +65,7 @@ judged once they stood."""
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked_fields
 class Budget:
     """How much an audit runs.
 
@@ -83,7 +84,6 @@ class Budget:
 
     def __post_init__(self) -> None:
         """Refuse sizes that leave no rounds, episodes or writes to compare."""
-        check_fields(self)
         lowest = {"episodes": 8, "rounds": 2, "writes": 1, "copies": 0, "seed": 0}
         for name, value in vars(self).items():
             integer(name, value, lowest[name])
@@ -95,6 +95,7 @@ class Budget:
 
 
 @dataclass(eq=False)
+@checked_fields
 class Trial:
     """A model on episodes, with what was computed for it
     (:func:`interp.support.session.remembered`).

@@ -15,7 +15,7 @@ from interp.core.machine import Machine
 from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import require
 from interp.tasks.experts.players import player_families
 
@@ -24,6 +24,7 @@ FEWEST_RUNS = 8
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class PlayerBehaviour(Result):
     """Which algorithms one group of runs chooses by.
 

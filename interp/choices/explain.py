@@ -33,7 +33,7 @@ from interp.core.algorithm import Algorithm, Family, in_words
 from interp.results.measure import NOT_RUN, Measure, Result, decisive, listed
 from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.checks import array_of, checked, unique
+from interp.support.checks import array_of, checked, checked_result, unique
 from interp.support.errors import InputError, require
 from interp.tasks.trials import usual_size
 
@@ -49,6 +49,7 @@ Verdict = Literal["named", "several", "no memory", "none"]
 
 
 @dataclass(frozen=True)
+@checked_result
 class BesideMachine:
     """Whether a player chooses as a machine does.
 
@@ -111,6 +112,7 @@ class BesideMachine:
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class ChoiceExplanation(Result):
     """Which families of algorithms explain a player's choices.
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from interp.choices.fitting import Array
+from interp.support.checks import checked_result
 
 HALF_CHI2 = 3.841 / 2
 """Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
@@ -35,6 +36,7 @@ _BISECTIONS = 14
 
 
 @dataclass(frozen=True)
+@checked_result
 class Link:
     """From a distribution to choices.
 

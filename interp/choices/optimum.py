@@ -24,6 +24,7 @@ from interp.choices.fitting import Array, OnDemand, enters_prediction_alone
 from interp.choices.link import HALF_CHI2
 from interp.choices.offers import among_offered
 from interp.core.algorithm import Algorithm, Family, Values, keep_missing, missing_rounds
+from interp.support.checks import checked_result
 
 LAPSES = (0.0, 0.05, 0.15, 0.35)
 """Lapse rates that a fit begins at."""
@@ -139,6 +140,7 @@ class RowPredictor:
 
 
 @dataclass(frozen=True)
+@checked_result
 class Problems:
     """Fits that are made side by side.
 
@@ -307,6 +309,7 @@ def _step(
 
 
 @dataclass(frozen=True)
+@checked_result
 class Fit:
     """A family at the best parameters of every player, for each of the masks of the data.
 

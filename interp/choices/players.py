@@ -32,7 +32,7 @@ from interp.choices.explain import (
 from interp.choices.scoring import ChoiceData, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
 from interp.results.measure import Result, listed
-from interp.support.checks import checked, fit
+from interp.support.checks import checked, checked_result, fit
 from interp.support.errors import require
 
 _CHOICES_AT_ONCE = 20_000
@@ -89,6 +89,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class EachParticipant(Result):
     """Which families explain the choices of each participant.
 

@@ -21,6 +21,7 @@ from scipy import stats
 
 from interp.choices.fitting import Array
 from interp.results.measure import Result, listed
+from interp.support.checks import checked_result
 
 _LEVEL = 0.01
 """Chance that a player of the family itself fails, over all statistics (Bonferroni)."""
@@ -57,6 +58,7 @@ class Statistic(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class PredictiveCheck(Result):
     """The statistics of a player, by name."""
 

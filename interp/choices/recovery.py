@@ -20,12 +20,13 @@ from interp.choices.players import EachParticipant, explain_each, participants_o
 from interp.core.algorithm import Algorithm, Family
 from interp.results.measure import Result, listed
 from interp.results.style import WIDTH, styled
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import require, require_known
 from interp.tasks.bandit import REGIMES, BanditEpisodes, sample
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class Recovery(Result):
     """What was found of simulated players.
 

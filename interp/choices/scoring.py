@@ -22,6 +22,7 @@ from interp.choices.offers import among_offered, even_guess, offers_of, slots_of
 from interp.choices.optimum import Fit, PlayerFits, contained_points
 from interp.core.algorithm import Algorithm, Family, Searched
 from interp.stats.intervals import Interval
+from interp.support.checks import checked_result
 from interp.support.errors import require
 
 Mask = NDArray[np.bool_]
@@ -46,6 +47,7 @@ _FAR_SHARE = 0.03
 
 
 @dataclass(frozen=True)
+@checked_result
 class FamilyScore:
     """A family, fitted to the choices of one player, and what it loses on those that it was not
     fitted to.

@@ -64,6 +64,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Component:
     """A kind of activation of a machine: sites call it by its key, tables by its name.
 

@@ -536,6 +536,7 @@ def in_one_round(
 
 
 @dataclass(frozen=True)
+@checked_fields
 class RoundInputs:
     """The inputs of single rounds: the control of every probe.
 

@@ -22,6 +22,7 @@ from interp.core import catalog
 from interp.core.machine import Machine
 from interp.evaluation.plan import EvaluationPlan, notes
 from interp.results.measure import Result
+from interp.support.checks import checked_result
 from interp.support.errors import InputError, require
 from interp.support.files import write_csv, write_json
 from interp.support.provenance import provenance
@@ -33,6 +34,7 @@ _Part = Any
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class Evaluation(Result):
     """All tables of one model, by name; "summary" is the one to print."""
 

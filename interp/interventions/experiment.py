@@ -47,11 +47,12 @@ from interp.model.rollout import Step, require_own, run_round
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
-from interp.support.checks import checked, checked_fields, fit
+from interp.support.checks import checked, checked_fields, checked_result, fit
 from interp.support.errors import InputError, require, require_known, theirs
 
 
 @dataclass(frozen=True)
+@checked_result
 class Effects(Result):
     """The result of an experiment: one array ``[edit, episode, round, outcome]`` and the same of
     the unpatched run.
@@ -166,6 +167,7 @@ class Effects(Result):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+@checked_result
 class Tabulated(Result):
     """A result that is made with its sentence and its table; ``picture`` draws it
     (:meth:`~interp.results.measure.Result.plot`).

@@ -38,7 +38,7 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.stats.decoder import RIDGE, Affine
 from interp.stats.intervals import Interval, bootstrap_mean, ratio_interval
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, checked_fields, checked_result, integer
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
@@ -54,6 +54,7 @@ _State = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+@checked_fields
 class Memory:
     """What a machine carries into one round, decoded into the variables of an algorithm.
 
@@ -73,6 +74,7 @@ class Memory:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+@checked_result
 class HandOver(Tabulated):
     """What a receiver predicts from the round of the hand-over on. Predictions are ``[episode, round, outcome]``.
 

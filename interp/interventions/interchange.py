@@ -34,12 +34,13 @@ from interp.interventions.sites import Place, Places, Site, carried_mask, resolv
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, ratio_interval
-from interp.support.checks import checked, checked_fields, non_empty
+from interp.support.checks import checked, checked_fields, checked_result, non_empty
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 
 
 @dataclass(frozen=True)
+@checked_result
 @checked
 class InterchangeResult(Result):
     """Hits and effects of the interchange of one variable on an outcome, "prediction" or "state".

@@ -52,7 +52,7 @@ from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, ratio_interval
-from interp.support.checks import checked, checked_fields, integer, refuse_endless
+from interp.support.checks import checked, checked_fields, checked_result, integer, refuse_endless
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
@@ -262,6 +262,7 @@ _ROUNDING = (
 
 
 @dataclass(frozen=True)
+@checked_result
 @checked
 class MediationResult(Result):
     """Shares of one effect, with their controls, by mediator, and last for "all": all of them at

@@ -50,7 +50,7 @@ from interp.model.rollout import replay
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.stats.decoder import RANK, RIDGE, Decoder
 from interp.stats.intervals import Interval, ratio_interval
-from interp.support.checks import array_of, checked, non_empty, number
+from interp.support.checks import array_of, checked, checked_result, non_empty, number
 from interp.support.errors import require, require_known, theirs
 from interp.support.provenance import provenance
 
@@ -58,6 +58,7 @@ _HELD = 0.5  # a carried variable is decodable when the latents explain this sha
 
 
 @dataclass(frozen=True)
+@checked_result
 @checked
 class Writer:
     """A decoder of some variables in the activation of one site, which can also move each of them
@@ -442,6 +443,7 @@ def flat(x: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+@checked_result
 class StepResult(Tabulated):
     """Closure of a decoded state under an algorithm's update.
 
@@ -461,6 +463,7 @@ class StepResult(Tabulated):
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class Transition:
     """How a model updates its decoded state in some rounds; the update can be compared with that of
     any algorithm.

@@ -26,11 +26,12 @@ from interp.core.task import Corruption
 from interp.model.layout import RoundLayout
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout, select_rounds
-from interp.support.checks import checked, fit, unique
+from interp.support.checks import checked, checked_fields, checked_result, fit, unique
 from interp.support.errors import InputError, require, require_known
 
 
 @dataclass(frozen=True)
+@checked_result
 class Readout:
     """What a metric reads.
 
@@ -50,6 +51,7 @@ class Readout:
 
 
 @dataclass(frozen=True)
+@checked_result
 @checked
 class Pair:
     """Clean and corrupted rollouts of one model, row by row, with the round to change and the round to read.
@@ -266,6 +268,7 @@ CLIP = 1e-6
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Metric:
     """How patched runs are measured.
 

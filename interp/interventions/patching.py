@@ -64,7 +64,7 @@ from interp.interventions.sites import (
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import of_each, percentile_bounds, resample_weights
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require_known, unknown_name
 from interp.support.provenance import provenance
 
@@ -85,6 +85,7 @@ _Sites = Site | str | Sequence[Site | str]
 
 
 @dataclass(frozen=True)
+@checked_result
 @checked
 class PatchingResult(Result):
     """Effects of patching each site separately, in one round.
@@ -293,6 +294,7 @@ def _row_name(site: Site) -> str:
 
 
 @dataclass(frozen=True)
+@checked_result
 @checked
 class RoundsResult(Result):
     """Effects of patching each site in each of several rounds, each site and round separately.

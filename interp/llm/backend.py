@@ -33,7 +33,7 @@ from interp.llm.schemes import (
     expert_letters,
     read_message,
 )
-from interp.support.checks import check_fields, checked
+from interp.support.checks import checked, checked_fields, checked_result
 from interp.support.errors import InputError, require, require_known, theirs
 
 
@@ -50,6 +50,7 @@ class RefusedError(RuntimeError):
 
 
 @dataclass(frozen=True)
+@checked_result
 class Reply:
     """The model's reply; ``usage`` is the server's record, ``more`` holds all further fields
     (reasoning, ids).
@@ -130,6 +131,7 @@ THINKING_OFF: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Settings:
     """What can change an answer. A run is resumed with the same settings only.
 
@@ -165,7 +167,6 @@ class Settings:
         return longest if isinstance(longest, int) else None
 
     def __post_init__(self) -> None:
-        check_fields(self)
         require(
             bool(self.model.strip()), "model must name a model on the server, got an empty name"
         )
@@ -194,6 +195,7 @@ _PROVIDER_KEYS = {"api.openai.com": "OPENAI_API_KEY", "api.deepseek.com": "DEEPS
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Connection:
     """How the server is reached; may differ when a run is resumed.
 
@@ -217,7 +219,6 @@ class Connection:
     max_retries: int = 8
 
     def __post_init__(self) -> None:
-        check_fields(self)
         with theirs("base_url is not an address: {error}", of=ValueError):
             parts = urlsplit(self.base_url)
             parts.port  # noqa: B018  (reading it checks it)
@@ -274,6 +275,7 @@ _LISTED = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
 
 
 @dataclass(frozen=True)
+@checked_result
 class Evidence:
     """What an agent knows before it answers: right predictions per expert, rounds seen, who was right last."""
 
@@ -287,6 +289,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class ScriptedAgent:
     """A decision rule, ``(evidence, votes Int[expert]) -> 0 or 1``, and a way to write notes.
 

@@ -21,12 +21,13 @@ from interp.llm.importer import RECORD, import_result
 from interp.llm.protocol import FORMAT, read_lines, replay, session_from
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import reading
 
 
 @dataclass(frozen=True)
+@checked_result
 class Reading:
     """Every run that was read, and what became of every file.
 

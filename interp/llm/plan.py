@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.protocol import FORMAT, Session
 from interp.llm.schemes import CONDITIONS, Condition, Message, Prompt
-from interp.support.checks import check_fields, checked, refuse_endless
+from interp.support.checks import checked, checked_fields, refuse_endless
 from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks import experts
@@ -30,6 +30,7 @@ PAPER_REGIMES = ("stratified", "flat", "anti-signal")
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Instance:
     """One episode: advice Int[round, expert], labels Int[round], accuracies."""
 
@@ -99,6 +100,7 @@ def folder_of(model: str) -> str:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Job:
     """One episode to be played, and where its trace goes."""
 
@@ -175,6 +177,7 @@ def plan(
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Prices:
     """Price of a million tokens, in one currency: fresh prompt tokens, cached ones, and answers."""
 
@@ -183,7 +186,6 @@ class Prices:
     completion: float = 0.0
 
     def __post_init__(self) -> None:
-        check_fields(self)
         for name, price in vars(self).items():
             require(price >= 0, f"the price of {name} tokens must be 0 or more, got {price}")
 

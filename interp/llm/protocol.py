@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.llm.schemes import Condition, Message, ParsedReply, Turn, read_answer
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_fields, checked_result
 from interp.support.errors import InputError, require
 from interp.support.files import digest_of, file_to_write
 from interp.support.foreign import json_in
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Request:
     """A call to make: ``attempt`` 0 is the first, higher numbers re-ask a malformed answer."""
 
@@ -51,6 +52,7 @@ class Request:
 
 
 @dataclass
+@checked_result
 class Session:
     """One episode in progress.
 

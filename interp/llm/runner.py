@@ -32,7 +32,7 @@ from interp.llm.protocol import (
     session_from,
 )
 from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
@@ -44,6 +44,7 @@ class _OverBudgetError(Exception):
 
 
 @dataclass(frozen=True)
+@checked_result
 class RunSummary:
     """What a run did (so far, in calls of ``progress``): calls made now, calls found on disk,
     tokens of the calls made now; cost and seconds once it has ended.
@@ -409,6 +410,7 @@ def trace_record(
 
 
 @dataclass(frozen=True)
+@checked_result
 class TokensUsed:
     """Tokens of recorded calls: prompt tokens of the last call of each round (NaN where not known), and totals."""
 

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.llm.schemes import Condition
+from interp.support.checks import checked_result
 from interp.support.errors import require
 from interp.tasks.experts import REGIMES, ExpertEpisodes
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class LLMRun:
     """One episode that a language model played.
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_fields, checked_result
 from interp.support.errors import require, require_known, theirs
 from interp.support.foreign import json_in
 from interp.support.replies import find_object
@@ -131,6 +131,7 @@ def user_message(body: Mapping[str, object]) -> Message:
 
 
 @dataclass(frozen=True)
+@checked_result
 class ParsedReply:
     """The content of a reply: ``value`` (0 or 1, or the note), or ``problem`` where it could not be
     read.
@@ -252,6 +253,7 @@ _BUILT_IN = "built-in wording, version 1"
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Prompt:
     """A system prompt with its origin: ``wording`` is :data:`_BUILT_IN` or the file it came from."""
 

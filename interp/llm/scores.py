@@ -24,7 +24,7 @@ from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
 from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
-from interp.support.checks import checked, require_columns
+from interp.support.checks import checked, checked_result, require_columns
 from interp.support.errors import require, require_known
 from interp.support.files import write_csv, write_json
 from interp.support.provenance import provenance
@@ -59,6 +59,7 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
+@checked_result
 class LLMScores(Result):
     """Tables of a set of runs, tidy.
 
@@ -308,6 +309,7 @@ def _number(value: float, digits: int) -> str:
 
 
 @dataclass(frozen=True)
+@checked_result
 class NoteTable:
     """Every note of a set of runs.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interp.llm.schemes import Condition
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import require
 from interp.support.files import write_json
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+@checked_result
 class Imported:
     """What was imported.
 

@@ -26,7 +26,7 @@ from interp.model.carried import unpack
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.results.measure import Result
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, checked_result, integer
 from interp.support.provenance import provenance
 
 _SAME = 0.01
@@ -34,6 +34,7 @@ _SAME = 0.01
 
 
 @dataclass(frozen=True)
+@checked_result
 class Starts(Result):
     """What several starts lead to.
 

@@ -25,12 +25,14 @@ from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
 from interp.model.config import LatentTransformerConfig
+from interp.support.checks import checked_fields
 
 _CPU_LANES = 16
 """Numbers of float32 in the widest vector register of a CPU."""
 
 
 @dataclass
+@checked_fields
 class RuntimeConfig(TransformerLensConfig):
     """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from interp.model.layout import RoundLayout, layout_from_dict
-from interp.support.checks import check_fields, checked, refuse_above
+from interp.support.checks import checked, checked_fields, refuse_above
 from interp.support.errors import require, require_known
 
 AttentionRule = Literal["softmax", "hard", "linear"]
@@ -20,6 +20,7 @@ PositionCodes = Literal["index", "label"]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class LatentTransformerConfig:
     """Configuration of a :class:`~interp.model.transformer.HookedLatentTransformer`.
 
@@ -76,9 +77,6 @@ class LatentTransformerConfig:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("attention_rules", "head_names"):
-            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
-        check_fields(self)
         for name in ("d_model", "n_layers", "n_heads", "d_head"):
             size = getattr(self, name)
             require(size >= 1, f"{name} must be an integer >= 1, got {size!r}")

@@ -28,7 +28,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from interp.core.algorithm import Episodes, Predicted, missing_rounds
-from interp.support.checks import checked, integer, shown
+from interp.support.checks import checked, checked_fields, integer, shown
 from interp.support.errors import InputError, require, require_known, theirs
 
 MOST = 1_000_000
@@ -39,6 +39,7 @@ _MOST_WEIGHTS = 2**19
 
 
 @dataclass(frozen=True)
+@checked_fields
 class EncodedRounds:
     """Episodes as a machine's input; a subclass may hold further tensors ``[episode, round, ...]``.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from interp.core import catalog
 from interp.core.machine import Machine
-from interp.support.checks import MOST_GB, checked, file_path, folder_name
+from interp.support.checks import MOST_GB, checked, checked_fields, file_path, folder_name
 from interp.support.errors import InputError, require, require_known, unknown_name
 from interp.support.files import read_json, reading
 from interp.support.lazy import entry
@@ -27,6 +27,7 @@ SHIPPED = Path(__file__).parents[1] / "checkpoints"
 
 
 @dataclass(frozen=True)
+@checked_fields
 class ModelRecord:
     """A model that :func:`load` knows.
 
@@ -38,7 +39,7 @@ class ModelRecord:
     kind: Literal["handwired", "learned", "built"]
     description: str
     task: str
-    serves: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    serves: Mapping[str, tuple[int | bool, int | bool]] = field(default_factory=dict)
 
     def reads(self, sizes: Mapping[str, int]) -> bool:
         """Return whether it reads episodes of these sizes."""

@@ -40,7 +40,7 @@ from interp.core.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
-from interp.support.checks import checked, refuse_beyond_machine, shown
+from interp.support.checks import checked, checked_result, refuse_beyond_machine, shown
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 from interp.support.session import once
@@ -306,6 +306,7 @@ def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
 
 
 @dataclass(frozen=True)
+@checked_result
 class Step:
     """One round that ran: what it predicted, the latents that it leaves, and the round as it was fed."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.core.display import Cache, table_html
 from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.support.checks import checked, fit, non_empty, shown
+from interp.support.checks import checked, checked_result, fit, non_empty, shown
 from interp.support.errors import require
 from interp.support.foreign import one_line
 from interp.support.lazy import entry
@@ -26,6 +26,7 @@ Rounds = int | slice | Sequence[int] | Literal["all"]
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class Rollout:
     """What a model did over a batch of episodes.
 

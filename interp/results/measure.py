@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.core.display import table_html
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.checks import check_fields, fit, require_real, shown
+from interp.support.checks import checked_fields, fit, require_real, shown
 from interp.support.errors import require, require_known
 from interp.support.files import read_tables
 from interp.support.foreign import plain
@@ -124,6 +124,7 @@ def _odds(share: float) -> float:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Measure:
     """A claim about a model and what decides it.
 
@@ -176,7 +177,6 @@ class Measure:
 
     def __post_init__(self) -> None:
         """Refuse a measure with fields that are of a wrong kind or contradict each other."""
-        check_fields(self)
         has_number = not isnan(self.number.estimate)
         if self.lacking or not has_number:
             return
@@ -610,6 +610,7 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Scores(Result):
     """Numbers with intervals by what names them: what an evaluation measured.
 
@@ -630,7 +631,6 @@ class Scores(Result):
 
     def __post_init__(self) -> None:
         """Refuse fields of another kind, and a key that does not fill the columns."""
-        check_fields(self)
         for key in self.numbers:
             require(
                 len(key) == len(self.by),
@@ -665,6 +665,7 @@ def _joined(key: Iterable[Any]) -> str:
     return "/".join(map(str, key))
 
 
+@checked_fields
 class Measured(Result):
     """A result made of measures: mixed into the dataclasses of results, which have ``model`` and ``measures``.
 
@@ -673,10 +674,6 @@ class Measured(Result):
 
     model: str
     measures: tuple[Measure, ...]
-
-    def __post_init__(self) -> None:
-        """Refuse fields of another kind when the result is made, not when it is printed."""
-        check_fields(self)
 
     def __getitem__(self, key: str) -> Measure:
         """Return the measure of a key, the first where several parts of the machine have one."""

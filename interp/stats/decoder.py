@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.stats.intervals import of_whom
+from interp.support.checks import checked_result
 from interp.support.errors import require, theirs
 
 N_FOLDS = 5
@@ -44,6 +45,7 @@ RANK = 1e-10
 
 
 @dataclass(frozen=True)
+@checked_result
 class Affine:
     """``y = (x - centre) slopes + middle``; ``along`` is the covariance of ``y``, as read, with ``x``."""
 
@@ -168,6 +170,7 @@ def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> 
 
 
 @dataclass(frozen=True)
+@checked_result
 class Decoder:
     """A fitted map from latents ``[..., latent, d_model]`` to a state ``[..., *shape]``; calling it decodes.
 

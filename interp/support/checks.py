@@ -729,7 +729,7 @@ def _check_methods(cls: type) -> None:
         setattr(cls, name, wrapped)
 
 
-def checked_fields(cls: type[_T]) -> type[_T]:
+def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
     """Check the fields of a class whenever an instance is made (:func:`check_fields`), and its methods' arguments.
 
     Stands below ``@dataclass``.
@@ -737,25 +737,32 @@ def checked_fields(cls: type[_T]) -> type[_T]:
     then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
     def check(self: Any) -> None:
-        check_fields(self)
+        check_fields(self, finite)
         then(self)
 
     cls.__post_init__ = check  # type: ignore[attr-defined]
     return checked(cls)
 
 
-def check_fields(record: Any) -> None:
-    """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
+def checked_result(cls: type[_T]) -> type[_T]:
+    """Like :func:`checked_fields`, for what is computed: NaN stands for a number that does not exist."""
+    return checked_fields(cls, finite=False)
+
+
+def check_fields(record: Any, finite: bool = True) -> None:
+    """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's;
+    they must be ``finite``.
+    """
     _, kinds = _parameters(type(record))  # type: ignore[arg-type]
     for name, (kind, default) in kinds.items():
         value = getattr(record, name)
         # Fits make records by the hundred thousand: what needs no look gets none.
         is_plain_text = kind is str and type(value) is str
         if value is not default and not is_plain_text:
-            object.__setattr__(record, name, fit(name, value, kind, default))
+            object.__setattr__(record, name, fit(name, value, kind, default, finite))
 
 
-def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
+def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = True) -> Any:
     """Return ``value`` where it is of ``kind``, with NumPy's numbers as Python's.
 
     An argument named ``seed`` must be one, ``level`` a share, and one of :data:`_REPEATS` must be done in time.
@@ -765,11 +772,12 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         value: what was passed.
         kind: its annotation, resolved.
         default: always fits; where it is not finite, numbers need not be.
+        finite: whether other numbers must be finite.
     """
     if value is default:
         return value
     takes_infinity = isinstance(default, float) and not isfinite(default)
-    fitting = fitted(kind, value, finite=not takes_infinity)
+    fitting = fitted(kind, value, finite=finite and not takes_infinity)
     if fitting is NO:
         raise InputError(
             f"{name} must be {described(kind)}, got {shown(value)}{_hint_of(kind, value)}"

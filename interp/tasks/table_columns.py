@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from interp.support.checks import fit
+from interp.support.checks import checked_fields, fit
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.table_file import TextTable
 
@@ -55,6 +55,7 @@ _NEVER_GUESSED = ("forced", "options", "pairs")
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Columns:
     """Which column is what.
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interp.support.checks import file_path
+from interp.support.checks import checked_fields, file_path
 from interp.support.errors import InputError, require
 from interp.support.files import reading
 from interp.support.foreign import json_in
@@ -60,6 +60,7 @@ _OF_A_SAMPLE = ("id", "epoch", "target", "messages")
 
 
 @dataclass(frozen=True)
+@checked_fields
 class TextTable:
     """A table of texts.
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.support.checks import number, refuse_beyond_machine
+from interp.support.checks import checked_result, number, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.chat_file import open_chats
 from interp.tasks.table_columns import NONE, Columns, choose_columns, is_measured, spelled
@@ -112,6 +112,7 @@ def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingO
 
 
 @dataclass(frozen=True)
+@checked_result
 class TrialsRead:
     """What was read from a table of trials.
 

@@ -28,6 +28,7 @@ from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import rollout, run_round
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.checks import checked_result
 from interp.support.errors import require
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
@@ -37,6 +38,7 @@ _TRAIN, _DATASET, _EVALUATION = range(3)
 
 
 @dataclass(frozen=True)
+@checked_result
 class Batch:
     """Encoded episodes with the probability of each outcome to be learned, from the task's goal."""
 

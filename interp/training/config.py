@@ -20,7 +20,7 @@ from typing import Any, Literal
 from interp.core import catalog
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
-from interp.support.checks import check_fields
+from interp.support.checks import checked_fields
 from interp.support.errors import InputError, require, require_known, theirs
 
 _MODEL_FIELDS = (
@@ -65,6 +65,7 @@ _LEFT_OUT: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Stage:
     """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
 
@@ -79,7 +80,6 @@ class Stage:
     until: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_fields(self)
         sizes: dict[str, Any] = dict(self.sizes)
         for name, bound in sizes.items():
             if not isinstance(bound, int):
@@ -141,6 +141,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class TrainingConfig:
     """A training run; see the presets for values.
 
@@ -190,7 +191,7 @@ class TrainingConfig:
     n_heads: int = 4
     d_mlp: int = 256
     latent_update: LatentUpdate = "add"
-    anneal_latents: Sequence[int] = ()
+    anneal_latents: tuple[int, ...] = ()
     write_map: bool = False
     position_codes: PositionCodes = "index"
     init_std: float = 0.08
@@ -198,7 +199,7 @@ class TrainingConfig:
     start: str = ""
     targets: str = ""
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    regimes: Sequence[str] = ()
+    regimes: tuple[str, ...] = ()
     dataset_episodes: int = 0
     commit: Commit = "own"
     mix: float = 0.1
@@ -208,7 +209,7 @@ class TrainingConfig:
     warmup_steps: int = 100
     decay: Literal["cosine", "linear"] = "cosine"
     weight_decay: float = 1e-2
-    betas: Sequence[float] = (0.9, 0.95)
+    betas: tuple[float, ...] = (0.9, 0.95)
     clip: float = 1.0
     window: int = 0
     step_each: Literal["window", "batch"] = "window"
@@ -225,11 +226,6 @@ class TrainingConfig:
     eval_rounds: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("betas", "regimes", "anneal_latents"):
-            value = getattr(self, name)
-            require(isinstance(value, list | tuple), f"{name} must be a list, got {value!r}")
-            object.__setattr__(self, name, tuple(value))
-        check_fields(self)
         if self.machine:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
             self._check_machine()

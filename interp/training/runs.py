@@ -34,7 +34,7 @@ from interp.model.checkpoints import built
 from interp.model.library import SHIPPED
 from interp.model.saved import content_of
 from interp.model.transformer import HookedLatentTransformer
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require
 from interp.support.files import digest_of, read_json, reading, write_atomic
 from interp.training.config import TrainingConfig
@@ -53,6 +53,7 @@ _DAMAGED = "it was cut short, edited or made by an earlier version; train in ano
 
 
 @dataclass
+@checked_result
 class Progression:
     """Where a run stands; all of it is in the state."""
 
@@ -67,6 +68,7 @@ class Progression:
 
 
 @dataclass(frozen=True)
+@checked_result
 class RunState:
     """What a state file holds; tensors are ``model.NAME`` for every parameter and ``ENTRY.NAME`` for its moments.
 
@@ -267,6 +269,7 @@ def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 @dataclass(frozen=True)
+@checked_result
 class TrainedRun:
     """The newest state of a training run.
 

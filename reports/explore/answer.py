@@ -23,6 +23,7 @@ from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.model.hooked import Hooks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
+from interp.support.checks import checked_result
 from interp.support.errors import require
 from reports.explore.view import Bench, Edit, View, Written
 
@@ -34,6 +35,7 @@ _Move = tuple[int, Site, float]
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class Answer:
     """A machine's view of one episode.
 

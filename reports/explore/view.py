@@ -36,7 +36,7 @@ from interp.interventions.sites import Site, resolve
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.stats.decoder import RIDGE
-from interp.support.checks import checked, fit, shown
+from interp.support.checks import checked, checked_fields, fit, shown
 from interp.support.errors import InputError, require, require_known, theirs
 from reports.blocks import environment
 from reports.texts import TEXTS
@@ -206,6 +206,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Edit:
     """One edit, as the address writes it; ``on`` is "from its round on"."""
 
@@ -396,6 +397,7 @@ _MOST_EDITS, _MOST_ROUNDS, LONGEST = 24, 200, 4000
 
 
 @dataclass(frozen=True)
+@checked_fields
 class View:
     """What is looked at: ``rounds`` of every episode (0 for the usual number), drawn from
     ``regime`` (the default if empty).

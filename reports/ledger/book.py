@@ -19,7 +19,7 @@ import pandas as pd
 import interp.tasks
 from interp.core.machine import Machine
 from interp.results.measure import Measure, Result
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write, write_csv, write_json
 from interp.support.provenance import provenance
@@ -64,6 +64,7 @@ MODELS = (
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class Ledger(Result):
     """The paper's claims, and what models show.
 

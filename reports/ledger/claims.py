@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from interp.support.checks import checked_fields
+
 HANDWIRED = "handwired"
 LEARNED = "learned"
 
 
 @dataclass(frozen=True)
+@checked_fields
 class PaperClaim:
     """A sentence of the paper that could be false.
 

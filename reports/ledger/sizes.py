@@ -8,10 +8,12 @@ from circuits.verification import verify_machine
 from interp.core.machine import Machine
 from interp.results.measure import Measure
 from interp.stats.intervals import Interval
+from interp.support.checks import checked_fields
 from interp.support.errors import require
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Sizes:
     """How many episodes a claim is measured on.
 

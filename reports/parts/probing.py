@@ -19,6 +19,7 @@ from interp.results import figures
 from interp.results.measure import Measure
 from interp.results.style import WIDTH
 from interp.stats.decoder import Affine
+from interp.support.checks import checked_result
 from interp.support.errors import require
 from probes import ProbeResult
 from probes.activations import places
@@ -129,6 +130,7 @@ _N_DECODED = 256
 
 
 @dataclass(frozen=True)
+@checked_result
 class Trajectory:
     """What is drawn of a variable in one episode.
 

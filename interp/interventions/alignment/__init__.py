@@ -59,7 +59,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require
 from interp.support.provenance import provenance
 
@@ -81,6 +81,7 @@ class AlignmentError(InputError):
 
 
 @dataclass(frozen=True)
+@checked_result
 class AlignmentResult(Result):
     """Interchange accuracy of a learned basis and of its controls, on episodes that did not train
     it.

@@ -37,7 +37,7 @@ from interp.interventions.experiment import CHUNK, Rows, passed
 from interp.interventions.sites import Site, carried_mask, frozen
 from interp.model.rollout import replay
 from interp.model.run import Rollout
-from interp.support.checks import checked_fields, integer, refuse_endless
+from interp.support.checks import checked_fields, checked_result, integer, refuse_endless
 from interp.support.errors import require
 
 _LARGEST = (
@@ -54,6 +54,7 @@ _SMALLEST = 1e-3  # singular values below this share of the largest count as zer
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Pairs:
     """Pairs of rounds, in order ``[episode, source, round]``.
 
@@ -500,6 +501,7 @@ class Search:
 
 
 @dataclass(frozen=True)
+@checked_result
 class Fit:
     """A trained subspace: its orthonormal basis, its loss where training stops, the steps that each start took."""
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from interp.core.algorithm import Algorithm, refuse_missing
-from interp.support.checks import array_of, checked
+from interp.support.checks import array_of, checked, checked_result
 from interp.support.errors import require, theirs
 from interp.tasks.experts import (
     Bounds,
@@ -44,6 +44,7 @@ _ETA = 100
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class ExpertRun:
     """What an algorithm did.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from interp.support.checks import check_fields, checked, integer
+from interp.support.checks import checked, checked_fields, integer
 from interp.support.errors import require, require_known
 
 Bounds = tuple[float, float]
@@ -22,6 +22,7 @@ _PARAMETERS = ("first", "rest", "switch_every", "drift_std", "drift_bounds", "co
 
 
 @dataclass(frozen=True)
+@checked_fields
 class ExpertRegime:
     """How expert accuracies are drawn.
 
@@ -54,7 +55,6 @@ class ExpertRegime:
     correlation: float = 0.0
 
     def __post_init__(self) -> None:
-        check_fields(self)
         regime = f"regime {self.name!r}"
         for low, high in (*self.first, self.rest, self.drift_bounds):
             require(

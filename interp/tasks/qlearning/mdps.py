@@ -33,7 +33,7 @@ from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
 from interp.core.task import chosen_indices, episode_array, freeze, length_of
-from interp.support.checks import array_of, checked, refuse_beyond_machine, unique
+from interp.support.checks import array_of, checked, checked_fields, refuse_beyond_machine, unique
 from interp.support.errors import InputError, require
 
 _ROW_TOLERANCE = 1e-8
@@ -209,6 +209,7 @@ def _draw_rewards(
 
 
 @dataclass(frozen=True)
+@checked_fields
 class MDPRegime:
     """A named source of MDPs.
 

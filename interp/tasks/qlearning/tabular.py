@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_fields
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.bellman import finite_horizon
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
@@ -25,6 +25,7 @@ _Chooser = Callable[[], _Choices]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class QLearner:
     """Tabular Q-learning from a table of zeros.
 
