@@ -38,8 +38,11 @@ CLOCKS = re.compile(
     r'"(?:seconds|cpu_seconds|wall_seconds|cpu_s|started|ended|at|timestamp|process)": *(?:"[^"]*"|[-\d.e+]+)'
 )
 """Fields that hold what a clock or the system says."""
-PROGRESS = re.compile(r"^.* \(\d+ s\)\n", re.MULTILINE)
-"""Lines that a slow machine prints every half minute."""
+PROGRESS = re.compile(
+    r"^(?:.* \(\d+ s\)|interp .* takes about .*, on one core at its default size\.)\n",
+    re.MULTILINE,
+)
+"""Lines that a slow machine prints: after two seconds what a command takes, then one every half minute."""
 OF_PROCESSES = (".lock", ".holder")
 """Files that say which process works in a folder."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from interp.cli import command
 from tests import artefacts
 
 HOME = str(Path(__file__).parents[1])
@@ -41,3 +42,10 @@ def test_a_byte_that_differs_is_found_and_a_clock_is_not(tmp_path):
         (tmp_path / name / "x.json").write_text(f'{{"seconds": {seconds}, "score": {score}}}')
     assert artefacts.differing(tmp_path / "a", tmp_path / "b") == (1, [])
     assert artefacts.differing(tmp_path / "a", tmp_path / "c") == (1, ["x.json"])
+
+
+def test_lines_that_only_a_slow_machine_prints_are_set_aside():
+    """A command that has run for two seconds says how long it takes: on a loaded machine alone."""
+    (said,) = [text for text in command._TAKES.values() if text.startswith("interp audit --quick")]
+    printed = f"{said}\nauditing wma-handwired: 2 of 3 (30 s)\nIt takes about 3 rounds.\n"
+    assert artefacts.PROGRESS.sub("", printed) == "It takes about 3 rounds.\n"
