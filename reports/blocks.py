@@ -320,7 +320,7 @@ def number(value: float | np.number[Any]) -> str:
     return text.replace("-", "−")
 
 
-_PLAIN = "no claim rests on it"  # why the word of a number that is only shown is "not applicable"
+_PLAIN = "no claim depends on it"  # why the word of a number that is only shown is "not applicable"
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:

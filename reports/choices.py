@@ -177,7 +177,7 @@ class _Page:
         facts["Mean reward"] = float(episodes.rewards[episodes.counted].mean())
         facts["Parameters"] = in_words(parameters)
         if self.found.bound_sentence:
-            facts["At an end of the search"] = self.found.bound_sentence
+            facts["At a bound of the search range"] = self.found.bound_sentence
         measures = [self.found.measure]
         measures += [beside.measure for beside in self.found.beside.values()]
         return Section(
@@ -209,8 +209,12 @@ def _resolution(recovered: Recovery) -> Section:
     blocks = [
         Prose(_TEXTS["recovery"]),
         Table(confusion, recovered.sentence),
-        Table(sets, "Share of each family's players whose set holds each family", collapsed=True),
-        Table(recovered.errors(), "How well parameters return", collapsed=True),
+        Table(
+            sets,
+            "Share of each family's simulated players whose set contains each family",
+            collapsed=True,
+        ),
+        Table(recovered.errors(), "How well parameters are recovered", collapsed=True),
     ]
     return Section("Recovery", blocks)
 

@@ -10,48 +10,59 @@ from typing import Any
 CLAIMS: dict[str, dict[str, Any]] = {
     "learns": {
         "claim": (
-            "It learns whom to follow: fewer mistakes than a majority vote, which remembers nothing"
+            "The model learns whom to follow: it makes fewer mistakes than a majority vote, "
+            "which has no memory"
         ),
         "threshold": 0.0,
-        "unit": "mistakes fewer after {n_rounds} rounds",
+        "unit": "fewer mistakes after {n_rounds} rounds",
         "is_share": False,
         "yes": "learns whom to follow",
         "no": "makes as many mistakes as a majority vote",
         "rests_on": ["regret"],
     },
     "bayes": {
-        "claim": "It predicts as the Bayes predictor does, within 0.01 nats a round",
+        "claim": "The model predicts as the Bayes predictor does, within 0.01 nats a round",
         "threshold": 0.01,
         "side": "below",
-        "unit": "nats a round above its log-loss",
+        "unit": "nats a round above the log-loss of the Bayes predictor",
         "is_share": False,
         "yes": "predicts like a Bayesian",
         "no": "predicts worse than the Bayes predictor",
         "rests_on": ["regret"],
     },
     "agreement": {
-        "claim": ("It chooses as its table does, more often than a table that never bootstraps"),
+        "claim": (
+            "The model chooses the best action of its Q-table more often than a table that "
+            "never bootstraps does"
+        ),
         "threshold": 0.0,
-        "unit": "share of untied steps, less that of the table with γ = 0",
+        "unit": "share of untied steps, minus that of the table with γ = 0",
         "yes": "chooses by its Q-table",
         "no": "agrees with its Q-table no more often than with one that never bootstraps",
     },
     "bootstraps": {
-        "claim": "Where the two tables disagree, it follows the one that bootstraps",
+        "claim": (
+            "Where a table that never bootstraps disagrees with Q-learning, the model chooses "
+            "as Q-learning does"
+        ),
         "threshold": 0.5,
         "unit": "share of disputed steps",
         "yes": "bootstraps",
         "no": "does not bootstrap",
     },
     "first round": {
-        "claim": ("It knows of targets {depth} steps away in round {depth}, the first that can"),
+        "claim": (
+            "The model knows of targets {depth} steps away in round {depth}, the first round "
+            "in which this is possible"
+        ),
         "unit": "accuracy",
         "yes": "knows of targets {depth} steps away in round {depth}",
         "no": "does not know of targets {depth} steps away in round {depth}",
     },
     "solves": {
         "claim": (
-            "It solves the task: right in 95% of episodes or more in the last round, at every depth"
+            "The model solves the task: it is right in 95% of episodes or more in the last "
+            "round, at every depth"
         ),
         "threshold": 0.95,
         "unit": "accuracy",
@@ -60,20 +71,22 @@ CLAIMS: dict[str, dict[str, Any]] = {
     },
     "steering": {
         "claim": (
-            "At every dose, a state written into the latents moves the prediction as it moves "
-            "the algorithm's"
+            "At every dose, a change of the state in the latents changes the prediction as in "
+            "the algorithm"
         ),
         "threshold": 0.5,
-        "unit": "share of the algorithm's move",
+        "unit": "share of the algorithm's change",
         "yes": "follows a state that is written into its latent",
         "no": "only partly follows a state that is written into its latent",
     },
     "faithful": {
-        "claim": "They keep more of the difference than as many at random",
+        "claim": (
+            "The best-scored edges preserve more of the difference than equally many random edges"
+        ),
         "unit": "faithfulness",
     },
     "few": {
-        "claim": "They are few",
+        "claim": "The best-scored edges are few",
         "threshold": 0.5,
         "side": "below",
         "unit": "share of the edges",
@@ -81,8 +94,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
     },
     "edges": {
         "claim": (
-            "At most half of the edges suffice for the difference that another episode's "
-            "latents make"
+            "At most half of the edges are enough for the effect of another episode's latents"
         ),
         "yes": "needs at most half of its edges",
         "no": "needs more than half of its edges",

@@ -74,7 +74,8 @@ def page(comparison: Comparison) -> Report:
 
 
 _JOINED = (
-    "Each line says whether a part of the two machines is the same, with the number that decided."
+    "Each line between the two machines says whether a part is the same, with the number that "
+    "decided."
 )
 
 
@@ -185,7 +186,7 @@ def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
         rows.append({"family": score.name, "parameters": in_words(score.searched)})
     return [
         Figure(part.plot(), "Which algorithm explains the predictions", caption),
-        Table(pd.DataFrame(rows), "The parameters found of every family", collapsed=True),
+        Table(pd.DataFrame(rows), "The fitted parameters of every family", collapsed=True),
     ]
 
 
@@ -199,7 +200,7 @@ def _draw_state(part: StatePart) -> list[Any]:
         if stitching.supplied:
             name += ", the round number also given"
         measures.append(plain(name, stitching.score))
-    return [Measures(measures, "Scores of stitching, both ways.")]
+    return [Measures(measures, "Scores of stitching, in both directions.")]
 
 
 _PICTURES: dict[str, Callable[[Any], list[Any]]] = {

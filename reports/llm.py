@@ -124,7 +124,9 @@ class _Page:
             table = self.reading.table
             aside = table.loc[table["status"] == "set aside", ["path", "part", "why"]]
             listed = Table(aside, "Files and parts of files", collapsed=True)
-            sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), listed]))
+            sections.append(
+                Section("Files that were not read", [Prose(_SAYS["set_aside"]), listed])
+            )
         sections.append(self._write_commands(path))
         sentence = _write_sentence(self.acts)
         description = {
@@ -261,11 +263,13 @@ _COUNTS = [
 def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
     """Make tables of the algorithms that explain the models' choices."""
     tables = behaviour_tables(acts)
-    caption = "The algorithm whose choices explain the model's, per model, condition and regime"
+    caption = (
+        "The algorithm that explains the model's choices, for each model, condition and regime"
+    )
     blocks: list[Any] = [Prose(_SAYS["acts"]), Table(joined(tables["behaviour"]), caption)]
     if len(tables["families"]):
-        blocks.append(Table(tables["families"], "Every family that was asked", collapsed=True))
-    return Section("What they act like", blocks)
+        blocks.append(Table(tables["families"], "Every family that was fitted", collapsed=True))
+    return Section("Which algorithm they act like", blocks)
 
 
 def _show_notes(notes: NoteTable) -> Section:
@@ -283,7 +287,7 @@ def _show_notes(notes: NoteTable) -> Section:
     return Section("Notes", blocks)
 
 
-_LAST_NOTE = "The last note: length, and of the readable ones the share that is right"
+_LAST_NOTE = "The last note: its length, and the share of readable notes that are right"
 
 
 def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:

@@ -243,7 +243,7 @@ COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
 _PAGES, _KINDS = TEXTS["page"]["below"], TEXTS["page"]["kinds"]
 _HEAD = 200_000  # characters of a page in which it says what it is
-_LEAD = "Every report in this folder. Each page stands by itself and opens offline."
+_LEAD = "Every report in this folder. Each page is complete and opens offline."
 
 
 def write_index(folder: str | Path) -> Path:

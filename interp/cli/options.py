@@ -133,8 +133,8 @@ Shard = Annotated[
     str,
     typer.Option(
         metavar="I/N",
-        help="Compute only share I of N, and store it in OUT; auto or auto/N in a job array. The same command "
-        "without --shard joins the shares.",
+        help="Compute only share I of N of the work, and store it in OUT. In a job array, give auto or auto/N. "
+        "The same command without --shard joins the shares.",
         callback=lambda value: share("", value) or value,  # refused before the command begins
     ),
 ]

@@ -15,7 +15,7 @@ functions check themselves.
     Traceback (most recent call last):
     interp.support.errors.InputError: n_rounds must be an integer, got True
 
-Calls that are made while a checked function runs are trusted. What is converted: docs/method/input.md.
+Calls that are made while a checked function runs are trusted.
 """
 
 from __future__ import annotations

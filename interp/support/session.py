@@ -14,7 +14,7 @@ A report, a comparison and a sweep each open a session; what all of them call as
 it. A session remembers by identity: the same model object, the same episodes object.
 :func:`remembered` computes once for an object that is passed on. Results are shared, so nobody may
 write into them. Finished parts of long work are stored in files (:class:`Finished`), so that a run
-that was killed goes on where it was. What a part is: docs/method/sessions.md.
+that was killed goes on where it was.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()

@@ -178,14 +178,14 @@ def _describe_edits(answer: Answer) -> str:
     """
     edits = answer.view.edits
     if not edits:
-        return "No edit yet: the model beside its algorithm."
-    subject = f"{len(edits)} edits move"
+        return "No edit yet: the model and its algorithm."
+    subject = f"{len(edits)} edits change"
     if len(edits) == 1:
         edit = edits[0]
         names = dict(_list_inputs(answer.bench))
         usual = f"{edit.what}: {KINDS[edit.kind]}"
         name = names.get(f"{edit.what} {edit.value}", usual)
-        subject = f"edit ({name}) moves"
+        subject = f"edit ({name}) changes"
     moves = answer.differences()
     machine, algorithm = moves["machine"], moves["algorithm"]
     t = int(np.nanargmax(machine))
@@ -193,17 +193,17 @@ def _describe_edits(answer: Answer) -> str:
     if answer.bench.classes and largest < VISIBLE:
         return f"The {subject} no prediction by {VISIBLE} or more{_describe_state(answer)}."
     low, high = moves["control_low"][t], moves["control_high"][t]
-    controls = f"move it there by {low:.3f} to {high:.3f}"
+    controls = f"change it by {low:.3f} to {high:.3f}"
     if f"{high:.3f}" == "0.000":
-        controls = "do not move it there"
+        controls = "do not change it"
     if not answer.followed:
-        rule = "the algorithm has no counterpart to it"
+        rule = "the algorithm has no counterpart of this edit"
     elif np.isnan(algorithm[t]):
-        rule = "the algorithm has no answer, since it can hold no such state"
+        rule = "the algorithm cannot have such a state"
     else:
-        rule = f"the algorithm's prediction moves by {algorithm[t]:.3f}"
+        rule = f"the algorithm's prediction changes by {algorithm[t]:.3f}"
     return (
-        f"The {subject} the prediction by at most {machine[t]:.3f}, in round {t}; "
+        f"The {subject} the prediction of round {t} most, by {machine[t]:.3f}; "
         f"random changes of equal size {controls}; {rule}."
     )
 
@@ -215,7 +215,7 @@ def _describe_state(answer: Answer) -> str:
         return ""
     t = int(number.moves.argmax())
     change = number.after[t] - number.before[t]
-    return f"; the decoded {number.name} moves by {change:.3f}, in round {t}"
+    return f"; the decoded {number.name} changes by {change:.3f}, in round {t}"
 
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:

@@ -203,8 +203,9 @@ def _page(ledger: Ledger) -> Report:
         "sentence": ledger.sentence,
     }
     return Report(
-        title="The paper's claims, measured",
-        lead="What the paper says, what models measured here show, and the command that shows more.",
+        title="The claims of the paper, measured",
+        lead="Each claim of the paper, the results of models measured here, and the command "
+        "for more details.",
         sections=sections,
         provenance=dict(ledger.settings),
         about=description,

@@ -47,11 +47,14 @@ def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]
     without_memory = _behind_weighted_majority(majority, episodes)
     measure = Measure(
         key="regret",
-        claim="It is at most one mistake behind Weighted Majority at its best rate",
+        claim=(
+            "The model makes at most one mistake more than Weighted Majority with the best "
+            "learning rate"
+        ),
         number=mean_interval(behind, seed=sizes.seed),
         threshold=COMPARABLE,
         side="below",
-        unit=f"mistakes more after {_ROUNDS} rounds",
+        unit=f"more mistakes after {_ROUNDS} rounds",
         is_share=False,
         controls={"a majority vote": Control(float(without_memory.mean()))},
         about=model.name,
@@ -66,7 +69,7 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
     fresh = latent_control(untrained(model, sizes.seed), episodes, seed=sizes.seed)
     measure = Measure(
         key="needs latent",
-        claim="It is right less often when its latent is cut",
+        claim="The model is right less often if its latent is reset in every round",
         number=lost,
         threshold=0.01,
         unit="accuracy lost",
@@ -80,7 +83,7 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well a linear probe reads the centred log-weights, with its controls."""
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 64)))
     (result,) = probes.probe(model, episodes, ["log_weights_centred"], seed=sizes.seed)
-    claim = "A linear probe reads the log-weights from its latent"
+    claim = "A linear probe reads the log-weights from the model's latent"
     return [replace(result.measure, key="log-weights", claim=claim, about=model.name)]
 
 
@@ -101,7 +104,7 @@ def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
         unit="share of attention",
         controls={UNTRAINED: Control(fresh.estimate)},
         about=model.name,
-        caution="where a head looks, not what it moves",
+        caution="what a head attends to, not what it moves",
     )
     return [measure]
 
@@ -113,7 +116,10 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
             model,
             sizes,
             key="three good experts",
-            claim="Beside Weighted Majority it is worse with three good experts than with one",
+            claim=(
+                "Compared with Weighted Majority, the model is worse with three good experts "
+                "than with one"
+            ),
             regimes=("1-high-quality", "3-high-quality"),
         )
     ]
@@ -126,7 +132,7 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
             model,
             sizes,
             key="correlated experts",
-            claim="Beside Weighted Majority it is worse with correlated experts",
+            claim="Compared with Weighted Majority, the model is worse with correlated experts",
             regimes=("correlated-0.3", "correlated-0.9"),
         )
     ]
@@ -142,7 +148,7 @@ def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
         ideal = _regret_of(bayes(episodes).predictions, episodes)
         measure = Measure(
             key="language models",
-            claim=f"In the {regime} regime it makes fewer mistakes than the best language model",
+            claim=f"In the {regime} regime, the model makes fewer mistakes than the best language model",
             number=mean_interval(_final_regret(model, episodes), seed=sizes.seed),
             threshold=published,
             side="below",
@@ -157,7 +163,10 @@ def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
     return measures
 
 
-_LATENT_ATTENDED = "In some layer the prediction token attends to the latent, twice as uniform"
+_LATENT_ATTENDED = (
+    "In some layer, the prediction token attends to the latent at least twice "
+    "as much as uniform attention"
+)
 
 
 def _sample(regime: str, sizes: Sizes) -> ExpertEpisodes:
@@ -206,7 +215,7 @@ def _growth(
         claim=claim,
         number=mean_interval(hard - easy, seed=sizes.seed),
         threshold=0.0,
-        unit=f"mistakes more after {_ROUNDS} rounds",
+        unit=f"more mistakes after {_ROUNDS} rounds",
         is_share=False,
         needs_control=False,
         about=model.name,

@@ -62,7 +62,7 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
         model, ["grid"], n_episodes=n_episodes, n_rounds=rounds, seed=sizes.seed
     )
     measure = _of_agreement(scores, "grid", phase="late", key="long horizon", about=model.name)
-    claim = f"Its choices agree with the table's in the last third of {_LONG} rounds"
+    claim = f"Its choices agree with those of the Q-table in the last third of {_LONG} rounds"
     return [replace(measure, claim=claim)]
 
 
@@ -80,7 +80,7 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
         by_chance = played.get(regime, "random", horizon, "score").estimate
         measure = Measure(
             key="reward",
-            claim=f"In MDPs of the {regime} it earns nine tenths of what tabular Q-learning earns",
+            claim=f"In MDPs of the {regime}, the model earns nine tenths of what tabular Q-learning earns",
             number=played.get(regime, MODEL, horizon, "score"),
             threshold=NINE_TENTHS * tabular,
             unit=f"share of the way from random to optimal, {horizon} rounds",
@@ -123,7 +123,7 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
             unit="share of attention on the chain",
             controls={UNTRAINED: Control(fresh[label])},
             about=model.name,
-            caution="where a head looks, not what it moves",
+            caution="what a head attends to, not what it moves",
         )
         measures.append(measure)
     return measures
@@ -140,7 +140,10 @@ def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
     """
     scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
     measure = _of_agreement(scores, regime, phase="all", key=key, about=model.name)
-    return replace(measure, claim=f"In the regime {regime} its choices agree with the table's")
+    return replace(
+        measure,
+        claim=f"In the regime {regime}, the model's choices agree with those of the Q-table",
+    )
 
 
 def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
@@ -155,10 +158,10 @@ def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: s
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
     return Measure(
         key=key,
-        claim="Its choices agree with the table's",
+        claim="Its choices agree with those of the Q-table",
         number=scores.get(regime, MODEL, "untied", phase),
         threshold=NEARLY_EVERY_STEP,
-        unit="share of untied steps",
+        unit="share of steps without ties",
         controls={"a table that never bootstraps": Control(without_bootstrapping)},
         about=about,
     )

@@ -13,14 +13,20 @@ from reports.texts import TEXTS
 
 _CAPTIONS = {
     "without": (
-        "Share of the loss that the own state takes away, and how far predictions move, by what is read in every "
-        "round instead"
+        "Reduction of the loss by the own state, and change of predictions, by the replacement "
+        "that every round reads"
     ),
-    "presence": "The loss of the last round by content and presence of a state",
-    "shortcuts": "Heuristics: their loss, and whose side the model takes where each is wrong",
-    "directions": "Share of the effect that the first principal directions carry, beside random ones",
-    "doses": "Effect by the part of the way to another episode's state",
-    "used": "Effect and cost of every change, by channel and by rounds later",
+    "presence": "The loss of the last round, with own and mean states",
+    "shortcuts": (
+        "Heuristics: their loss, and whether the model predicts like the algorithm "
+        "where a heuristic is wrong"
+    ),
+    "directions": (
+        "Share of the effect that the first principal directions carry, and that "
+        "random directions carry"
+    ),
+    "doses": "Effect of moving the state a part of the way to another episode's state",
+    "used": "Effect and loss of every replacement, by channel and by number of rounds later",
 }
 _SAYS = TEXTS["audit"]
 
@@ -34,7 +40,7 @@ def part(result: AuditResult | None = None) -> Part:
         return audit(context.model, budget=Budget.quick() if context.quick else Budget())
 
     def head(context: Context) -> tuple[str, str]:
-        return f"Audit of {context.model.name}", "Is what it carries used, and for what?"
+        return f"Audit of {context.model.name}", "Is the state used, and for what?"
 
     return Part(
         "audit",

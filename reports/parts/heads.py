@@ -69,7 +69,7 @@ def _describe_heads(heads: Heads) -> str:
         names = [f"{address} {text}" for address, text in of_layer.items() if text]
         if names:
             sentences.append(f"Layer {layer}: {', '.join(names)}.")
-    return " ".join(sentences) or "A head is called by its layer and its place in it."
+    return " ".join(sentences) or "A head is named by its layer and its number in the layer."
 
 
 def _attend(context: Context) -> AttentionView:
@@ -117,14 +117,17 @@ def _find_strongest(view: AttentionView) -> _Read:
 
 def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
     """Draw a handwired circuit as it is wired."""
-    caption = "An arrow is a head that reads what another wrote."
+    caption = "An arrow means that one head reads what another head wrote."
     picture = _draw_wiring(circuit, "The circuit", caption, width=4.5)
     return [picture] if isinstance(picture, Figure) else []
 
 
 def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
     """Show what was wired: heads, which reads which, and where each causal variable lives."""
-    caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
+    caption = (
+        "The wiring: an arrow means that one head reads what another head wrote. Its "
+        "colour shows the input (query, key or value)."
+    )
     heads = f"The heads, in the order of computation. {_FORMULAS}"
     blocks: list[object] = [
         Table(_list_heads(circuit), heads, collapsed=True),
@@ -136,7 +139,7 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
         blocks.append(Table(edges, "What is read by what, the embeddings included", collapsed=True))
     if circuit.sites:
         places = circuit.ground_truth()
-        blocks.append(Table(places, "Where each causal variable lives", collapsed=True))
+        blocks.append(Table(places, "The sites of each variable", collapsed=True))
     else:
         blocks.append(Prose(_NO_SITES.format(name=circuit.name)))
     return blocks
@@ -191,9 +194,9 @@ def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> F
 
 _FORMULAS = "What a head writes is a formula: ids, buf1, ... are blocks of the residual stream, u_x the direction of x."
 _NO_EDGES = (
-    "Not drawn: the circuit {name} lists no edges, so it does not say which head reads which."
+    "No picture: the circuit {name} lists no edges, so it is not known which head reads which."
 )
-_NO_SITES = "The circuit {name} lists no sites, so it does not say where its variables live."
+_NO_SITES = "The circuit {name} lists no sites, so the sites of its variables are not known."
 
 
 CIRCUIT = Part(

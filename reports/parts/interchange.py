@@ -104,7 +104,7 @@ def _find_best(rows: pd.DataFrame) -> Measure:
     scores = pd.Series([best["random_score"], *rows.loc[is_control, "score"]], dtype=float).dropna()
     controls = _NOTHING
     if len(scores):
-        controls = {"a random direction or another place": Control(float(scores.max()))}
+        controls = {"a random direction or another site": Control(float(scores.max()))}
     return Measure(
         best["outcome"],
         best["noun"],
@@ -112,7 +112,7 @@ def _find_best(rows: pd.DataFrame) -> Measure:
         _MOST,
         unit="share of the effect",
         controls=controls,
-        rests_on=("interchange accuracy by variable and place",),
+        rests_on=("interchange accuracy by variable and site",),
     )
 
 
@@ -157,7 +157,7 @@ def _tabulate(carried: pd.DataFrame) -> Table:
             shown[column] = shown[column].astype(object).where(reasons.isna(), reasons)
     formats = {_COLUMNS[key]: ".3f" for key in _THREE_DIGITS}
     shown = shown[list(_COLUMNS)].rename(columns=_COLUMNS)
-    caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
+    caption = "Interchange accuracy by variable and site, with 95 % intervals over episodes"
     return Table(shown, caption, formats, collapsed=True)
 
 
@@ -187,10 +187,10 @@ def _draw_learned(aligned: pd.DataFrame) -> list[object]:
     best = drawn[is_learned].sort_values("estimate", ascending=False, kind="stable").iloc[0]
     caption = _SAYS["learned"].format(name=best["name"], share=best["estimate"])
     picture = figures.intervals(drawn, xlabel="accuracy")
-    numbers = "The same numbers, with those on informative pairs and on training pairs"
+    numbers = "The same numbers, also for informative pairs and training pairs"
     return [
         text,
-        Figure(picture, "Learned subspaces beside their controls", caption),
+        Figure(picture, "Learned subspaces and their controls", caption),
         Table(aligned, numbers, collapsed=True),
     ]
 
@@ -230,8 +230,8 @@ def _write_places(text: str) -> str:
     return _name_site(" + ".join(places))
 
 
-_EXACT = "the one latent change that the circuit's readout sees"
-_FITTED = "how latents vary with the state, by least squares"
+_EXACT = "the change of the latent along the state axes of the circuit"
+_FITTED = "the least-squares change of the latents with the state"
 _SMALLEST = 0.02  # the move of the algorithm's prediction below which steering shows nothing
 _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
@@ -282,7 +282,7 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     table[["mean_error", "random_mean_error"]] = frame[["mean_error", "random_mean_error"]]
     table = table[list(_STEERED)].rename(columns=_STEERED)
     how = _EXACT if context.compiled else _FITTED
-    title = "Dose-response beside the algorithm's and random directions'"
+    title = "Response of the model by dose, of the algorithm, and for random directions"
     return [
         Prose(_SAYS["steering_text"].format(how=how)),
         Figure(drawn, title, caption, frame),

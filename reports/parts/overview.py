@@ -18,8 +18,8 @@ from reports.page import Section
 from reports.part import Context, Part
 from reports.texts import TEXTS
 
-_BY_HAND = "These weights were designed, so passing says nothing about training."
-_ONE_RUN = "It is one training run: what holds of it need not hold of another."
+_BY_HAND = "These weights were written by hand, so they show nothing about training."
+_ONE_RUN = "This model is one training run; another run may differ."
 
 
 def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
@@ -210,6 +210,9 @@ REPRODUCE = Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)
 
 def commands(shell: str, python: str) -> Section:
     """Make the section of a shell command (empty where there is none) and lines of Python."""
-    text = "The same command with the same versions gives the same numbers. Seeds, versions and digests are below."
+    text = (
+        "The same command with the same versions of libraries gives the same numbers. "
+        "Seeds, versions and digests are below."
+    )
     blocks = [Code(shell, "From a shell, in a checkout")] if shell else []
     return Section(_REPRODUCE, [Prose(text), *blocks, Code(python, "From Python")])

@@ -97,7 +97,10 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     blocks: list[object] = [Prose("\n\n".join(texts))]
     for what, result in differences:
         if result.gap == 0:
-            nothing = "This changes nothing that is read: there is no difference to restore."
+            nothing = (
+                "This corruption does not change the prediction that is read, so there "
+                "is no difference to restore."
+            )
             blocks.append(Prose(f"**{what}.** {nothing}"))
         elif has_no_heads:
             blocks += _draw_points(what, _describe(result), result.to_frame())
@@ -180,7 +183,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     drawn = figures.intervals(
         shown[rank <= _MOST_POINTS], xlabel="share restored", reference={"the clean run": 1.0}
     )
-    title = f"{what}: patching what is carried and the machine's points"
+    title = f"{what}: patching the state and the machine's points"
     strongest = shown[rank == 1].iloc[0]
     share = f"{strongest['estimate']:.0%}"
     text = f"**{what}.** {strongest['site']} restores most ({share}). {caption}."
@@ -188,7 +191,8 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
 
 
 _SOFT = (
-    " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
+    " Gradients do not pass through hard attention, so the softmax-only variant of the circuit "
+    "is used here."
 )
 _EDGES_LISTED = 25
 _PORTS = {"q": "query", "k": "key", "v": "value"}
@@ -203,7 +207,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
         "faithful",
         _faithfulness(circuit),
         threshold=min(random, 1.0),  # chance edges can overshoot
-        controls={"the best of as many at random": Control(random)},
+        controls={"the best of equally many random edges": Control(random)},
     )
     is_small = claim("few", Interval(share, share, share))
     whole = claim("edges")
@@ -251,7 +255,10 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     edges = _list_edges(tables["edges"], heads)
     return [
         Prose(_SAYS["edges_text"] + soft),
-        Table(numbers, "The fewest best-scored edges whose faithfulness is within 0.1 of 1"),
+        Table(
+            numbers,
+            ("The smallest circuit of best-scored edges with a faithfulness within 0.1 of 1"),
+        ),
         picture,
         Table(edges, "The best-scored edges (std is over episodes)", collapsed=True),
     ]

@@ -32,12 +32,14 @@ from reports.texts import TEXTS
 
 KEY = "probes"
 _SAYS = TEXTS["probing"]
-_READ = "The algorithm's memory, read from the latents themselves."
+_READ = "The state of the algorithm, read exactly from the latents."
 _SCALE = (
-    "What a linear map reads from the latents; an R² of 1 is perfect, 0 is what the mean gives."
+    "Scores of linear maps from the latents; an R² of 1 is perfect, and 0 is no better than "
+    "the mean."
 )
 _DECODED = (
-    "What a linear probe, fitted on other episodes, decodes from the latents after each round."
+    "The state that a linear probe, fitted on other episodes, decodes from the latents after "
+    "each round."
 )
 
 

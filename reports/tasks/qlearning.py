@@ -74,7 +74,10 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
             rows.append(plain(name, result.get(key, "all"), controls))
     untied = result.get("untied", "all").estimate
     baseline = result.get("untied_gamma0", "all").estimate
-    caption = f"It chooses as its table does in {untied:.2f} of untied steps, and the one with γ = 0 in {baseline:.2f}."
+    caption = (
+        f"The model chooses the best action of its Q-table in {untied:.2f} of untied steps, and the table with "
+        f"γ = 0 does so in {baseline:.2f}."
+    )
     frame = result.to_frame()[["name", "phase", "estimate", "low", "high", "n_steps"]]
     is_whole = frame["phase"] == "all"
     whole = frame[is_whole].drop(columns="phase").rename(columns={"name": "quantity"})

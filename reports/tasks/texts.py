@@ -8,30 +8,31 @@ _EXPERTS_PARTS: dict[str, dict[str, Any]] = {
     "overview": {
         "title": "Weighted Majority, wired by hand",
         "handwired": (
-            "A causal transformer whose weights were written down, not trained, and which runs "
-            "the Weighted Majority algorithm: one latent carries the log-weight of every "
-            "expert from round to round. Here it is checked against the algorithm, compared "
-            "with other predictors, and looked into."
+            "A causal transformer with handwired weights that runs the Weighted Majority "
+            "algorithm. One latent carries the log-weight of every expert from round to round. "
+            "This page compares the model with the algorithm and with other predictors, and "
+            "shows its heads."
         ),
         "learned": (
-            "A transformer trained to predict with expert advice; its latent is the only thing "
-            "that passes from round to round. Here it is compared with other predictors, "
-            "probed for what its latent holds, and patched for what it uses."
+            "A transformer that was trained to predict with expert advice; only its latent "
+            "passes from round to round. This page compares the model with other predictors, "
+            "probes what its latent holds, and patches what it uses."
         ),
     },
     "state": {
         "title": "Weights over time",
         "read": (
-            "An expert that was right gains log γ = {gain:g}. The weights are read from the "
-            "latent itself."
+            "The log-weight of an expert grows by log γ = {gain:g} if the expert is right. The "
+            "weights are read from the latent."
         ),
         "decoded": (
             "A linear probe, fitted on other episodes, decodes the log-weights from the latent "
-            "after each round. They are shown beside Weighted Majority's (log γ = 1), both less "
-            "their mean, since predictions depend on differences only."
+            "after each round. The picture also has the log-weights of Weighted Majority (log "
+            "γ = 1). The mean over experts is subtracted from both, because predictions depend "
+            "only on differences."
         ),
         "probed": "log_weights_centred",
-        "units": ["log-weight", "log-weight less the mean"],
+        "units": ["log-weight", "log-weight minus the mean"],
         "shown": ["The log-weights of episode {}", "The decoded log-weights of episode {}"],
     },
     "probes": {
@@ -54,11 +55,11 @@ _EXPERTS_PARTS: dict[str, dict[str, Any]] = {
 }
 _EXPERTS_CURVES: dict[str, dict[str, Any]] = {
     "regret": {
-        "title": "Regret over rounds beside the baselines",
+        "title": "Regret over rounds, with baselines",
         "caption": (
-            "{ends} Means over {n} episodes of the {regime} regime. {bands} Predictors see the "
-            "same episodes, so their differences are more certain than the bands suggest; see "
-            "the paired column."
+            "{ends} Means over {n} episodes of the {regime} regime. {bands} All predictors "
+            "have the same episodes, so their differences are more certain than the bands "
+            "suggest; see the paired column."
         ),
         "ends": "regret",
         "paper": "1 and 7, left",
@@ -68,13 +69,13 @@ _EXPERTS_CURVES: dict[str, dict[str, Any]] = {
 _EXPERTS: dict[str, Any] = {
     "regret": (
         "Regret is the number of mistakes beyond those of the best expert on the same rounds. "
-        "It can be negative, since a predictor may combine experts. The Bayes predictor knows "
-        "how accuracies were drawn, and no predictor can do better from these observations; the "
-        "oracle knows the accuracies. A predictor that was once certain and wrong has infinite "
-        "log-loss."
+        "Regret can be negative, because a predictor may combine experts. The Bayes predictor "
+        "knows the distribution of accuracies, and no predictor can do better from these "
+        "observations; the oracle knows the accuracies. A predictor that was once certain and "
+        "wrong has infinite log-loss."
     ),
     "after": (
-        "After {rounds} rounds, with 95 % intervals over episodes. A dash means infinite "
+        "After {rounds} rounds, with 95 % intervals over episodes. A dash is an infinite "
         "log-loss: the predictor was once certain and wrong"
     ),
     "parts": _EXPERTS_PARTS,
@@ -84,14 +85,14 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
     "overview": {
         "title": "Tabular Q-learning, wired by hand",
         "handwired": (
-            "A causal transformer whose weights were written down, not trained, and which runs "
-            "tabular Q-learning: one latent per action carries a column of the Q-table from "
-            "round to round. Here it is checked against the algorithm and looked into."
+            "A causal transformer with handwired weights that runs tabular Q-learning. One "
+            "latent for each action carries a column of the Q-table from round to round. This "
+            "page compares the model with the algorithm, and shows its heads."
         ),
         "learned": (
-            "A transformer trained to imitate Q-learning's choices; only its latents, one per "
-            "action, pass from round to round. Here its choices are compared with the table's, "
-            "its latents are probed and its rounds are patched."
+            "A transformer that was trained to imitate the choices of Q-learning; only its "
+            "latents, one for each action, pass from round to round. This page compares its "
+            "choices with those of the Q-table, probes its latents and patches its activations."
         ),
     },
     "state": {
@@ -101,8 +102,8 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
             "entry. The values are read from the latents themselves."
         ),
         "decoded": (
-            "A linear probe, fitted on other episodes, decodes the table from the latents. It "
-            "is shown beside the true table."
+            "A linear probe, fitted on other episodes, decodes the table from the latents. The "
+            "picture also has the true table."
         ),
         "units": ["Q-value", "Q-value"],
         "shown": [
@@ -115,7 +116,7 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
     },
     "patching": {
         "differences": [
-            ["Latents are another episode's", "exchange-history", ""],
+            ["The latents are those of another episode", "exchange-history", ""],
             ["The reward is changed", "change-reward", "state"],
         ],
         "n_episodes": 16,
@@ -128,11 +129,10 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
 }
 _QLEARNING: dict[str, Any] = {
     "agreement": (
-        "The choice at `Select` is compared with the greedy action of the table that the round "
-        "{when} with. Ties are left out or broken at random. A table with γ = 0, which never "
-        "bootstraps, agrees nearly as often, so its agreement is shown beside every number. "
-        "**Only on disputed steps, where the two tables disagree, does agreement show "
-        "bootstrapping.**"
+        "The choice at `Select` is compared with the best action by the table with which the "
+        "round {when}. Ties are left out or broken at random. A table with γ = 0, which never "
+        "bootstraps, agrees nearly as often, so the table also has its agreement. **Agreement "
+        "shows bootstrapping only in disputed steps, in which the two tables disagree.**"
     ),
     "parts": _QLEARNING_PARTS,
 }
@@ -140,20 +140,19 @@ _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
     "overview": {
         "title": "Reachability, wired by hand",
         "handwired": (
-            "A causal transformer whose weights were written down, not trained, and which "
-            "searches a directed graph in parallel: one latent holds every node reached so "
-            "far. The idea is published (Zhu et al., NeurIPS 2025, arXiv 2505.12514), the "
-            "construction is our own."
+            "A causal transformer with handwired weights that searches a directed graph in "
+            "parallel. One latent holds every node reached so far. The idea is from Zhu et al. "
+            "(NeurIPS 2025, arXiv 2505.12514), and the construction is our own."
         ),
         "learned": (
-            "A transformer trained to say which nodes of a directed graph are reached, round "
-            "by round; its latent is the only thing that passes from round to round. Does it "
-            "search in parallel, and does it use what its latent holds?"
+            "A transformer that was trained to predict, round by round, which nodes of a "
+            "directed graph are reached; only its latent passes from round to round. Does the "
+            "model search in parallel, and does it use the content of its latent?"
         ),
     },
     "state": {
         "title": "Nodes reached over time",
-        "read": "1 where a node is reached, read from the latent itself.",
+        "read": "The value, read from the latent, is 1 if a node is reached.",
         "shown": ["The set of episode {}", "The decoded set of episode {}"],
     },
     "probes": {
@@ -162,8 +161,8 @@ _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
     "patching": {
         "differences": [
             ["The round asks about another pair", "swap-candidates", ""],
-            ["The history is another episode's", "exchange-history", ""],
-            ["An edge to the negative is added", "add-edge", ""],
+            ["The history is that of another episode", "exchange-history", ""],
+            ["An edge to the unreachable candidate is added", "add-edge", ""],
         ],
         "n_episodes": 32,
     },
@@ -183,15 +182,15 @@ _REACHABILITY_CURVES: dict[str, dict[str, Any]] = {
 }
 _REACHABILITY: dict[str, Any] = {
     "answers": (
-        "The share of episodes in which the reachable candidate is more probable than the other "
-        "(half for a tie). Nothing can be known of a target d steps away before round d; "
-        "parallel search knows it from round d on, at every depth. The model is compared with "
-        "searches of fewer hops or of one path, with heuristics that need no search, and with "
-        "itself with a changed latent. It is **cut** (always the initial one), **frozen** "
-        "(always the first thought), **reset** once, or **swapped** with another episode's. A "
-        "model that answered as well without its recurrence would not be searching by it. "
-        "**Discrete** keeps one of the nodes that each thought added, as a chain of thought in "
-        "words would."
+        "Accuracy is the share of episodes in which the reachable candidate is more probable "
+        "than the other one (half for a tie). A target d steps away cannot be known before "
+        "round d; a parallel search knows it from round d on, at every depth. The model is "
+        "compared with searches of fewer hops or of one path, with heuristics without search, "
+        "and with itself with a changed latent. The latent is **cut** (initial in every "
+        "round), **frozen** (that of the first round), **reset** once, or **swapped** with "
+        "another episode's. If accuracy stays the same, the model does not search with its "
+        "latent. **Discrete** keeps only one of the nodes that each round adds, like a chain "
+        "of thought in words."
     ),
     "parts": _REACHABILITY_PARTS,
     "curves": _REACHABILITY_CURVES,

@@ -108,7 +108,7 @@ def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
         "set aside": 1,
     }
     interp("report", tmp_path / "in", "--out", tmp_path)
-    assert "What was not read" in (tmp_path / "llm.html").read_text()
+    assert "Files that were not read" in (tmp_path / "llm.html").read_text()
     shutil.copytree(tmp_path / "in" / "a", tmp_path / "in" / "b")
     code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
     assert code == 0 and "a copy of" in " ".join(said.split())

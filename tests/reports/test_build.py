@@ -97,7 +97,7 @@ def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:
     assert_carried_exactly(
         html, "log weights", "votes", "label", "match", "prediction", "next log weights"
     )
-    assert "Steering moves it within 0.000 of the algorithm" in section(html, "Steering")
+    assert "After steering, model and algorithm differ by 0.000;" in section(html, "Steering")
     assert rows(section(html, "Circuits of edges"), "edges")[0][1].startswith("3 of ")
 
 

@@ -200,7 +200,7 @@ def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> Non
     query = of("input 3 flip-vote expert=p_2", "move 4 log_weights.0 -2", round=4).query()
     whole = client.get(f"/{TOKEN}/?{query}")
     assert whole.status_code == 200
-    assert "2 edits move the prediction by at most" in whole.text
+    assert "2 edits change the prediction of round" in whole.text
     assert "default-src 'none'; script-src 'self'" in whole.headers["content-security-policy"]
     assert whole.headers["referrer-policy"] == "no-referrer"
     assert "http" not in whole.text.replace("http-equiv", "")
@@ -319,10 +319,10 @@ def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
     )[0]
     assert shown.differences()["machine"].max() == 0
     assert page.contents(shown, None)["sentence"].startswith(
-        "The edit (change the reward) moves no prediction by 0.001 or more; the decoded "
+        "The edit (change the reward) changes no prediction by 0.001 or more; the decoded "
     )
     (before, after), t = shown.decoded, 5
-    distance = page.contents(shown, None)["sentence"].rpartition("moves by ")[2]
+    distance = page.contents(shown, None)["sentence"].rpartition("changes by ")[2]
     assert (
         distance == f"{max((after['table'] - before['table']).ravel(), key=abs):.3f}, in round {t}."
     )
@@ -341,7 +341,7 @@ def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
             assert client.recv(4) == b"HTTP"
     finally:
         served.close()
-    assert "The edit (flip the label) moves the prediction" in text
+    assert "The edit (flip the label) changes the prediction" in text
     assert "the machine that was given" in text
     assert served.address in repr(served)
     with pytest.raises(urllib.error.URLError):
@@ -366,7 +366,7 @@ def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and
         code = opener.open(served.address.replace("?", "keep/view.py?")).read().decode()
     finally:
         served.close()
-    assert "what was recorded of 6 participants" in text
+    assert "recordings of 6 participants" in text
     assert "algorithm is Rescorla-Wagner with two rates (gain" in code
     bench = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].bench
     assert sorted(bench.episodes.participants)[::2] == sorted(set(bench.episodes.participants))
@@ -452,7 +452,7 @@ def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too
         both_explorers.answer,
         of("memory 0 reference 1"),
     )
-    assert "Take over the memory" in both_explorers.page(taken.view)
+    assert "Take over the state of another machine" in both_explorers.page(taken.view)
 
 
 def python_of(explorer_: Explorer, shown: Any, **names: Any) -> np.ndarray:

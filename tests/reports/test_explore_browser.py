@@ -88,7 +88,7 @@ def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
         page.keyboard.press("Enter")
         page.wait_for_url("**edit=move+2+log_weights.0+2.5")
         assert page.inner_text("#said").endswith(
-            "the decoded log-weights: e_1 moves by 2.500, in round 2."
+            "the decoded log-weights: e_1 changes by 2.500, in round 2."
         )
         assert faults(browser) == {}
         look(page, 1440, dark=False)

@@ -57,7 +57,7 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
         "Regret over rounds",
         "Regret after the last round",
         "Answers and tokens",
-        "What they act like",
+        "Which algorithm they act like",
         "Notes",
         "Prompts",
     ):

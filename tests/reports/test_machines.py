@@ -154,7 +154,9 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
     assert 'class="missing"' not in html
     assert "handmade: expert advice, wired by hand" in html
     assert "causal transformer" not in html
-    assert "memory, read from the latents themselves" in text(html, "Weights over time")
+    assert "state of the algorithm, read exactly from the latents" in text(
+        html, "Weights over time"
+    )
     checked = text(html, "Verification against the algorithm")
     assert "compared with Weighted Majority that forgets" in checked
     assert "carried state" in checked
