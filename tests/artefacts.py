@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,26 +82,27 @@ def write_from_python(folder: Path) -> None:
     many = [experts.sample(64, 10, 4, seed=seed) for seed in (3, 4)]
     algorithm, run = experts.algorithms.weighted_majority(0.5), interp.rollout(model, base)
     wired, target = interp.load("wma-handwired", n_experts=4), probes.targets.log_weights(base)
-    frames = {
-        "patching": patching.sweep(model, clean, corrupted, 3),
-        "map": patching.round_map(model, clean, corrupted, "latent"),
-        "interchange": interchange.interchange(
-            model, base, source, algorithm, "log_weights", "latent"
-        ),
-        "alignment": align(
-            model, *many, algorithm, "log_weights", "latent", search=Search(rank=2, steps=20)
-        ),
-        "mediation": mediation.mediate(
-            model, base, source, "latent", "L0H0@p?", split=mediation.Split(n_random=2)
-        ),
-        "attribution": edge_graph.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
-        "steering": steering.steer(
-            wired, base, algorithm, steering.Doses(np.eye(4)[0], (1.0,)), round=3, n_random=2
-        ),
-        "probe": probes.fit(run, target, n_untrained=1),
-        "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),
-        "regret": regret.score(run.predictions, base),
-    }
+    frames: dict[str, Any] = {}
+    frames["patching"] = patching.sweep(model, clean, corrupted, 3)
+    frames["map"] = patching.round_map(model, clean, corrupted, "latent")
+    frames["interchange"] = interchange.interchange(
+        model, base, source, algorithm, "log_weights", "latent"
+    )
+    frames["alignment"] = align(
+        model, *many, algorithm, "log_weights", "latent", search=Search(rank=2, steps=20)
+    )
+    frames["mediation"] = mediation.mediate(
+        model, base, source, "latent", "L0H0@p?", split=mediation.Split(n_random=2)
+    )
+    frames["attribution"] = edge_graph.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3)
+    frames["steering"] = steering.steer(
+        wired, base, algorithm, steering.Doses(np.eye(4)[0], (1.0,)), round=3, n_random=2
+    )
+    frames["probe"] = probes.fit(run, target, n_untrained=1)
+    frames["choices"] = explain_choices(
+        base, base.labels, families=list(task.rivals().values())[:2]
+    )
+    frames["regret"] = regret.score(run.predictions, base)
     for name, result in frames.items():
         write_csv(folder / "frames" / f"{name}.csv", result.to_frame())
     seen = interp.rollout(wired, base, names_filter=lambda hook: hook.endswith("pattern"))

@@ -31,36 +31,14 @@ FUNCTION_WORDS = frozenset(
 )
 """Names of locals that say nothing of what they hold."""
 
-_COUNTED_ONCE = (
-    ast.Attribute,
-    ast.AugAssign,
-    ast.Await,
-    ast.BinOp,
-    ast.Call,
-    ast.ClassDef,
-    ast.Dict,
-    ast.ExceptHandler,
-    ast.For,
-    ast.FormattedValue,
-    ast.FunctionDef,
-    ast.AsyncFor,
-    ast.AsyncFunctionDef,
-    ast.If,
-    ast.IfExp,
-    ast.Lambda,
-    ast.List,
-    ast.Raise,
-    ast.Return,
-    ast.Set,
-    ast.Starred,
-    ast.Subscript,
-    ast.Try,
-    ast.UnaryOp,
-    ast.While,
-    ast.With,
-    ast.Yield,
-    ast.YieldFrom,
-    ast.arg,
+_COUNTED_ONCE = tuple(
+    getattr(ast, name)
+    for name in """
+    Attribute AugAssign Await BinOp Call ClassDef Dict ExceptHandler
+    For FormattedValue FunctionDef AsyncFor AsyncFunctionDef If IfExp Lambda
+    List Raise Return Set Starred Subscript Try UnaryOp
+    While With Yield YieldFrom arg
+    """.split()  # noqa: SIM905
 )
 _SIMPLE = (
     ast.AnnAssign,

@@ -61,11 +61,13 @@ TARGETS = {
 }
 """File -> what stands behind it, as ``mutants.json`` says."""
 
-_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+_ORDERS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
     ast.LtE: (ast.Lt, ast.Gt),
     ast.Gt: (ast.GtE, ast.LtE),
     ast.GtE: (ast.Gt, ast.Lt),
+}
+_EQUALITIES: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Eq: (ast.NotEq,),
     ast.NotEq: (ast.Eq,),
     ast.In: (ast.NotIn,),
@@ -73,6 +75,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Is: (ast.IsNot,),
     ast.IsNot: (ast.Is,),
 }
+_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {**_ORDERS, **_EQUALITIES}
 _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -163,8 +166,8 @@ def _of_one(node: ast.AST, *, module_level: bool) -> Iterator[Change]:
     match node:
         case ast.Compare():
             for i, operator in enumerate(node.ops):
-                for other in _COMPARISONS[type(operator)]:
-                    yield partial(node.ops.__setitem__, i, other())
+                for comparison in _COMPARISONS[type(operator)]:
+                    yield partial(node.ops.__setitem__, i, comparison())
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
             yield partial(setattr, node.func, "id", _CALLS[name])
         case ast.BinOp() | ast.AugAssign() if type(node.op) in _OPERATORS:

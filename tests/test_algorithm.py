@@ -215,7 +215,7 @@ X = Variable("x", "x", "", "", "input")
 Y = Variable("y", "y", "", "", parents=("x",), equation=lambda v: v["x"] + 1)
 
 
-test_bad_definitions_and_interventions_are_refused = refused(
+test_bad_algorithms_are_refused = refused(
     (lambda: toy(Y, X), "toy.y reads 'x', which does not come before it; known so far: none"),
     (lambda: toy(X, X), "'toy' has two variables called 'x'"),
     (
@@ -224,6 +224,8 @@ test_bad_definitions_and_interventions_are_refused = refused(
     ),
     (lambda: toy(X, Y, memory="z"), "unknown variable of 'toy' 'z'"),
     (lambda: toy(X, Y, written="next_y"), "unknown variable of 'toy' 'next_y'. Valid: x, y"),
+)
+test_bad_variables_are_refused = refused(
     (lambda: Variable("z", "z", "", ""), "variable 'z': round variables need an equation"),
     (
         lambda: Variable("z", "z", "", "", "input", equation=lambda v: v["x"]),
@@ -237,8 +239,12 @@ test_bad_definitions_and_interventions_are_refused = refused(
         lambda: Variable("z", "z", "", "", "input", kind="class"),
         "a class variable, and no other, says how many",
     ),
+)
+test_bad_interventions_are_refused = refused(
     (lambda: toy(X, Y).run(steps(0)), "toy runs on experts episodes, got MDPEpisodes"),
     (lambda: toy(X, Y).run(advice(0), do={"z": np.zeros((3, 6))}), "unknown variable of 'toy' 'z'"),
+)
+test_bad_values_and_interchanges_are_refused = refused(
     (
         lambda: toy(X, Y).run(advice(0), do={"x": np.zeros((3, 1))}),
         r"do\['x'\] must be \[episode, round, ...\] = \(3, 6\)",

@@ -133,13 +133,11 @@ def arrows() -> dict[str, set[str]]:
 
 def switches(tree: ast.AST) -> list[str]:
     """Where a file asks which task it is: a task's key as a string, or a check for one of its classes."""
-    docstrings = {
-        id(node.body[0].value)
-        for node in nodes(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
+    docstrings = set()
+    for node in nodes(tree):
+        is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if is_documented and node.body and isinstance(node.body[0], ast.Expr):
+            docstrings.add(id(node.body[0].value))
     places = []
     for node in nodes(tree):
         if isinstance(node, ast.Constant) and node.value in TASKS and id(node) not in docstrings:
@@ -230,16 +228,15 @@ def test_packages_import_only_those_before_them(package: str) -> None:
 def test_no_package_imports_the_lab() -> None:
     """It is not installed: neither code nor a string that names a module may need it."""
     trees = {name_of(path): parsed(path) for path in sources(*PACKAGES)}
-    named = {
-        path: [module for module, _ in imports(tree) if module.split(".")[0] == "lab"]
-        + [
-            node.value
-            for node in nodes(tree)
-            if isinstance(node, ast.Constant) and _names_the_lab(node.value)
-        ]
-        for path, tree in trees.items()
-    }
-    assert {path: names for path, names in named.items() if names} == {}
+    named = []
+    for path, tree in trees.items():
+        for module, _ in imports(tree):
+            if module.split(".")[0] == "lab":
+                named.append(f"{path} imports {module}")
+        for node in nodes(tree):
+            if isinstance(node, ast.Constant) and _names_the_lab(node.value):
+                named.append(f"{path} names {node.value}")
+    assert named == []
     assert _names_the_lab("lab.known:gallery")
     assert not _names_the_lab("label")
     assert not _names_the_lab("lab/known says")

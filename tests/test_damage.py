@@ -134,20 +134,35 @@ def test_a_changed_byte_anywhere_is_refused(kind, tmp_path):
     assert refused > 800
 
 
-EDITS = {
+EDITS_OF_LAYOUTS = {
     "layout of other sizes": lambda about, held: about["layout"].update(n_experts=3),
     "a layout of another task": lambda about, held: about.update(layout={"task": "none"}),
     "commit": lambda about, held: about.update(commit="evil"),
+}
+EDITS_OF_CACHED_ROUNDS = {
     "cached rounds": lambda about, held: about.update(cached_rounds=[0, 1]),
     "cached rounds that are none": lambda about, held: about.update(cached_rounds=[0, 1, 7]),
+}
+EDITS_OF_EPISODES = {
     "one of two episodes": lambda about, held: held.update(predictions=held["predictions"][:1]),
     "a round too few": lambda about, held: held.update(latents=held["latents"][:, 1:]),
+}
+EDITS_OF_CACHES = {
     "a cache of other rounds": lambda about, held: held.update(
         {"cache.hook_embed": held["cache.hook_embed"][:, :1]}
     ),
     "tokens without rounds": lambda about, held: held.update(tokens=held["tokens"][:, 0]),
+}
+EDITS_OF_FEEDS = {
     "values": lambda about, held: held.update(values=held["values"][:, :1]),
     "slots": lambda about, held: held.update(slots=held["slots"][:1]),
+}
+EDITS = {
+    **EDITS_OF_LAYOUTS,
+    **EDITS_OF_CACHED_ROUNDS,
+    **EDITS_OF_EPISODES,
+    **EDITS_OF_CACHES,
+    **EDITS_OF_FEEDS,
 }
 
 

@@ -36,13 +36,15 @@ class Part:
 
 RULE = Rule("first")
 TABLE = pd.DataFrame({"b": [0.1, math.nan], "a": ["x", None], "n": [1, 2], "is": [True, False]})
+NO_NUMBERS = np.zeros((2, 0, 3), np.float32)
+INTERVALS = (Interval(0.1 + 0.2, math.nan, math.inf), Interval(1e-300, 0.0, 1.0))
 PART = Part(
     score=None,
-    scores=(Interval(0.1 + 0.2, math.nan, math.inf), Interval(1e-300, 0.0, 1.0)),
+    scores=INTERVALS,
     pair=(3, Interval(0.0, 0.0, 0.0)),
     named={"z": Interval(1.0, 1.0, 1.0), "a": Interval(2.0, 2.0, 2.0)},
     rule=RULE,
-    values=np.random.default_rng(0).normal(size=(2, 0, 3)).astype(np.float32),
+    values=NO_NUMBERS,
     table=TABLE,
     settings={"sizes": (2, 3), 4: ["x", None], "flag": np.bool_(True)},
 )

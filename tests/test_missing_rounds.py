@@ -78,32 +78,56 @@ def fitted(episodes, target="log_weights", **options):
 
 
 VOTES = [experts.TASK.rivals()[key] for key in ("majority_vote", "follow_the_leader")]
-ANALYSES = {
+ROLLOUTS = {
     "rollout": lambda e: interp.rollout(MODEL, e, names_filter="blocks.1.hook_resid_post").cache,
     "latents": lambda e: interp.rollout(MODEL, e).latents,
+}
+LOSSES = {
     "task's losses": lambda e: experts.TASK.data.losses(
         interp.rollout(MODEL, e).predictions, e, slice(None)
     ),
+}
+SCORES = {
     "score": lambda e: regret.score(predictions(MODEL, e), e).to_frame(),
     "baseline": lambda e: log_weights(e)[:, -1],
     "attention": lambda e: round_attention(MODEL, e, rounds="all"),
+}
+PROBES = {
     "probe": fitted,
     "probe of classes": lambda e: fitted(e, "label"),
     "probe by an estimator": lambda e: fitted(e, method=Ridge()),
+}
+ROWS_OF_SKLEARN = {
     "rows for scikit-learn": lambda e: (
         probes.to_sklearn(interp.rollout(MODEL, e).latents[:, 1:], probes.targets.log_weights(e)).x
     ),
+}
+SWEEPS = {
     "sweep": lambda e: sweep(
         MODEL, e, ["log_weights", "votes"], sites="resid_post@p?", n_jobs=1
     ).to_frame(),
     "patching": lambda e: patching.sweep(
         MODEL, *flipped(e), 2, read_round=4, sites="resid_pre"
     ).to_frame(),
+}
+EXPERIMENTS = {
     "round map": lambda e: patching.round_map(
         MODEL, *flipped(e), "latent", round=[2, 3]
     ).to_frame(),
     "experiment": lambda e: experiment(e).to_frame(),
+}
+CHOICES = {
     "choices": lambda e: explain_choices(e, e.advice[..., 0], families=VOTES).to_frame(),
+}
+ANALYSES = {
+    **ROLLOUTS,
+    **LOSSES,
+    **SCORES,
+    **PROBES,
+    **ROWS_OF_SKLEARN,
+    **SWEEPS,
+    **EXPERIMENTS,
+    **CHOICES,
 }
 OF_Q = {
     "rollout": lambda e: interp.rollout(Q_MODEL, e).latents,
@@ -172,7 +196,7 @@ def test_results_say_what_counts_and_intervals_are_over_participants():
 RAGGED = advised(1)
 ALGORITHM = interp.tasks.get("experts").explains(MODEL)
 BOTH = (MODEL, RAGGED, RAGGED)
-test_what_cannot_leave_rounds_out_says_so = refused(
+test_interventions_that_cannot_leave_rounds_out_say_so = refused(
     (
         lambda: interchange.interchange(*BOTH, ALGORITHM, "log_weights", "latent"),
         "interchange counts every round",
@@ -183,6 +207,8 @@ test_what_cannot_leave_rounds_out_says_so = refused(
     ),
     (lambda: mediation.mediate(*BOTH, "latent", "resid_post[0]"), "mediation counts every round"),
     (lambda: align(*BOTH, ALGORITHM, "log_weights", "latent"), "alignment counts every round"),
+)
+test_what_cannot_leave_rounds_out_says_so = refused(
     (lambda: Trial(MODEL, RAGGED, Budget.quick()), "an audit counts every round"),
     (lambda: fixed_points(MODEL, RAGGED), "an audit counts every round"),
     (lambda: encode(RAGGED, MODEL.layout), "training counts every round"),
@@ -197,19 +223,24 @@ def twice(episodes):
 
 
 ONCE, Q_ONCE = experts.sample(12, T, 2, seed=0), mdp.sample(12, T, 2, 2, seed=0)
-OF_ALL = {
+OF_SHARED = {
     **{name: ANALYSES[name] for name in ("score", "patching", "round map", "experiment")},
+}
+OF_INTERVENTIONS = {
     "interchange": lambda e: interchange.interchange(
         MODEL, e, flipped(e)[1], ALGORITHM, "votes", "embed@e_1"
     ).to_frame(),
     "mediation": lambda e: mediation.mediate(
         MODEL, e, flipped(e)[1], "embed@e_1", "resid_post[0]"
     ).to_frame(),
+}
+OF_SEARCHES = {
     "search": lambda e: explain(
         ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES
     ).to_frame(),
     "audit": lambda e: used.presence(Trial(MODEL, e, Budget.quick())),
 }
+OF_ALL = {**OF_SHARED, **OF_INTERVENTIONS, **OF_SEARCHES}
 """Tables of numbers of episodes that are alone in what they count."""
 
 

@@ -121,7 +121,7 @@ def test_every_surface_gives_the_same_answer(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [one.name for one in interp.models()])
+@pytest.mark.parametrize("name", [record.name for record in interp.models()])
 def test_every_surface_gives_the_same_answer_of_every_model_that_ships(
     name: str, tmp_path: Path
 ) -> None:

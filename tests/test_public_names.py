@@ -19,11 +19,11 @@ LISTS = ("interp", "interp.tasks", "probes", "circuits")
 def modules() -> Iterator[ModuleType]:
     for room in ROOMS:
         yield importlib.import_module(room)
-        for found in pkgutil.walk_packages(
+        for module_found in pkgutil.walk_packages(
             importlib.import_module(room).__path__, prefix=f"{room}."
         ):
-            if not any(part.startswith("_") for part in found.name.split(".")):
-                yield importlib.import_module(found.name)
+            if not any(part.startswith("_") for part in module_found.name.split(".")):
+                yield importlib.import_module(module_found.name)
 
 
 def own(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -49,13 +49,13 @@ def test_every_command_on_a_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -
     """Words, options and their types, without running anything; as the third job of an array, where a page says so."""
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "64")
-    commands_shown = [
-        line
-        for page in (*PAGES, DOCS.parent / "README.md")
-        for block in SHELL.findall(page.read_text(encoding="utf-8").replace("\\\n", " "))
-        for line in block.splitlines()
-        if line.startswith("interp ") and " | " not in line and not line.startswith("interp --")
-    ]
+    commands_shown = []
+    for page in (*PAGES, DOCS.parent / "README.md"):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in "\n".join(SHELL.findall(text)).splitlines():
+            is_command = line.startswith("interp ") and not line.startswith("interp --")
+            if is_command and " | " not in line:
+                commands_shown.append(line)
     assert len(commands_shown) >= 15
     for line in commands_shown:
         command = typer.main.get_command(app)

@@ -261,13 +261,15 @@ def cached(reads: str = "cache") -> Any:
 
 
 _wired = partial(interp.load, "wma-handwired", n_experts=4)
-_MAKERS: dict[str, Callable[[], Any]] = {
+_WITH_A_MEMORY: dict[str, Callable[[], Any]] = {
     "Weighted Majority": _wired,
     "search": lambda: interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False),
     "idle weights": _idle_majority,
     "in-degree beside an idle set": lambda: _graph(_answering("indegree", "fewer_parents")),
     "contraction": lambda: moving([[0.5, 0.0], [0.0, 0.25]]),
     "set in the last rounds only": lambda: _graph(_answering("lastonly", "fewer_parents", 5)),
+}
+_WITH_ANOTHER_MEMORY: dict[str, Callable[[], Any]] = {
     "state made anew": lambda: by_algorithm.machine(
         follow_previous_winners(), EXPERTS.layout(n_experts=4), name="winners"
     ),
@@ -278,11 +280,18 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "search from both ends": partial(_searching, "bidirectional"),
     "reads its cache": cached,
     "reads its thought": partial(cached, "thought"),
+}
+_WITHOUT_A_MEMORY: dict[str, Callable[[], Any]] = {
     "majority vote": lambda: by_algorithm.machine(majority_vote(), EXPERTS.layout(n_experts=4)),
     "more ancestors": lambda: _graph(heuristic("more_ancestors")),
     "undirected distance": lambda: _graph(_from_the_root()),
     "depth-first": partial(_searching, "depth-first"),
     "Q-learning": lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3),
+}
+_MAKERS: dict[str, Callable[[], Any]] = {
+    **_WITH_A_MEMORY,
+    **_WITH_ANOTHER_MEMORY,
+    **_WITHOUT_A_MEMORY,
 }
 _RIGHT = tomllib.loads(Path(__file__).with_name("planted.toml").read_text("utf-8"))
 PLANTED = {

@@ -174,7 +174,7 @@ def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
 
 
 def test_every_threshold_says_why():
-    assert all(len(one.why) > 30 and one.value > 0 for one in THRESHOLDS.values())
+    assert all(len(threshold.why) > 30 and threshold.value > 0 for threshold in THRESHOLDS.values())
 
 
 class _Ring(nn.Module):

@@ -162,7 +162,7 @@ def test_the_method_that_the_docs_show_is_graded():
     assert table.loc[scope["mine"].key, "ap"] - table.loc["random", "ap"] > 0.3
 
 
-test_bad_input = refused(
+test_unknown_names_are_refused = refused(
     (lambda: select(["zero:joint"]), "did you mean 'zero:joined'"),
     (lambda: select(questions=["edge"]), "unknown question 'edge'"),
     (
@@ -174,8 +174,12 @@ test_bad_input = refused(
         lambda: build("reachability-handwired", "sum", "simplex"),
         "cannot be simplex; take plain, rotated",
     ),
+)
+test_bad_runs_are_refused = refused(
     (lambda: benchmark.run(["wma-handwired R, plane"]), "did you mean 'wma-handwired R, plain'"),
     (lambda: benchmark.run(seeds=[-1]), "seeds must be an integer >= 0, got -1"),
+)
+test_bad_builders_are_refused = refused(
     (
         lambda: benchmark.run({"x": lambda: 1 / 0}),
         "the builder of 'x' raised ZeroDivisionError: division by zero",
@@ -226,12 +230,16 @@ def _scored(value):
     return lambda subject, material: Answer(dict.fromkeys(material.items("edges"), value))
 
 
-HOSTILE = {
+NO_ANSWERS = {
     "raises": (lambda subject, material: 1 / 0, "raised ZeroDivisionError"),
     "raises KeyError": (lambda subject, material: {}["x"], "raised KeyError"),
     "gives None": (lambda subject, material: None, "gave NoneType, and must give an Answer"),
     "gives a dict": (lambda subject, material: {}, "gave dict"),
+}
+NO_RECORDS = {
     "gives a text": (lambda subject, material: "yes", "gave str"),
+}
+NO_SCORES = {
     "NaN": (_scored(float("nan")), "scores must be numbers"),
     "text scores": (_scored("high"), "scores must be numbers"),
     "arrays": (_scored(np.zeros(3)), "scores must be numbers"),
@@ -239,6 +247,8 @@ HOSTILE = {
         lambda subject, material: Answer([1.0]),
         "scores must map items to numbers, got list",
     ),
+}
+OTHER_ITEMS = {
     "unknown items": (
         lambda subject, material: Answer({"x": 1.0}),
         "scores hold 1 items that were not asked about",
@@ -247,11 +257,14 @@ HOSTILE = {
         lambda subject, material: Answer({}, frozenset({"x"})),
         "chosen hold 1 items that were not asked about",
     ),
+}
+NO_MEASURES = {
     "measured NaN": (
         lambda subject, material: Answer({}, measured={"x": np.zeros(2)}),
         "measured must be numbers",
     ),
 }
+HOSTILE = {**NO_ANSWERS, **NO_RECORDS, **NO_SCORES, **OTHER_ITEMS, **NO_MEASURES}
 
 
 def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):

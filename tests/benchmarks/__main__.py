@@ -8,9 +8,9 @@ import sys
 import tests.benchmarks
 
 NAMES = sorted(
-    found.name
-    for found in pkgutil.iter_modules(tests.benchmarks.__path__)
-    if not found.name.startswith("_")
+    module_found.name
+    for module_found in pkgutil.iter_modules(tests.benchmarks.__path__)
+    if not module_found.name.startswith("_")
 )
 
 command, *rows = sys.argv[1:] or [""]

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -174,17 +175,18 @@ def tables() -> dict[str, dict[str, Callable[[], Row]]]:
     where = torch.accelerator.current_accelerator() if present() else None
     device = "cpu" if where is None else where.type
     sizes = (32, 256, 64, 512, 128) if present() else (8,)
-    return {
-        "patching": {tool: partial(_sweep, device, tool) for tool in patching.TOOLS} if present() else {},
-        "cores": {
-            f"{what} {tool} {products}": partial(beside, make, device, tool, products)
-            for what, (make, sizes) in WORK.items() for tool in sizes for products in ("highest", "high")
-        } if present() else {},
-        "steps": {
-            f"{task} {precision} {size}": partial(step, task, precision, size)
-            for size in sizes for task in PRESETS for precision in PRECISIONS
-        },
-    }  # fmt: skip
+    sweeps: dict[str, Callable[[], Row]] = {}
+    cores: dict[str, Callable[[], Row]] = {}
+    if present():
+        for tool in patching.TOOLS:
+            sweeps[tool] = partial(_sweep, device, tool)
+        for what, (make, work_sizes) in WORK.items():
+            for n, products in product(work_sizes, ("highest", "high")):
+                cores[f"{what} {n} {products}"] = partial(beside, make, device, n, products)
+    steps: dict[str, Callable[[], Row]] = {}
+    for size, task, precision in product(sizes, PRESETS, PRECISIONS):
+        steps[f"{task} {precision} {size}"] = partial(step, task, precision, size)
+    return {"patching": sweeps, "cores": cores, "steps": steps}
 
 
 def _sweep(device: str, component: str) -> Row:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -107,31 +108,20 @@ def rollout_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
     size = f"rollout {n_episodes} x {n_rounds}"
     by_hand = "hand-written torch"
     loop = "module loop with hooks"
+    with_some = f"{size}, {len(some)} resid_post cached"
+    with_all = f"{size}, all {len(all_points)} points cached"
+
+    def hand_written(n_cached: int) -> Callable[[], Numbers]:
+        return partial(run_by_hand, model, episodes, cached=n_cached)
+
+    def modules(names: list[str]) -> Callable[[], Numbers]:
+        return partial(run_modules, model, episodes, names)
+
     return [
-        Row(
-            size, by_hand, lambda: ours(None), lambda: run_by_hand(model, episodes, cached=0), 1e-4
-        ),
-        Row(
-            f"{size}, {len(some)} resid_post cached",
-            by_hand,
-            lambda: ours(some),
-            lambda: run_by_hand(model, episodes, cached=len(some)),
-            1e-3,
-        ),
-        Row(
-            f"{size}, {len(some)} resid_post cached",
-            loop,
-            lambda: ours(some),
-            lambda: run_modules(model, episodes, some),
-            1e-3,
-        ),
-        Row(
-            f"{size}, all {len(all_points)} points cached",
-            loop,
-            lambda: ours(all_points),
-            lambda: run_modules(model, episodes, all_points),
-            1e-3,
-        ),
+        Row(size, by_hand, partial(ours, None), hand_written(0), 1e-4),
+        Row(with_some, by_hand, partial(ours, some), hand_written(len(some)), 1e-3),
+        Row(with_some, loop, partial(ours, some), modules(some), 1e-3),
+        Row(with_all, loop, partial(ours, all_points), modules(all_points), 1e-3),
     ]
 
 

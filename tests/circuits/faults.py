@@ -124,33 +124,34 @@ def tables(circuit: Circuit) -> dict[str, Fault]:
     names, latents = list(circuit.tokens), circuit.latents
     stray = circuit.basis[circuit.basis.blocks[2][0]][circuit.basis.blocks[2][1][0]]
     outcome = circuit.layout.outcomes[0]
-    faults: dict[str, Fault] = {
-        "two outcomes exchanged in the embedding": lambda c: replace(
-            c, tokens={**c.tokens, first: c.tokens[second], second: c.tokens[first]}
-        ),
-        "an outcome embedded too long": lambda c: replace(
-            c, tokens={**c.tokens, outcome: 1.01 * c.tokens[outcome]}
-        ),
-        "the first token embedded as the last": lambda c: replace(
-            c, tokens={**c.tokens, names[0]: c.tokens[names[-1]]}
-        ),
-        "an initial latent that is not empty": lambda c: replace(
-            c, latents=(latents[0] + 0.01 * c.state[0], *latents[1:])
-        ),
-        "outcomes exchanged": lambda c: replace(
-            c, outcomes=(c.outcomes[1], c.outcomes[0], *c.outcomes[2:])
-        ),
-        "an outcome read too long": lambda c: replace(
-            c, outcomes=(*c.outcomes[:-1], 1.01 * c.outcomes[-1])
-        ),
-        "the state read too long": lambda c: replace(c, state=(1.01 * c.state[0], *c.state[1:])),
-        "two axes of the state exchanged": lambda c: replace(
-            c, state=(c.state[1], c.state[0], *c.state[2:])
-        ),
-        "a stray axis in an outcome": lambda c: replace(
-            c, outcomes=(*c.outcomes[:-1], c.outcomes[-1] + stray)
-        ),
-    }
+    faults: dict[str, Fault] = {}
+    faults["two outcomes exchanged in the embedding"] = lambda c: replace(
+        c, tokens={**c.tokens, first: c.tokens[second], second: c.tokens[first]}
+    )
+    faults["an outcome embedded too long"] = lambda c: replace(
+        c, tokens={**c.tokens, outcome: 1.01 * c.tokens[outcome]}
+    )
+    faults["the first token embedded as the last"] = lambda c: replace(
+        c, tokens={**c.tokens, names[0]: c.tokens[names[-1]]}
+    )
+    faults["an initial latent that is not empty"] = lambda c: replace(
+        c, latents=(latents[0] + 0.01 * c.state[0], *latents[1:])
+    )
+    faults["outcomes exchanged"] = lambda c: replace(
+        c, outcomes=(c.outcomes[1], c.outcomes[0], *c.outcomes[2:])
+    )
+    faults["an outcome read too long"] = lambda c: replace(
+        c, outcomes=(*c.outcomes[:-1], 1.01 * c.outcomes[-1])
+    )
+    faults["the state read too long"] = lambda c: replace(
+        c, state=(1.01 * c.state[0], *c.state[1:])
+    )
+    faults["two axes of the state exchanged"] = lambda c: replace(
+        c, state=(c.state[1], c.state[0], *c.state[2:])
+    )
+    faults["a stray axis in an outcome"] = lambda c: replace(
+        c, outcomes=(*c.outcomes[:-1], c.outcomes[-1] + stray)
+    )
     if circuit.payloads:
         faults["a payload too large"] = lambda c: replace(
             c, payloads={k: 1.01 * d for k, d in c.payloads.items()}

@@ -19,26 +19,22 @@ OTHERS = (
     ({}, {"eta": 80.0}, {"noise": True}),
     (SINUSOIDAL, SIGNED, {"beta": 2.0}, {"rewards": (0.0, 0.01)}),
 )
-FORMS: list[tuple[str, dict[str, Any]]] = [
-    *(
-        (W, {"variant": v, **form})
-        for v in ("R", "P")
-        for form in ({}, {"eta": 80.0}, SINUSOIDAL, {"rotation": 1})
-    ),
-    *((Q, {"variant": "mlp", **form}) for form in sum(OTHERS, ())),
-    *((Q, {"variant": v, **form}) for v in ("softmlp", "lin") for form in OTHERS[0]),
-    *(
-        (R, form)
-        for form in (
-            {},
-            {"expand": "mean"},
-            {"eta": 60.0},
-            {"marks": False},
-            {"marks": False, "eta": 60.0},
-            SINUSOIDAL,
-        )
-    ),
-]
+OF_W = ({}, {"eta": 80.0}, SINUSOIDAL, {"rotation": 1})
+OF_R = (
+    {},
+    {"expand": "mean"},
+    {"eta": 60.0},
+    {"marks": False},
+    {"marks": False, "eta": 60.0},
+    SINUSOIDAL,
+)
+FORMS: list[tuple[str, dict[str, Any]]] = []
+for variant in ("R", "P"):
+    FORMS += [(W, {"variant": variant, **form}) for form in OF_W]
+FORMS += [(Q, {"variant": "mlp", **form}) for form in (*OTHERS[0], *OTHERS[1])]
+for variant in ("softmlp", "lin"):
+    FORMS += [(Q, {"variant": variant, **form}) for form in OTHERS[0]]
+FORMS += [(R, form) for form in OF_R]
 CROSSED = [
     pytest.param(
         Q,

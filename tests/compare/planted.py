@@ -46,27 +46,48 @@ _TURN = torch.linalg.qr(
 )[0]
 _SCALES = torch.tensor([1000.0, 1.0, 1.0, 0.001], dtype=torch.float64)
 _STRETCH = torch.tensor([100.0, 10.0, 2.0, 1.0], dtype=torch.float64)
-CODES: dict[str, tuple[Code, Code]] = {
+LINEAR: dict[str, tuple[Code, Code]] = {
     "scaled": (lambda x: x * _SCALES, lambda x: x / _SCALES),
     "rotated": (lambda x: x @ _TURN, lambda x: x @ _TURN.T),
+}
+STRETCHED: dict[str, tuple[Code, Code]] = {
     "stretched": (
         lambda x: (x * _STRETCH) @ _TURN,
         lambda x: (x @ _TURN.T) / _STRETCH,
     ),
+}
+RELATIVE: dict[str, tuple[Code, Code]] = {
     "differences": (
         lambda x: x[:, 1:] - x[:, :1],
         lambda x: torch.cat([0 * x[:, :1], x], 1),
     ),
+}
+ROUNDED: dict[str, tuple[Code, Code]] = {
     "8 bits": (
         lambda x: torch.round((x - x.mean(1, keepdim=True)) * 32) / 32,
         lambda x: x,
     ),
+}
+PADDED: dict[str, tuple[Code, Code]] = {
     "permuted and padded": (
         lambda x: torch.cat([x[:, [2, 0, 3, 1]], 0 * x + 5], 1),
         lambda x: x[:, [1, 3, 0, 2]],
     ),
+}
+BENT: dict[str, tuple[Code, Code]] = {
     "bent": (lambda x: torch.tanh(x @ _TURN / 6), lambda x: 6 * torch.atanh(x) @ _TURN.T),
+}
+EXPONENTIAL: dict[str, tuple[Code, Code]] = {
     "exponential": (lambda x: torch.exp(0.4 * x), lambda x: torch.log(x) / 0.4),
+}
+CODES: dict[str, tuple[Code, Code]] = {
+    **LINEAR,
+    **STRETCHED,
+    **RELATIVE,
+    **ROUNDED,
+    **PADDED,
+    **BENT,
+    **EXPONENTIAL,
 }
 """Coordinates of four log-weights, and the way back, in two cases up to their sum."""
 

@@ -176,8 +176,8 @@ def test_of_a_read_out_only_what_enters_the_prediction_alone_is_free(family):
         replace(tasks.get("qlearning").update_families()["q_learning"].make(), parameters=fixed),
     )
     assert [s.name for s in free.searched] == ["after", "shared_ties", "temperature"]
-    at = {"after": False, "shared_ties": False, "temperature": 0.5}
-    assert free.make(**at).parameters == {**fixed, **at}
+    settings = {"after": False, "shared_ties": False, "temperature": 0.5}
+    assert free.make(**settings).parameters == {**fixed, **settings}
     rivals = tasks.get("experts").rivals()
     assert read_out(rivals["weighted_majority"], rivals["weighted_majority"].make(gain=0.1)) is None
     assert read_out(family, rivals["weighted_majority"].make(gain=0.1)) is None

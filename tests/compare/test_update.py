@@ -84,23 +84,23 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         for horizon in (1, 3)
     ]
     model = subjects[0]
-    for found in part.updates:
-        algorithm = CANDIDATES[found.algorithm]
+    for measured in part.updates:
+        algorithm = CANDIDATES[measured.algorithm]
         writer = model.writer(algorithm)
         keys = tuple(writer.shapes)
         moves = None
-        if found.manifold == "off":
+        if measured.manifold == "off":
             moves = draw_strange_states(pooled_values(algorithm, model.samples), keys, SMALL)
-        steps = _Steps(algorithm, keys, SMALL.at, found.horizon, moves, model.penalty(algorithm))
+        steps = _Steps(algorithm, keys, SMALL.at, measured.horizon, moves, model.penalty(algorithm))
         missed, varied = _pooled_steps(steps, model)
         assert len(missed) == SMALL.known + SMALL.test
-        assert found.r2 == scored(missed, varied)
-        for control, score in zip(subjects[1:], found.untrained, strict=True):
+        assert measured.r2 == scored(missed, varied)
+        for control, score in zip(subjects[1:], measured.untrained, strict=True):
             missed_by_control, totals = steps.missed(control, slice(SMALL.known, None))
             assert len(missed_by_control) == SMALL.test
             assert score == pytest.approx(1 - missed_by_control.sum() / totals.sum(), abs=1e-12)
-        assert found.model == model.name
-        assert found.decoded == _decoding_r2(writer, model, algorithm)
+        assert measured.model == model.name
+        assert measured.decoded == _decoding_r2(writer, model, algorithm)
     assert part.updates[4].state == ("counts",)
     assert part.updates[4].missing == ("elapsed",)
 

@@ -85,13 +85,18 @@ def test_headlines_say_what_stands_beside(learner, monkeypatch):
 def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
     """The room runs whatever the record names, and says what a record lacks."""
     frame = pd.DataFrame({"accuracy": [0.75]})
+
+    def measure(model, part, n_episodes, seed):
+        return frame.assign(n_episodes=n_episodes)
+
+    def headline(model, n_episodes, seed):
+        return [row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")]
+
     plan = EvaluationPlan(
         parts=lambda model: ["all"],
-        measure=lambda model, part, n_episodes, seed: frame.assign(n_episodes=n_episodes),
-        tables=lambda model, found: {"summary": found["all"]},
-        headline=lambda model, n_episodes, seed: [
-            row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")
-        ],
+        measure=measure,
+        tables=lambda model, parts: {"summary": parts["all"]},
+        headline=headline,
         explained="A row is a regime.",
     )
     changed_task("qlearning", evaluation=lambda: plan)

@@ -140,7 +140,7 @@ def _elsewhere(places: Sequence[Place], layout: RoundLayout, most: int) -> dict[
     hooks: dict[tuple[str, int | None], list[Place]] = {}
     for place in places:
         hooks.setdefault((place.site.hook, place.site.head), []).append(place)
-    return {others[i]: [_at(several, others[i]) for several in hooks.values()] for i in chosen}
+    return {others[i]: [_at(hook, others[i]) for hook in hooks.values()] for i in chosen}
 
 
 def _at(places: Sequence[Place], label: str) -> Place:

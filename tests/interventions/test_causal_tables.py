@@ -109,7 +109,13 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
         f"{choice} -> prediction",
     }
     assert scorer.faithfulness(chosen) == pytest.approx(1, abs=1e-6)
-    assert max(scorer.faithfulness(other) for other in random_circuits(scorer.graph, 4, 3)) < 0.5
+    assert (
+        max(
+            scorer.faithfulness(random_circuit)
+            for random_circuit in random_circuits(scorer.graph, 4, 3)
+        )
+        < 0.5
+    )
 
 
 def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):

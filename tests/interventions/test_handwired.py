@@ -34,7 +34,7 @@ UNTIL_2 = f"{UNTIL_1} resid_post[1] resid_pre[2]"
 FROM_1 = "attn_out[1] resid_post[1] resid_pre[2]"
 LAST = "attn_out[2] resid_post[2]"
 
-WMA = {
+WMA_HISTORIES = {
     # corruption, metric: where the value is, and the heads that move it
     ("exchange-history", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}"))
     | {"2.1@p?", "3.1@p?"},
@@ -42,11 +42,14 @@ WMA = {
     | {"2.1@p?", "3.1@p?"},
     ("exchange-history", "state"): _path(("<z>", UNTIL_1), ("w?", f"{FROM_1} resid_post[2]"))
     | {"2.3@w?"},
+}
+WMA_ROUND = {
     ("flip-vote", "logit_diff"): _path(("p_1", UNTIL_2), ("p?", LAST)) | {"3.1@p?"},
     ("flip-vote", "state"): _path(("p_1", UNTIL_2), ("w?", LAST)) | {"3.2@w?"},
     ("flip-label", "state"): _path(("y", UNTIL_1), ("w?", f"{FROM_1} {LAST}"))
     | {"2.2@w?", "3.2@w?"},
 }
+WMA = {**WMA_HISTORIES, **WMA_ROUND}
 
 
 @pytest.mark.parametrize(("corruption", "metric"), list(WMA))

@@ -377,11 +377,11 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
     machine = adapted(Vote(), step, sizes={"n_experts": 2}, output="probability", channels=channels)
     runs = tuple(interp.rollout(machine, experts.sample(3, 5, 2, seed=seed)) for seed in (0, 1))
     rounds = {
-        at: RoundsWithSite(machine, runs, [2, 3], sites.resolve(at, machine, runs[0].layout))
-        for at in SITES
+        site: RoundsWithSite(machine, runs, [2, 3], sites.resolve(site, machine, runs[0].layout))
+        for site in SITES
     }
-    assert [each.own.shape[1] for each in rounds.values()] == [16, 8, 8, 16]
-    assert [int(each.is_used.sum()) for each in rounds.values()] == [11, 3, 8, 11]
+    assert [round_moves.own.shape[1] for round_moves in rounds.values()] == [16, 8, 8, 16]
+    assert [int(round_moves.is_used.sum()) for round_moves in rounds.values()] == [11, 3, 8, 11]
     basis = rounds["latent"].random_basis(2, seed=0)
     assert basis[3:8].abs().sum() == 0
     assert torch.allclose(basis.T @ basis, torch.eye(2), atol=1e-6)

@@ -200,29 +200,20 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
     runs = both(untrained, pair)
     decoder = Decoder.fit(runs[0].latents, runs[0].latents[:, :, 0, :2].numpy())
     through = paths(untrained, "pattern", "w?")
-    frames = [
-        mediate(
-            untrained,
-            *runs,
-            "embed@y",
-            through,
-            outcome=outcome,
-            round=[3, 6],
-            split=Split(n_random=0),
-        )
-        .to_frame()
-        .sort_values("mediator", ignore_index=True)
-        for outcome in (
-            Outcome("state", decoder),
-            Outcome("state", lambda latents: 2 * decoder(latents)),
-            Outcome("state", lambda latents: latents.flatten(-2)),
-            "latents",
-        )
-    ]
-    assert frames[0].blocked.tolist() == pytest.approx(frames[1].blocked.tolist(), abs=1e-9)
-    assert frames[1].effect[0] == pytest.approx(2 * frames[0].effect[0])
-    assert frames[2].blocked.tolist() == pytest.approx(frames[3].blocked.tolist(), abs=1e-9)
-    assert frames[0].blocked.tolist() != pytest.approx(frames[3].blocked.tolist(), abs=1e-3)
+
+    def effects(outcome):
+        options = {"outcome": outcome, "round": [3, 6], "split": Split(n_random=0)}
+        mediated = mediate(untrained, *runs, "embed@y", through, **options)
+        return mediated.to_frame().sort_values("mediator", ignore_index=True)
+
+    decoded = effects(Outcome("state", decoder))
+    doubled = effects(Outcome("state", lambda latents: 2 * decoder(latents)))
+    flattened = effects(Outcome("state", lambda latents: latents.flatten(-2)))
+    whole = effects("latents")
+    assert decoded.blocked.tolist() == pytest.approx(doubled.blocked.tolist(), abs=1e-9)
+    assert doubled.effect[0] == pytest.approx(2 * decoded.effect[0])
+    assert flattened.blocked.tolist() == pytest.approx(whole.blocked.tolist(), abs=1e-9)
+    assert decoded.blocked.tolist() != pytest.approx(whole.blocked.tolist(), abs=1e-3)
 
 
 def test_without_an_effect_there_is_no_share(wma, pair):

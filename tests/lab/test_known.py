@@ -58,13 +58,15 @@ LAYOUTS = {
     "reachability": (ReachabilityRound(16, 24), 5),
 }
 """Task -> how a round is laid out, and rounds of an episode."""
-FAMILIES = [
+PREDICTORS = [
     ("experts", "bayes_mixture", lambda: interp.load("wma-learned-wide")),
     ("experts", "follow_the_leader", experts.follow_the_leader),
     ("experts", "bayes", lambda: experts.bayes(0.0, 1.0)),
     ("experts", "bayes", lambda: noisy(experts.bayes(), 0.3)),
     ("experts", "", lambda: blend(experts.weighted_majority(1.0), experts.bayes())),
     ("experts", "", experts.majority_vote),
+]
+LAPSES_OF_BAYES = [
     ("experts", "bayes_fading", lambda: rivals.bayes_fading(decay=0.98)),
     ("experts", "bayes_window", lambda: lapsed(window, experts.bayes)(0.1, 0.8, window=7)),
     ("experts", "fixed_share", lambda: rivals.fixed_share(1.3, 0.04)),
@@ -73,11 +75,15 @@ FAMILIES = [
         "stopped_majority",
         lambda: stopped(experts.weighted_majority(0.5), 10, "stopped_majority"),
     ),
+]
+FURTHER_RIVALS = [
     ("experts", "deaf_majority", lambda: rivals.deaf_majority(0.7, 2, 1)),
     ("experts", "bayes_late", lambda: lapsed(late, experts.bayes)(lag=1)),
     ("experts", "bayes_stopped", lambda: lapsed(stopped, experts.bayes)(0.2, 0.9, last=10)),
     ("experts", "sigmoid_vote", lambda: rivals.sigmoid_vote(0.15)),
     ("experts", "follow_previous_winners", experts.follow_previous_winners),
+]
+LEARNERS = [
     (
         "qlearning",
         "no_bootstrap",
@@ -86,9 +92,12 @@ FAMILIES = [
     ("qlearning", "mean_bootstrap", lambda: q_rivals.mean_bootstrap(0.1, 0.8)),
     ("qlearning", "q_learning", lambda: q_rivals.acting(q.q_learning(0.2, 0.8), temperature=0.05)),
     ("qlearning", "mean_reward", q_rivals._mean_reward),
+]
+BLENDS_AND_SEARCHES = [
     ("qlearning", "", lambda: blend(q_rivals.acting(q.q_learning()), q_rivals.sarsa())),
     ("reachability", "late_search", lambda: search.late_search(2, 0.3)),
 ]
+FAMILIES = [*PREDICTORS, *LAPSES_OF_BAYES, *FURTHER_RIVALS, *LEARNERS, *BLENDS_AND_SEARCHES]
 """Machines of the families that the gallery has none of, or at other parameters; "" where none must be named."""
 
 

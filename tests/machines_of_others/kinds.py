@@ -114,22 +114,29 @@ def drawn(build: Callable[[], Any], seed: int = 0) -> Any:
         return build()
 
 
-KINDS = {
+CELLS = {
     "GRUCell": lambda folder: cells(nn.GRUCell(SAID.n_told, WIDTH)),
     "LSTMCell": lambda folder: cells(nn.LSTMCell(SAID.n_told, WIDTH)),
+}
+LAYERS = {
     "GRU of 2 layers": lambda folder: cells(nn.GRU(SAID.n_told, WIDTH, num_layers=2)),
     "LSTM of 2 layers": lambda folder: cells(
         nn.LSTM(SAID.n_told, WIDTH, num_layers=2, batch_first=True)
     ),
+}
+LEARNERS = {
     "GRU": lambda folder: learner("gru", LAYOUT, width=WIDTH),
     "LSTM": lambda folder: learner("lstm", LAYOUT, width=WIDTH),
     "loop": lambda folder: learner("loop", LAYOUT, width=WIDTH),
     "HRM": lambda folder: hrm(),
+}
+SEQUENCES = {
     "Mamba": lambda folder: learner("mamba", LAYOUT, width=6, n_layers=2),
     "thoughts": lambda folder: learner("thoughts", LAYOUT, width=4, n_rounds=N_ROUNDS),
     "Coconut": lambda folder: coconut(),
     "agent": agent,
 }
+KINDS = {**CELLS, **LAYERS, **LEARNERS, **SEQUENCES}
 """Kind -> the function of a folder to write to that makes one."""
 
 

@@ -38,11 +38,10 @@ class Recurrent(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.enter, self.block = (
-            nn.Linear(N, WIDTH),
-            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
-        )
-        self.gate, self.read = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 2)
+        self.enter = nn.Linear(N, WIDTH)
+        self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.gate = nn.Linear(WIDTH, 1)
+        self.read = nn.Linear(WIDTH, 2)
 
     def forward(self, asked, z=None, cycles=CYCLES):
         heard = self.enter(asked)
@@ -56,11 +55,15 @@ def asked_of(fed):
     return fed.values[:, NUMBERS]
 
 
-ENDS = {
-    "hear": lambda m, fed: m.enter(asked_of(fed)),
-    "read": lambda m, z, fed: m.read(z),
-    "gate": lambda m, z: m.gate(z).sigmoid(),
-}
+def hear(module, fed):
+    return module.enter(asked_of(fed))
+
+
+def gate_of(module, z):
+    return module.gate(z).sigmoid()
+
+
+ENDS = {"hear": hear, "read": lambda m, z, fed: m.read(z), "gate": gate_of}
 
 
 def recurrent(cycles=CYCLES, **options):

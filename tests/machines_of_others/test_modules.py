@@ -34,27 +34,78 @@ def _tied(module):
     module.read[2].weight = module.read[1].weight
 
 
-KINDS = {
+IN_TRAINING_MODE = {
     "linear layers": (lambda m: m, []),
     "dropout, in training mode": (nn.Module.train, [nn.Dropout(0.5)]),
     "batch norm, in training mode": (nn.Module.train, [nn.BatchNorm1d(16)]),
+}
+SHARED = {
     "an activation in place": (lambda m: m, [nn.SiLU(inplace=True)]),
     "a submodule that runs twice": (lambda m: m.read.insert(2, m.read[1]), [nn.Tanh()]),
     "tied weights": (_tied, [nn.Linear(16, 16)]),
+}
+TRANSPOSED = {
     "a transposed weight": (
-        lambda m: setattr(m.read[0], "weight", nn.Parameter(m.read[0].weight.detach().T.contiguous().T)), []
+        lambda m: setattr(
+            m.read[0], "weight", nn.Parameter(m.read[0].weight.detach().T.contiguous().T)
+        ),
+        [],
     ),
+}
+BUFFERS = {
     "a constant buffer": (lambda m: m, [_Table(0)]),
-    "a buffer that no file holds": (lambda m: m.register_buffer("scale", torch.ones(1), persistent=False), []),
-    "a tensor kept of a run with gradients": (lambda m: setattr(m, "last", m.read(torch.ones(1, 20))), []),
-    "a compiled submodule": (lambda m: m.read.__setitem__(0, torch.compile(m.read[0], backend="eager")), []),
+    "a buffer that no file holds": (
+        lambda m: m.register_buffer("scale", torch.ones(1), persistent=False),
+        [],
+    ),
+}
+WITH_A_PAST = {
+    "a tensor kept of a run with gradients": (
+        lambda m: setattr(m, "last", m.read(torch.ones(1, 20))),
+        [],
+    ),
+}
+COMPILED = {
+    "a compiled submodule": (
+        lambda m: m.read.__setitem__(0, torch.compile(m.read[0], backend="eager")),
+        [],
+    ),
+}
+NORMED = {
     "weight norm": (lambda m: parametrizations.weight_norm(m.read[0]), []),
     "spectral norm": (lambda m: parametrizations.spectral_norm(m.read[0]), []),
+}
+PRUNED = {
     "pruned weights": (lambda m: prune.l1_unstructured(m.read[0], "weight", 0.5), []),
-    "a layer that draws only a part": (lambda m: [w.data.normal_() for w in m.read[1].parameters()], [_Partly(16, 16)]),
-    "a parameter that nothing draws": (lambda m: setattr(m.read[0], "gain", nn.Parameter(torch.ones(1))), []),
+}
+PARTLY_DRAWN = {
+    "a layer that draws only a part": (
+        lambda m: [w.data.normal_() for w in m.read[1].parameters()],
+        [_Partly(16, 16)],
+    ),
+}
+UNDRAWN = {
+    "a parameter that nothing draws": (
+        lambda m: setattr(m.read[0], "gain", nn.Parameter(torch.ones(1))),
+        [],
+    ),
+}
+SCRIPTED = {
     "a scripted submodule": (lambda m: m.read.__setitem__(0, torch.jit.script(m.read[0])), []),
-}  # fmt: skip
+}
+KINDS = {
+    **IN_TRAINING_MODE,
+    **SHARED,
+    **TRANSPOSED,
+    **BUFFERS,
+    **WITH_A_PAST,
+    **COMPILED,
+    **NORMED,
+    **PRUNED,
+    **PARTLY_DRAWN,
+    **UNDRAWN,
+    **SCRIPTED,
+}
 """Kind -> what is done to a module, and layers within its readout."""
 
 

@@ -47,7 +47,7 @@ def step(m, carried, fed, scale=1.0):
 
 
 def adapted(module=None, step=step, channels=(("h", (16,)),), **options):
-    channels = [interp.Channel(*one) for one in channels]
+    channels = [interp.Channel(*channel) for channel in channels]
     return interp.adapt(
         module or body(), LAYOUT, step=step, channels=channels, **{"name": "mine", **options}
     )
@@ -93,8 +93,8 @@ def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, l
     module = body(layer())
     for weight in module.parameters():  # what is not drawn is what was in memory: NaN on some days
         nn.init.ones_(weight)
-    for held in module.read[1].buffers():
-        held.add_(3)
+    for buffer in module.read[1].buffers():
+        buffer.add_(3)
     machine = unchecked(module)
     if left:
         refuses(f"nothing says how to draw .*{left}.* of 'mine' anew", machine.untrained, 0)
@@ -303,10 +303,12 @@ class _Record:
     made: Any
 
 
-KEPT = {
+KEPT_IN_SEQUENCES = {
     "tuple": (lambda advice, made: (advice, (made, made + 1)), (1, 0)),
     "list": (lambda advice, made: [advice, {"made": made}], (1, "made")),
     "namedtuple": (lambda advice, made: _Pair(advice, (made, made)), ("made", 1)),
+}
+KEPT_BY_NAME = {
     "dataclass": (lambda advice, made: _Record(advice, made), "made"),
     "dict": (lambda advice, made: {"advice": advice, "made": made}, "made"),
     "ModelOutput": (
@@ -314,6 +316,7 @@ KEPT = {
         ("hidden_states", 0),
     ),
 }
+KEPT = {**KEPT_IN_SEQUENCES, **KEPT_BY_NAME}
 """What a module gives, and where in it the tensor is."""
 
 
@@ -520,34 +523,85 @@ def _counts_in_a_buffer(m, c, f):
     return step(m, c, f)
 
 
-TAKEN = {
+SILENT_EFFECTS = {
     "seeds torch": ({"step": _seeds}, "changes the global generator"),
     "writes what is there": ({"step": _writes_what_is_there}, "writes into what it was given"),
-    "counts in a buffer": ({"step": _counts_in_a_buffer, "module": body(_Table(0))}, "the same round|read.1.table"),
-    "three outcomes": ({"step": lambda m, c, f: (torch.ones(len(c["h"]), 3), c)}, r"each of q0, q1, got \[4, 3"),
-    "squeezed": ({"step": lambda m, c, f: (step(m, c, f)[0].squeeze(), step(m, c, f)[1])}, r"rows_do_not.* got \[2\]"),
-    "three things": ({"step": lambda m, c, f: (1, 2, 3)}, r"returns \(scores, carried\).* got 1, 2, 3"),
+    "counts in a buffer": (
+        {"step": _counts_in_a_buffer, "module": body(_Table(0))},
+        "the same round|read.1.table",
+    ),
+}
+OTHER_SCORES = {
+    "three outcomes": (
+        {"step": lambda m, c, f: (torch.ones(len(c["h"]), 3), c)},
+        r"each of q0, q1, got \[4, 3",
+    ),
+}
+SQUEEZED_SCORES = {
+    "squeezed": (
+        {"step": lambda m, c, f: (step(m, c, f)[0].squeeze(), step(m, c, f)[1])},
+        r"rows_do_not.* got \[2\]",
+    ),
+}
+NO_PAIR = {
+    "three things": (
+        {"step": lambda m, c, f: (1, 2, 3)},
+        r"returns \(scores, carried\).* got 1, 2, 3",
+    ),
     "nothing": ({"step": lambda m, c, f: None}, r"returns \(scores, carried\).* got None"),
-    "a swapped pair": ({"step": lambda m, c, f: step(m, c, f)[::-1]}, r"returns \(scores, carried\)"),
-    "an array": ({"step": lambda m, c, f: (step(m, c, f)[0], {"h": c["h"].numpy()})}, "got an ndarray of shape"),
-    "a complex start": ({"initial": lambda m: {"h": torch.ones(16) * 1j}}, "a tensor of real numbers"),
+    "a swapped pair": (
+        {"step": lambda m, c, f: step(m, c, f)[::-1]},
+        r"returns \(scores, carried\)",
+    ),
+}
+NO_STATE = {
+    "an array": (
+        {"step": lambda m, c, f: (step(m, c, f)[0], {"h": c["h"].numpy()})},
+        "got an ndarray of shape",
+    ),
+    "a complex start": (
+        {"initial": lambda m: {"h": torch.ones(16) * 1j}},
+        "a tensor of real numbers",
+    ),
+}
+NO_POINTS = {
     "sizes beside a layout": ({"sizes": {"n_experts": 8}}, "a layout has its sizes"),
     "a list of points": ({"points": ["cell"]}, "points= names what to look at"),
-    "an item of one tensor": ({"points": {"read": interp.Point("read", item=1)}}, "item=1. names nothing: there is 0$"),
+    "an item of one tensor": (
+        {"points": {"read": interp.Point("read", item=1)}},
+        "item=1. names nothing: there is 0$",
+    ),
     "labels of other places": (
-        {"points": {"c": interp.Point("cell", axes="pos", labels=("a",))}, "step": step}, r"axes \[batch, pos, vector\]"
+        {"points": {"c": interp.Point("cell", axes="pos", labels=("a",))}, "step": step},
+        r"axes \[batch, pos, vector\]",
     ),
     "a scripted point": ({"module": None, "points": {"read": "read"}}, "calls no hooks"),
+}
+NO_REAL_SCORES = {
     "scores that are no real numbers": (
-        {"step": lambda m, c, f: (step(m, c, f)[0].long(), step(m, c, f)[1])}, "each of q0, q1, got .* torch.int64"
+        {"step": lambda m, c, f: (step(m, c, f)[0].long(), step(m, c, f)[1])},
+        "each of q0, q1, got .* torch.int64",
     ),
+}
+NO_CHANNELS = {
     "a channel named as the length of another": (
-        {"channels": [("h", (16,)), ("c", (50, 16), 1), ("c_length", (1,))]}, "of their own, got h, c, c_length, c"
+        {"channels": [("h", (16,)), ("c", (50, 16), 1), ("c_length", (1,))]},
+        "of their own, got h, c, c_length, c",
     ),
     "a point without a name": ({"points": {3: "cell"}}, "an identifier but 'latent', got 3"),
     "the device meta": ({"module": body().to("meta")}, "where no numbers are"),
     "a huge channel": ({"channels": [("h", (10**12,))]}, "would take about"),
-}  # fmt: skip
+}
+TAKEN = {
+    **SILENT_EFFECTS,
+    **OTHER_SCORES,
+    **SQUEEZED_SCORES,
+    **NO_PAIR,
+    **NO_STATE,
+    **NO_POINTS,
+    **NO_REAL_SCORES,
+    **NO_CHANNELS,
+}
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -563,15 +617,21 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
 of_cell = functools.partial(
     interp.machines.cell, body(), task=LAYOUT, core="cell", hear=len, read=len
 )
-test_arguments_that_were_ignored_are_refused = refused(
+test_arguments_of_points_that_were_ignored_are_refused = refused(
     *(
         (lambda of=direction: interp.Point("cell", of=of), "of must be 'output' or 'input'")
         for direction in ("out", None)
     ),
     *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
-    (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
     (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
+)
+test_labels_of_points_without_an_axis_are_refused = refused(
+    (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
+)
+test_arguments_of_channels_that_were_ignored_are_refused = refused(
     *((lambda n=n: interp.Channel("h", (8, 2), n), "grow") for n in (1.5, True, 9)),
+)
+test_readers_that_read_nothing_are_refused = refused(
     (
         lambda: unchecked(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)),
         "read= .* a tensor, got",
@@ -580,6 +640,8 @@ test_arguments_that_were_ignored_are_refused = refused(
         lambda: unchecked(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)),
         "read= raised ZeroDivision",
     ),
+)
+test_arguments_of_adapters_that_were_ignored_are_refused = refused(
     (lambda: of_cell(task="experts", sizes={"n_states": 4}), "n_st"),
     (lambda: of_cell(channels=()), "option of an adapter, beside its own 'channels'"),
     (lambda: of_cell(name=3), "name must be a text, got 3"),
@@ -587,10 +649,14 @@ test_arguments_that_were_ignored_are_refused = refused(
         lambda: of_cell(hear=lambda m, f: f.values.numpy(), hears="before"),
         r"'cell' hears \[batch, 5\].* an ndarray",
     ),
+)
+test_arguments_of_models_that_were_ignored_are_refused = refused(
     (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
     (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
     (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
     (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
+)
+test_budgets_and_devices_that_were_ignored_are_refused = refused(
     *((lambda n=n: Budget(battery=n), "battery") for n in (0, -1, 10**7)),
     (lambda: Workload(fits=-1), "fits must be an integer >= 1, got -1"),
     (

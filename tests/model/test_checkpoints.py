@@ -213,7 +213,9 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, registry):
 
     def sample(*sizes, **how):
         drawn = known.sample(*sizes, **how)
-        return ForeignEpisodes(**{one.name: getattr(drawn, one.name) for one in fields(drawn)})
+        return ForeignEpisodes(
+            **{field.name: getattr(drawn, field.name) for field in fields(drawn)}
+        )
 
     tasks.register(
         tasks.Task("foreign", "foreign", "", tasks.Data(ForeignRound, sample, known.losses, sizes))

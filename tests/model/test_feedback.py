@@ -119,13 +119,23 @@ def second_answers() -> Algorithm:
         Variable("next_count", "n'", "after the round", "rounds", parents=("count", "answers"),
                  equation=lambda v: v["count"] + v["answers"][..., 1]),
     )  # fmt: skip
+
+    def distribution(v):
+        p_no = 1 / (2 + v["count"])
+        return np.stack([p_no, 1 - p_no], -1)
+
     return Algorithm(
-        key="second", name="second", task="three_answers", parameters={}, variables=variables,
+        key="second",
+        name="second",
+        task="three_answers",
+        parameters={},
+        variables=variables,
         inputs=lambda episodes: {"answers": episodes.answers},
         initial=lambda episodes: {"count": np.zeros(len(episodes))},
-        distribution=lambda v: np.stack([1 / (2 + v["count"]), 1 - 1 / (2 + v["count"])], -1),
-        memory="count", written="next_count",
-    )  # fmt: skip
+        distribution=distribution,
+        memory="count",
+        written="next_count",
+    )
 
 
 def losses(predictions: torch.Tensor, episodes: ThreeAnswers, rounds: slice) -> torch.Tensor:

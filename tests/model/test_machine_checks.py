@@ -280,7 +280,7 @@ def _fails(m, carried, fed):
     raise IndexError("no such advice")
 
 
-FAULTS = {
+FAULTS_OF_A_STEP = {
     "a step that fails": (lambda: cell(_fails), "a round raised IndexError: no such advice"),
     "it sees the truth": (
         lambda: cell(_sees_the_truth),
@@ -294,6 +294,8 @@ FAULTS = {
     "it mixes the batch": (lambda: cell(_mixes_the_batch), "depends on the others in the batch"),
     "dropout left on": (lambda: cell(_drops_out), "something is drawn at random"),
     "it writes in place": (lambda: cell(_writes_in_place), "writes into what it was given"),
+}
+FAULTS_OF_CHANNELS = {
     "more is carried than declared": (
         lambda: cell(_carries_more),
         "'count' is carried but in no channel",
@@ -321,6 +323,8 @@ FAULTS = {
         _digest_of_some_weights,
         "does not move with the weight 'module.cell.weight_hh'",
     ),
+}
+FAULTS_OF_NUMBERS = {
     "probabilities below 0": (lambda: _wrong_numbers(-0.5), "predictions are no probabilities"),
     "probabilities above 1": (lambda: _wrong_numbers(1.5), "predictions are no probabilities"),
     "it writes into the round": (
@@ -333,6 +337,8 @@ FAULTS = {
     ),
     "a start without rows": (lambda: _given(_starts_as((16,))), "what round 0 reads has shape"),
     "a start with more rows": (lambda: _given(_starts_as((2, 16))), "what round 0 reads has shape"),
+}
+FAULTS_OF_RUNS = {
     "a start by the number of episodes": (
         lambda: _given(_starts_by_the_number_of_episodes),
         "what round 0 reads differs",
@@ -353,6 +359,8 @@ FAULTS = {
         lambda: _given(_predicts_as((3,))),
         "not that of its layout's outcomes",
     ),
+}
+FAULTS_OF_LOOKING = {
     "a point with other axes": (
         lambda: cell(points={"cell": interp.Point("cell", axes="pos")}),
         r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
@@ -369,6 +377,13 @@ FAULTS = {
         lambda: _given(_sees_what_comes_later),
         "changes with 'truth', which comes after it",
     ),
+}
+FAULTS = {
+    **FAULTS_OF_A_STEP,
+    **FAULTS_OF_CHANNELS,
+    **FAULTS_OF_NUMBERS,
+    **FAULTS_OF_RUNS,
+    **FAULTS_OF_LOOKING,
 }
 
 

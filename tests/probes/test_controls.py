@@ -159,7 +159,7 @@ def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_d
     problem_made, _ = problem([target(implied_by=("round",))], [0.1, 0.75, 0.2])
     ((_, controls),) = problem_made.with_baselines().fit(np.zeros((N, 4, 2)))
     assert list(controls) == ["shuffled", "round"]
-    assert [one.counts for one in controls.values()] == [True, False]
+    assert [control.counts for control in controls.values()] == [True, False]
     assert controls["shuffled"].difference.estimate == pytest.approx(0.55)
     assert str(controls["round"]).endswith("(holds the target by construction)")
     assert "holds" not in str(controls["shuffled"])

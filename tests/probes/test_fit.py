@@ -270,7 +270,7 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
         estimators._cross_validate(x[row_set], k, [(y[row_set], 2)])[0]
         for row_set, k in zip(rows, fold_of_row, strict=True)
     ]
-    alone = [one.refit[2][-1] for one in fits]
+    alone = [fit.refit[2][-1] for fit in fits]
     assert list(chosen) == alone
     assert len(set(chosen)) > 1
 
@@ -388,7 +388,7 @@ def ones(*shape):
     return np.random.default_rng(0).normal(size=shape)
 
 
-BAD = [
+BAD_VALUES = [
     ((ones(4, 6, 2), ones(4, 6, 1)), "5 folds of episodes need at least 5 episodes, got 4"),
     ((ones(9, 6, 2), np.full((9, 6, 1), 3.0)), "target 'target' is constant"),
     (
@@ -399,6 +399,8 @@ BAD = [
         (np.where(ones(9, 6, 2) > 2, np.inf, 1.0), ones(9, 6, 1)),
         r"the activations hold \d values that are NaN or inf",
     ),
+]
+BAD_SHAPES = [
     (
         (ones(9, 7, 2), ones(9, 6, 1)),
         r"9 episodes of 7 rounds but target 'target' has 9 of 6; .*latents\[:, 1:\]",
@@ -412,6 +414,7 @@ BAD = [
     ),
     ((ones(9, 6, 2), ones(9)), "a target is an array"),
 ]
+BAD = [*BAD_VALUES, *BAD_SHAPES]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)

@@ -188,18 +188,17 @@ def test_numbers_of_any_make(data):
     rows = pd.MultiIndex.from_product([names, range(T)], names=["episode", "round"])
     frame = pd.DataFrame(x.reshape(-1, 3), index=rows, columns=["a", "b", "c"])
     series = pd.Series(y.reshape(-1), index=rows)
-    arguments = {
-        "whole": (x, y.astype(int)),
-        "truth": (x, y),
-        "gradients": (
-            torch.tensor(x, dtype=torch.float64, requires_grad=True),
-            torch.tensor(y * 1.0, requires_grad=True),
-        ),
-        "bfloat16": (torch.tensor(x).bfloat16(), torch.tensor(y)),
-        "float16": (x.astype(np.float16), torch.tensor(y).half()),
-        "pandas": (frame.sample(frac=1, random_state=0), series),
-        "pandas table": (frame, pd.DataFrame(y[..., 0])),
-    }
+    arguments = {}
+    arguments["whole"] = (x, y.astype(int))
+    arguments["truth"] = (x, y)
+    arguments["gradients"] = (
+        torch.tensor(x, dtype=torch.float64, requires_grad=True),
+        torch.tensor(y * 1.0, requires_grad=True),
+    )
+    arguments["bfloat16"] = (torch.tensor(x).bfloat16(), torch.tensor(y))
+    arguments["float16"] = (x.astype(np.float16), torch.tensor(y).half())
+    arguments["pandas"] = (frame.sample(frac=1, random_state=0), series)
+    arguments["pandas table"] = (frame, pd.DataFrame(y[..., 0]))
     for name, (activations, target) in arguments.items():
         result = probes.fit(activations, target, inputs=np.zeros((N, T, 1), bool))
         assert result.r2 == pytest.approx(plain.r2, abs=1e-6), name

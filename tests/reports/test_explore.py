@@ -40,7 +40,7 @@ HEADS = (
 POINTS = ("zero 3 reset -", "mean 2- update -", "patch 3 new 2", "patch 3- latent@h 2")
 MOVES = ("move 3 counts.1 2.5", "move 2- counts.0 -1")
 LABELS = ("remove-edges", "add-edge", "move-target", "change-root", "swap-candidates")
-TWELVE = {
+TWELVE_OF_EXPERTS = {
     "wma-handwired": (
         *EXPERTS,
         *HEADS[:2],
@@ -50,6 +50,8 @@ TWELVE = {
     ),
     "wma-gru": (*EXPERTS, *POINTS, *INSIDE[2:], *MOVES),
     "wma-learned-additive": (*EXPERTS[:3], *HEADS, *INSIDE[:3], *MOVES),
+}
+TWELVE_OF_OTHER_TASKS = {
     "qlearning-learned": (
         *(
             "input 3 change-reward -",
@@ -71,6 +73,7 @@ TWELVE = {
         *INSIDE[:2],
     ),
 }
+TWELVE = {**TWELVE_OF_EXPERTS, **TWELVE_OF_OTHER_TASKS}
 """Twelve edits for a model of each kind, and for a machine without heads."""
 SLOW = pytest.mark.slow(
     reason="a model a kind, twelve edits by the page and by Python: a minute of one core in all"

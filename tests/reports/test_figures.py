@@ -105,11 +105,13 @@ def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
 GRID = pd.DataFrame([[1.0, 0.5]], ["layer 0"], ["<z>", "p?"])
 
 
-test_shapes_that_do_not_fit = refused(
+test_trajectories_of_other_shapes_are_refused = refused(
     (
         lambda: figures.trajectories(np.ones((3, 2)), np.ones((3, 3)), LABELS, ylabel=""),
         "must both be",
     ),
+)
+test_heatmaps_of_other_columns_are_refused = refused(
     (
         lambda: figures.heatmaps(
             {"a": pd.DataFrame([[1]], columns=["x"]), "b": pd.DataFrame([[1]])}, label=""

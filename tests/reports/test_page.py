@@ -32,23 +32,17 @@ def small_report(*views: AttentionView) -> Report:
         "held", "It holds the votes", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.1)}
     )
     line = figures.trajectories(np.eye(3), np.eye(3), ["a", "b", "c"], ylabel="weight")
-    return Report(
-        "A <b>model</b>",
-        "What `it` does.",
-        [
-            Section(
-                "Summary",
-                [Measures([claim]), Summary({"n": 4}), Prose("One & two.\n\nThree **four**.")],
-            ),
-            Section("Errors", [Table(frame, "All of them."), Table(frame, collapsed=True), *views]),
-            Section(
-                "Weights",
-                [Figure(line, "Weights over rounds", "A caption."), Figure(line, "Again")],
-            ),
-            Section("Reproduce", [Code("print('<script>')", "Python")]),
-        ],
-        {"seed": 0, "versions": {"python": "3.11"}, "n_experts": 4},
-    )
+    summary = [Measures([claim]), Summary({"n": 4}), Prose("One & two.\n\nThree **four**.")]
+    errors = [Table(frame, "All of them."), Table(frame, collapsed=True), *views]
+    weights = [Figure(line, "Weights over rounds", "A caption."), Figure(line, "Again")]
+    sections = [
+        Section("Summary", summary),
+        Section("Errors", errors),
+        Section("Weights", weights),
+        Section("Reproduce", [Code("print('<script>')", "Python")]),
+    ]
+    settings = {"seed": 0, "versions": {"python": "3.11"}, "n_experts": 4}
+    return Report("A <b>model</b>", "What `it` does.", sections, settings)
 
 
 @cache

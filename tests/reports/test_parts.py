@@ -139,9 +139,14 @@ def test_the_json_is_the_measures_of_the_page(
 def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
     """A part may read the result of any other, computed once; what needs a failed part fails for its reason."""
     computed = []
+
+    def compute_once(context: Any) -> str:
+        computed.append("late")
+        return "once"
+
     parts = (
         part("early", lambda context: f"early saw {context.result('late')}"),
-        part("late", lambda context: computed.append("late") or "once"),
+        part("late", compute_once),
         part("broken", divide),
         part("needy", lambda context: context.result("broken")),
         part("lost", lambda context: context.result("erly")),

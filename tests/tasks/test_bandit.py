@@ -131,31 +131,53 @@ def test_corruptions_change_what_they_say():
     assert (corrupted.choices[:, 3:] == episodes.choices[:, 3:]).all()
 
 
+def made_of(fields):
+    return bandit.BanditEpisodes(**fields)
+
+
 test_what_are_no_choices_is_refused = refused(
     ({"choices": [[0, 1]], "rewards": [[1]]}, r"rewards have shape \(1, 1\) but choices \(1, 2\)"),
     (
         {"choices": [[0, 2]], "rewards": [[1, 0]], "n_arms": 2},
         "choices must be arms 0 to n_arms - 1 of 2 or more, got 2",
     ),
+    by=made_of,
+)
+test_choices_below_0_are_refused = refused(
     ({"choices": [[0, -1]], "rewards": [[1, 0]]}, "choices must be whole numbers >= 0, got -1"),
+    by=made_of,
+)
+test_names_of_arms_that_are_none_are_refused = refused(
     (
         {"choices": [[0, 1]], "rewards": [[1, 0]], "arms": ("a",)},
         r"arms must name each of the 2 arms, got \('a',\)",
     ),
-    ({"choices": [[0, 1]], "rewards": [[1, 0]], "arms": "ab"}, "arms must be a list"),
     (
         {"choices": [[0, 1]], "rewards": [[1, 0]], "arms": ("a", "a")},
         r"names of arms must differ, got \('a', 'a'\)",
     ),
+    by=made_of,
+)
+test_a_text_of_arms_is_refused = refused(
+    ({"choices": [[0, 1]], "rewards": [[1, 0]], "arms": "ab"}, "arms must be a list"),
+    by=made_of,
+)
+test_scales_that_are_none_are_refused = refused(
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": np.nan}, "scale must be a finite number"),
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": 0.0}, "scale must be above 0, got 0"),
+    by=made_of,
+)
+test_records_that_are_none_are_refused = refused(
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "regime": 3}, "regime must be a text, got 3"),
     ({"choices": [[0, 1]], "rewards": [[1, 0]], "seed": "x"}, "seed must be .*integer.*, got 'x'"),
+    by=made_of,
+)
+test_a_huge_number_of_arms_is_refused = refused(
     (
         {"choices": [[0, 1]], "rewards": [[1, 0]], "n_arms": 10**12},
         "1 episodes of 2 rounds with 1000000000000 arms would take about .* GB",
     ),
-    by=lambda fields: bandit.BanditEpisodes(**fields),
+    by=made_of,
 )
 
 

@@ -12,7 +12,9 @@ from tests.refusals import refused
 
 MACHINES = cases(__file__, "corruptions MACHINES")
 RECORDS = [
-    (key, one.key) for key in MACHINES for one in interp.tasks.get(key).analysis.corruptions()
+    (key, corruption.key)
+    for key in MACHINES
+    for corruption in interp.tasks.get(key).analysis.corruptions()
 ]
 
 
@@ -115,7 +117,7 @@ def test_the_task_looks_its_corruptions_up_by_key():
     }
 
 
-test_bad_input_is_refused = refused(
+test_unknown_experts_are_refused = refused(
     (
         lambda: of_advice.flip_vote(advice(), 3, expert="p_4"),
         "expert 'p_4' does not exist: the episodes have experts p_1 to p_3",
@@ -124,11 +126,15 @@ test_bad_input_is_refused = refused(
         lambda: experts.TASK.corruption("flip-vote").build(advice(), 3, expert=1),
         "expert 1 is a number; name an expert by the label of its vote, p_1 to p_3",
     ),
+)
+test_rounds_without_a_history_are_refused = refused(
     (lambda: of_advice.flip_label(advice(), 8), "round 8 is out of range"),
     (
         lambda: experts.TASK.corruption("swap-histories").build(advice(), 0),
         "round 0 has no history",
     ),
+)
+test_too_few_episodes_and_unknown_names_are_refused = refused(
     (lambda: of_advice.exchange_history(advice().select([0]), 3), "at least 2 episodes"),
     (
         lambda: experts.TASK.corruption("flip-lable"),

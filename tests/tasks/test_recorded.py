@@ -87,21 +87,24 @@ GRAPHS = {
     "candidates": [[1, 2]] * 3,
     "n_nodes": 3,
 }
+PARTICIPANTS = ["ann", "bob", "ann"]
+RAGGED_ADVICE = {
+    "advice": [[[0, 1], [1, 1], [0, 0]], [[1, 0]], [[1, 1]] * 4],
+    "labels": [[1, None, 0], [1], [0] * 4],
+}
+RAGGED_STEPS = {
+    "states": [[0, 1, 0], [1], [1] * 4],
+    "actions": [[0, 1, 1], [0], [1] * 4],
+    "rewards": [[1, np.nan, 0], [1], [0.5] * 4],
+}
+RAGGED_NEXT_STATES = [[1, 0, 1], [1], [0] * 4]
 RAGGED = {
-    "experts": ExpertEpisodes.of(
-        advice=[[[0, 1], [1, 1], [0, 0]], [[1, 0]], [[1, 1]] * 4],
-        labels=[[1, None, 0], [1], [0] * 4],
-        participants=["ann", "bob", "ann"],
-    ),
+    "experts": ExpertEpisodes.of(**RAGGED_ADVICE, participants=PARTICIPANTS),
     "qlearning": MDPEpisodes.of(
-        states=[[0, 1, 0], [1], [1] * 4],
-        actions=[[0, 1, 1], [0], [1] * 4],
-        rewards=[[1, np.nan, 0], [1], [0.5] * 4],
-        next_states=[[1, 0, 1], [1], [0] * 4],
-        participants=["ann", "bob", "ann"],
+        **RAGGED_STEPS, next_states=RAGGED_NEXT_STATES, participants=PARTICIPANTS
     ),
     "reachability": ReachabilityEpisodes.of(
-        **GRAPHS, n_rounds=[3, 1, 4], participants=["ann", "bob", "ann"]
+        **GRAPHS, n_rounds=[3, 1, 4], participants=PARTICIPANTS
     ),
 }
 
@@ -380,7 +383,7 @@ def test_a_table_that_cannot_be_read_is_refused_with_its_line_and_column(
 
 
 ADVICE, LABELS = RAGGED["experts"].advice, RAGGED["experts"].labels
-test_what_cannot_be_is_refused = refused(
+test_masks_that_are_none_are_refused = refused(
     (
         lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 3), bool)),
         r"\[episode, round\] = \(3, 4\), got bool",
@@ -393,16 +396,22 @@ test_what_cannot_be_is_refused = refused(
         lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.ones((3, 4), bool)),
         "no round took place in 3 of 3 episodes",
     ),
+)
+test_participants_that_are_none_are_refused = refused(
     (
         lambda: ExpertEpisodes(ADVICE, LABELS, participants=["ann"]),
         "participants must be 3 names, or whole numbers",
     ),
     (lambda: ExpertEpisodes(ADVICE, LABELS, participants=["1", 1, 2]), "names, or whole numbers"),
+)
+test_recorded_values_that_are_none_are_refused = refused(
     (lambda: ExpertEpisodes.of(advice=[[[0, np.inf]]], labels=[[1]]), "advice must be"),
     (
         lambda: ExpertEpisodes(ADVICE, np.where(LABELS, np.nan, 1)),
         r"rounds that did not take place are made by .of\(",
     ),
+)
+test_recorded_lengths_that_differ_are_refused = refused(
     (
         lambda: ExpertEpisodes.of(advice=[[[0, 1]]]),
         "give advice, labels, a list of episodes each; labels is not there",
@@ -411,6 +420,8 @@ test_what_cannot_be_is_refused = refused(
         lambda: ExpertEpisodes.of(advice=[[[0, 1]]], labels=[[1, 0]]),
         r"labels has \[2\] rounds by episode but advice",
     ),
+)
+test_lists_that_are_none_are_refused = refused(
     (
         lambda: bandit.BanditEpisodes.of(choices=None, rewards=[[1]]),
         "choices must be a list with an entry for each episode, got None",
@@ -419,6 +430,8 @@ test_what_cannot_be_is_refused = refused(
         lambda: bandit.BanditEpisodes.of(choices={0: [1]}, rewards=[[1]]),
         "choices must be a list with an entry for each episode",
     ),
+)
+test_bandit_lists_of_other_lengths_are_refused = refused(
     (
         lambda: bandit.BanditEpisodes.of(choices=[0, 1], rewards=[1, 0]),
         r"choices must be a list of rounds for each episode, got \[0, 1\]",
@@ -427,18 +440,26 @@ test_what_cannot_be_is_refused = refused(
         lambda: bandit.BanditEpisodes.of(choices=[[0, 1]], rewards=[[1, 0]], missing=[[True]]),
         r"missing has \[1\] rounds by episode but choices has \[2\]",
     ),
+)
+test_rounds_of_other_sizes_are_refused = refused(
     (
         lambda: ExpertEpisodes.of(advice=[[[0, 1]], [[0]]], labels=[[1], [1]]),
         "advice must be of one size in every round",
     ),
+)
+test_episodes_without_a_round_are_refused = refused(
     (
         lambda: ExpertEpisodes.of(advice=[[[0, 1]], []], labels=[[1], []]),
         "no round took place in 1 of 2 episodes",
     ),
+)
+test_too_few_participants_are_refused = refused(
     (
         lambda: experts.TASK.of_recorded(RAGGED["experts"].select([0, 2])),
         "participants is fitted and the other scored",
     ),
+)
+test_recorded_sets_of_other_sizes_are_refused = refused(
     (
         lambda: experts.TASK.of_recorded(WHOLE["experts"]).sample(2, 5, n_experts=4),
         "episodes have {'n_experts': 3}, and",

@@ -184,21 +184,33 @@ def put(rounds, name, index, value):
     return replace(rounds, **{name: tensor})
 
 
-LIES: dict[str, Any] = {
+LIES_ABOUT_SEEDS: dict[str, Any] = {
     "unseeded": lambda b: sampled(b, lambda e, free: replace(e, arms=(e.arms + next(free)) % 2)),
+}
+LIES_ABOUT_EPISODES: dict[str, Any] = {
     "other episodes": lambda b: sampled(b, lambda e, free: e.select(slice(0, 1))),
+}
+LIES_ABOUT_ROUNDS: dict[str, Any] = {
     "other rounds": lambda b: sampled(
         b, lambda e, free: replace(e, arms=e.arms[:, 1:], rewards=e.rewards[:, 1:])
     ),
+}
+LIES_ABOUT_SAMPLES: dict[str, Any] = {
     "no episodes": lambda b: sampled(b, lambda e, free: None),
     "raises": lambda b: sampled(b, lambda e, free: 1 / 0),
+}
+LIES_ABOUT_TASKS: dict[str, Any] = {
     "of another task": lambda b: sampled(
         b, lambda e, free: interp.tasks.get("experts").sample(2, 3, n_experts=2)
     ),
+}
+LIES_ABOUT_LATENTS: dict[str, Any] = {
     "two latents over an observation": lambda b: laid(b, n_latents=2),
     "no latent": lambda b: laid(b, n_latents=0),
     "all latents": lambda b: laid(b, n_latents=9),
     "a half latent": lambda b: laid(b, n_latents=1.5),
+}
+LIES_ABOUT_LABELS: dict[str, Any] = {
     "duplicate labels": lambda b: laid(b, labels=("<w>", "<z>", "arm", "win?", "arm", "w?")),
     "duplicate vocabulary": lambda b: laid(
         b, vocabulary=("<w>", "win?", "w?", "lose", "win", "arm_1", "arm_1")
@@ -207,53 +219,110 @@ LIES: dict[str, Any] = {
     "one outcome": lambda b: laid(b, outcomes=("win",)),
     "duplicate outcomes": lambda b: laid(b, outcomes=("win", "win")),
     "another task's layout": lambda b: laid(b, task="experts"),
+}
+LIES_ABOUT_LAYOUTS: dict[str, Any] = {
     "no layout": lambda b: replace(b.PULLS, data=replace(b.PULLS.data, layout=lambda: 3)),
     "fit gives nothing": lambda b: laid(b, fit=lambda self, episodes: None),
+}
+LIES_ABOUT_TOKENS: dict[str, Any] = {
     "tokens beyond": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), 7)),
     "negative tokens": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), -1)),
+}
+LIES_ABOUT_SHAPES_OF_TOKENS: dict[str, Any] = {
     "tokens that are no integers": lambda b: encoded(
         b, lambda r: replace(r, tokens=r.tokens.float())
     ),
     "tokens of other positions": lambda b: encoded(
         b, lambda r: replace(r, tokens=r.tokens[..., :-1])
     ),
+}
+LIES_ABOUT_VALUES: dict[str, Any] = {
     "NaN payloads": lambda b: encoded(b, lambda r: put(r, "values", (0, 0, 2), float("nan"))),
     "payloads of nothing": lambda b: encoded(b, lambda r: put(r, "values", (0, 0, 2), 0.5)),
+}
+LIES_ABOUT_SLOTS: dict[str, Any] = {
     "slots beyond": lambda b: encoded(b, lambda r: put(r, "slots", (0, 0), 1)),
     "a latent over a token": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 1), 3)),
     "encodes a tensor": lambda b: encoded(b, lambda r: r.tokens),
+}
+LIES_ABOUT_TARGETS: dict[str, Any] = {
     "negative targets": lambda b: learning(b, lambda t: 2 * t - 0.5),
     "targets that do not add up": lambda b: learning(b, lambda t: t * 0.5),
+}
+LIES_ABOUT_NUMBERS_OF_TARGETS: dict[str, Any] = {
     "NaN targets": lambda b: learning(b, lambda t: t * np.nan),
     "ragged targets": lambda b: learning(b, lambda t: [[1.0], [0.5, 0.5]]),
+}
+LIES_ABOUT_SHAPES_OF_TARGETS: dict[str, Any] = {
     "targets of one outcome": lambda b: learning(b, lambda t: t[..., :1]),
     "targets of other rounds": lambda b: learning(b, lambda t: t[:, 1:]),
+}
+LIES_ABOUT_SHAPES_OF_LOSSES: dict[str, Any] = {
     "losses of a shape": lambda b: replace(
         b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: p)
     ),
+}
+LIES_ABOUT_NUMBERS_OF_LOSSES: dict[str, Any] = {
     "NaN losses": lambda b: replace(
         b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: p[..., 0] * float("nan"))
     ),
+}
+LIES_ABOUT_LOSSES: dict[str, Any] = {
     "losses raise": lambda b: replace(
         b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: {}[0])
     ),
+}
+LIES_ABOUT_PARENTS: dict[str, Any] = {
     "an undeclared parent": lambda b: computing(
         b, varied={"chances": (("wins",), lambda v: v["wins"] / v["pulls"])}
     ),
+}
+LIES_ABOUT_STATES: dict[str, Any] = {
     "growing state": lambda b: computing(
         b, varied={"next_wins": (("wins",), lambda v: np.concatenate([v["wins"], v["wins"]], -1))}
     ),
+}
+LIES_ABOUT_INPUTS: dict[str, Any] = {
     "a missing input": lambda b: computing(b, inputs=lambda episodes: {"arm": episodes.arms}),
     "inputs of other rounds": lambda b: computing(
         b, inputs=lambda episodes: {"arm": episodes.arms.T, "reward": episodes.rewards.T}
     ),
+}
+LIES_ABOUT_STARTS: dict[str, Any] = {
     "a missing state": lambda b: computing(b, initial=lambda episodes: {}),
+}
+LIES_ABOUT_ANALYSES: dict[str, Any] = {
     "an unknown corruption": lambda b: replace(
         b.PULLS, analysis=replace(b.PULLS.analysis, default_corruption="x")
     ),
     "an unknown variable": lambda b: replace(
         b.PULLS, analysis=replace(b.PULLS.analysis, probed=("x",))
     ),
+}
+LIES: dict[str, Any] = {
+    **LIES_ABOUT_SEEDS,
+    **LIES_ABOUT_EPISODES,
+    **LIES_ABOUT_ROUNDS,
+    **LIES_ABOUT_SAMPLES,
+    **LIES_ABOUT_TASKS,
+    **LIES_ABOUT_LATENTS,
+    **LIES_ABOUT_LABELS,
+    **LIES_ABOUT_LAYOUTS,
+    **LIES_ABOUT_TOKENS,
+    **LIES_ABOUT_SHAPES_OF_TOKENS,
+    **LIES_ABOUT_VALUES,
+    **LIES_ABOUT_SLOTS,
+    **LIES_ABOUT_TARGETS,
+    **LIES_ABOUT_NUMBERS_OF_TARGETS,
+    **LIES_ABOUT_SHAPES_OF_TARGETS,
+    **LIES_ABOUT_SHAPES_OF_LOSSES,
+    **LIES_ABOUT_NUMBERS_OF_LOSSES,
+    **LIES_ABOUT_LOSSES,
+    **LIES_ABOUT_PARENTS,
+    **LIES_ABOUT_STATES,
+    **LIES_ABOUT_INPUTS,
+    **LIES_ABOUT_STARTS,
+    **LIES_ABOUT_ANALYSES,
 }
 
 

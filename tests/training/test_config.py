@@ -69,12 +69,15 @@ def test_toml_and_assignments_override(tmp_path):
     )
 
 
-test_each_bad_field_is_refused = refused(
+test_unknown_fields_and_bad_batches_are_refused = refused(
     ({"learning_rate": 1e-3}, "unknown training field 'learning_rate'"),
     ({"lr": "fast"}, "lr must be a finite number, got 'fast'"),
     ({"batch_size": 1.5}, "batch_size must be an integer, got 1.5"),
     ({"batch_size": 0}, "batch_size must be positive, got 0"),
     ({"muon_lr": -1e-3}, "muon_lr must be 0 or more, got -0.001"),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
+)
+test_bad_fields_of_latents_are_refused = refused(
     ({"window": -1}, "window must be 0 or more, got -1"),
     ({"anneal_latents": [3, 9]}, "anneal_latents is for transformers whose latents are replaced"),
     (
@@ -88,12 +91,18 @@ test_each_bad_field_is_refused = refused(
         {"precision": "float16"},
         "precision must be 'auto' or 'float32' or 'bfloat16', got 'float16'",
     ),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
+)
+test_bad_stages_are_refused = refused(
     ({"stages": []}, "stages must hold at least one stage"),
     (
         {"stages": [{"rounds": 3, "steps": 1}]},
         "unknown stage field 'rounds'; did you mean 'n_rounds'",
     ),
     ({"stages": [{"n_rounds": 0, "steps": 1}]}, "stage 0 must have n_rounds >= 1"),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
+)
+test_bad_sizes_of_stages_are_refused = refused(
     (
         {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": 3}}]},
         "stage 0 has n_experts 3, below the run's smallest, 4",
@@ -102,20 +111,32 @@ test_each_bad_field_is_refused = refused(
         {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": [8, 2]}}]},
         r"stage 0 has n_experts \[8, 2\]; give one number, or \[low, high\]",
     ),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
+)
+test_stages_below_the_smallest_size_are_refused = refused(
     (
         {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": [2, 3]}}]},
         r"stage 0 has n_experts \(2, 3\), below the run's smallest, 4",
     ),
     ({"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"experts": 3}}]}, "unknown size 'experts'"),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
+)
+test_bad_sizes_are_refused = refused(
     ({"sizes": {"n_experts": [8, 2]}}, r"n_experts must be \[low, high\], got \[8, 2\]"),
     ({"sizes": {"n_experts": 8}}, r"n_experts must be \[low, high\], got 8"),
     ({"sizes": {"n_states": [2, 4]}}, "unknown size 'n_states'. Valid: n_experts"),
     ({"n_heads": 3}, "d_model 64 must be a multiple of n_heads 3"),
     ({"task": "qlearning"}, "task cannot be set: the preset is one of 'experts'"),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
+)
+test_bad_numbers_are_refused = refused(
     ({"lr": True}, "lr must be a finite number, got True"),
     ({"lr": float("nan")}, "lr must be a finite number, got nan"),
     ({"seed": -1}, "seed must be an integer >= 0, got -1"),
     ({"betas": [0.9]}, r"betas must be two numbers in \[0, 1\)"),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
+)
+test_incomplete_fields_are_refused = refused(
     ({"stages": [{"n_rounds": 2}]}, "a stage needs steps"),
     ({"stages": [{"n_rounds": 2.0, "steps": 1}]}, "n_rounds must be an integer, got 2.0"),
     ({"sizes": {"n_experts": [2, 10**9]}}, "n_experts 1000000000 is beyond any model"),

@@ -78,14 +78,18 @@ def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
     assert values["weights"].sum(-1) == pytest.approx(1)
 
 
-test_parameters_outside_their_range_are_refused = refused(
+test_lapses_outside_their_range_are_refused = refused(
     (lambda: families.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
     (lambda: lapsed(window, bayes)(window=0), "window must be a number of rounds >= 1, got 0"),
     (lambda: families.late_majority(lag=-1), "lag must be an integer >= 0, got -1"),
     (lambda: lapsed(late, bayes)(lag=-1), "lag must be an integer >= 0, got -1"),
     (lambda: families.majority_window(window=0), "window must be a number of rounds >= 1, got 0"),
+)
+test_last_rounds_outside_their_range_are_refused = refused(
     (lambda: STOPPED(last=0), "last must be a number of rounds >= 1, got 0"),
     (lambda: lapsed(stopped, bayes)(last=0), "last must be a number of rounds >= 1, got 0"),
+)
+test_parameters_outside_their_range_are_refused = refused(
     (lambda: families.deaf_majority(expert=0), "expert must be an integer >= 1, got 0"),
     (lambda: families.deaf_majority(hears=0.3), "hears must be 0, 1, or 0.5 for no vote, got 0.3"),
     (lambda: families.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),

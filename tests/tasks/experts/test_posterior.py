@@ -115,13 +115,14 @@ def by_enumeration(episodes, slots, joint=False):
         for order in permutations(slots):
             for y in (0, 1):
                 hit = right + (episodes.advice[0, t] == y)
-                factors = [
-                    np.log(low) * h + np.log1p(-low) * (t + 1 - h)
-                    if low == high
-                    else moments(int(h), int(t + 1 - h), (low, high))[0]
-                    for h, (low, high) in zip(hit, order, strict=True)
-                ]
-                weight[y] += np.exp(sum(factors)) / factorial(len(slots))
+                log_likelihood = 0.0
+                for n_hits, (low, high) in zip(hit, order, strict=True):
+                    n_misses = t + 1 - n_hits
+                    if low == high:
+                        log_likelihood += np.log(low) * n_hits + np.log1p(-low) * n_misses
+                    else:
+                        log_likelihood += moments(int(n_hits), int(n_misses), (low, high))[0]
+                weight[y] += np.exp(log_likelihood) / factorial(len(slots))
         jointly.append(weight)
         predictions.append(weight[1] / weight.sum())
     return np.array(jointly if joint else predictions)

@@ -266,15 +266,21 @@ def test_robustness_regimes_reproduce_the_published_regret(row):
     assert abs(clipped.mean() - float(row["final_regret"])) < 4 * clipped.std() / np.sqrt(50)
 
 
-test_bad_rates_and_priors_are_refused = refused(
+test_bad_rates_are_refused = refused(
     (lambda e: weighted_majority(e, eta=-0.5), "eta must be finite and >= 0, got -0.5"),
     (lambda e: weighted_majority(e, eta=np.nan), "eta must be finite"),
     (lambda e: weighted_majority(e, eta=np.ones(3)), r"one per episode \(2\), got shape \(3,\)"),
+    by=lambda call: call(sample(2, 5, 4)),
+)
+test_bad_priors_are_refused = refused(
     (
         lambda e: algorithms.bayes(e, (0.9, 0.3)),
         r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)",
     ),
     (lambda e: algorithms.bayes(e, "unifrom"), "unknown regime 'unifrom'"),
+    by=lambda call: call(sample(2, 5, 4)),
+)
+test_episodes_without_a_prior_are_refused = refused(
     (
         lambda e: algorithms.bayes(made_by_hand([[[0, 1]]], [[1]])),
         "do not say how their accuracies were drawn",

@@ -193,16 +193,20 @@ def rows(fill: float) -> np.ndarray:
     return np.full((1, 2, 2, 2), fill)
 
 
-test_bad_input_is_refused_with_a_sentence = refused(
+test_transitions_that_are_none_are_refused = refused(
     (lambda: MDPs(rows(0.4), np.zeros((1, 2, 2))), r"sums to 0.8, not 1; normalise"),
     (
         lambda: MDPs(rows(0.0), np.zeros((1, 2, 2))),
         "write a terminal state as one that moves to its",
     ),
+)
+test_transitions_below_0_are_refused = refused(
     (
         lambda: MDPs(np.array([[[[-0.5, 1.5]] * 2] * 2]), np.zeros((1, 2, 2))),
         r"transitions must be finite numbers >= 0, got -0.5 at \[0, 0, 0, 0\]",
     ),
+)
+test_rewards_that_are_none_are_refused = refused(
     (
         lambda: MDPs(np.zeros((1, 2, 0, 2)), np.zeros((1, 2, 0))),
         "at least 1 state and 1 action, got 2 and 0",
@@ -212,29 +216,41 @@ test_bad_input_is_refused_with_a_sentence = refused(
         "rewards must be finite numbers, got nan",
     ),
     (lambda: MDPs(rows(0.5), np.zeros((1, 3, 2))), r"must have shape .* = \(1, 3, 2, 3\)"),
+)
+test_bernoulli_rewards_beyond_1_are_refused = refused(
     (
         lambda: MDPs(rows(0.5), np.full((1, 2, 2), 2.0), bernoulli=np.array([True])),
         r"must lie in \[0, 1\]",
     ),
+)
+test_rates_outside_their_range_are_refused = refused(
     (lambda: mdp.sample(1, 1, 2, 2, alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
     (lambda: mdp.sample(1, 1, 2, 2, gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
     (lambda: mdp.sample(1, 1, 2, 2, gamma=float("nan")), "gamma must be a finite number, got nan"),
     (lambda: mdp.sample(1, 1, 2, 2, epsilon=1.5), r"epsilon must lie in \[0, 1\], got 1.5"),
+)
+test_sizes_outside_their_range_are_refused = refused(
     (lambda: mdp.sample(1, 1, 0, 2), "n_states must be an integer >= 1, got 0"),
     (
         lambda: mdp.sample(1, 2, 10**4, 2),
         "MDPs of 10000 states and 2 actions would take at least 20 seconds",
     ),
+)
+test_transitions_of_huge_sizes_are_refused = refused(
     (
         lambda: mdp.MDPEpisodes.from_transitions(
             None, [[0]], [[0]], [[0.0]], [[0]], n_states=10**6, n_actions=10**6
         ),
         "1 episodes of 1 rounds in 1000000 states with 1000000 actions would take about .* GB",
     ),
+)
+test_arguments_of_a_sample_outside_their_range_are_refused = refused(
     (lambda: mdp.sample(1, 0, 2, 2), "n_rounds must be an integer >= 1, got 0"),
     (lambda: mdp.sample(1, 1, 2, 2, seed=-1), "seed must be an integer >= 0, got -1"),
     (lambda: mdp.sample(1, 1, 2, 2, regime="lader"), "did you mean 'ladder'"),
     (lambda: mdp.sample(1, 1, 1, 2, regime="chain"), "a chain needs at least 2 states"),
+)
+test_episodes_of_other_actions_and_states_are_refused = refused(
     (
         lambda: replace(episodes(), actions=np.full((3, 4), 2)),
         "actions must be whole numbers from 0 to 1, got 2",
@@ -243,10 +259,14 @@ test_bad_input_is_refused_with_a_sentence = refused(
         lambda: replace(episodes(), next_states=np.full((3, 4), 5)),
         "next_states must be .* 0 to 2, got 5",
     ),
+)
+test_actions_of_other_worlds_are_refused = refused(
     (
         lambda: mdp.Interaction(mdp.chain(), 2, seed=0).step(np.array([2])),
         "choices must be whole numbers from 0 to 1, got",
     ),
+)
+test_records_that_do_not_fit_are_refused = refused(
     (
         lambda: replace(episodes(), rewards=np.ones((3, 4))),
         "q_tables differ from Q-learning .* with MDPEpisodes.from_transitions",
@@ -255,6 +275,8 @@ test_bad_input_is_refused_with_a_sentence = refused(
         lambda: replace(mdp.sample(50, 20, 3, 2, seed=0), greedy=np.zeros((50, 20), int)),
         "greedy holds an action that is not greedy",
     ),
+)
+test_worlds_and_names_of_other_episodes_are_refused = refused(
     (lambda: replace(episodes(), mdps=episodes().mdps.select([0])), "3 rows but there are 1 MDPs"),
     (
         lambda: episodes().permuted(np.zeros((3, 3), int), np.tile([0, 1], (3, 1))),

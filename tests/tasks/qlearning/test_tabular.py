@@ -89,11 +89,13 @@ def test_every_registered_algorithm_runs(key):
     assert len(e) == 5
 
 
-test_bad_input_is_refused_with_a_sentence = refused(
+test_parameters_outside_their_range_are_refused = refused(
     (lambda: QLearner(alpha=1.01), r"alpha must lie in \(0, 1\], got 1.01"),
     (lambda: QLearner(gamma=-0.1), r"gamma must lie in \[0, 1\), got -0.1"),
     (lambda: QLearner(epsilon=-0.1), r"epsilon must lie in \[0, 1\], got -0.1"),
     (lambda: q_learning(beta=-1.0), "beta must be a finite number >= 0, or None, got -1.0"),
+)
+test_runs_that_are_none_are_refused = refused(
     (lambda: run(QLearner(), CHAIN, 0, seed=0), "n_rounds must be an integer >= 1, got 0"),
     (lambda: mdp.sample(1, 2, 2, 2).relearned(alpha=2.0).q_tables, "alpha must lie in"),
 )
