@@ -136,7 +136,13 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
     if circuit.edges:
         edges = _list_edges(circuit)
         edges["positions"] = edges["positions"].map(", ".join)
-        blocks.append(Table(edges, "What is read by what, the embeddings included", collapsed=True))
+        blocks.append(
+            Table(
+                edges,
+                ("Every edge: which part reads what a head, an MLP or the embedding wrote"),
+                collapsed=True,
+            )
+        )
     if circuit.sites:
         places = circuit.ground_truth()
         blocks.append(Table(places, "The sites of each variable", collapsed=True))

@@ -130,9 +130,10 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
 _QLEARNING: dict[str, Any] = {
     "agreement": (
         "The choice at `Select` is compared with the best action by the table with which the "
-        "round {when}. Ties are left out or broken at random. A table with γ = 0, which never "
-        "bootstraps, agrees nearly as often, so the table also has its agreement. **Agreement "
-        "shows bootstrapping only in disputed steps, in which the two tables disagree.**"
+        "round {when}. Ties are left out or broken at random. A Q-table with γ = 0, which "
+        "never bootstraps, agrees nearly as often, so its agreement is also listed. "
+        "**Agreement shows bootstrapping only in disputed steps, in which the two tables "
+        "disagree.**"
     ),
     "parts": _QLEARNING_PARTS,
 }
