@@ -19,6 +19,7 @@ from typing import Any, get_origin
 
 import numpy as np
 import pandas as pd
+import sympy  # noqa: F401  (torch imports it late; a call that is stopped in it leaves half of it)
 import torch
 
 from interp.support.checks import FREE, NO, fitted, kind_of

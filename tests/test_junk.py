@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jaxtyping
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -192,6 +193,13 @@ def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell)
 JUNK_OF_FUNCTIONS = {
     "interp.choices.players.explain_each": ({"episodes": b"x", "choices": 0.5}, "episodes must be"),
     "interp.core.task.exchange_history": ({"episodes": [], "round": 1}, "episodes must be"),
+    "interp.llm.runner.play_demo": ({"folder": "a\0b"}, "folder must be a path"),
+    "interp.tasks.bandit.algorithms.choice_kernel": ({"rate": np.array(["a"])}, "rate must be"),
+    "interp.tasks.bandit.algorithms.fixed_bias": ({"first": np.zeros(0)}, "first is empty"),
+    "circuits.compare.development.draw": (
+        {"measures": pd.DataFrame({"a": [1.0]}), "algorithms": pd.DataFrame(), "shown": []},
+        "measures needs the columns key",
+    ),
     "interp.results.figures.measured": ({"measures": ["x"]}, "measures must be"),
     "interp.results.measure.best_of": ({"values": [None]}, "values must be a number"),
     "reports.ledger.book.write": ({"ledger": [], "folder": "out"}, "ledger must be a Ledger"),

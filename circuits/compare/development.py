@@ -27,7 +27,7 @@ from interp.core.machine import Machine
 from interp.evaluation.plan import cut
 from interp.model.rollout import rollout
 from interp.results.style import styled
-from interp.support.checks import checked, checked_fields
+from interp.support.checks import checked, checked_fields, require_columns
 from interp.training.runs import load_run
 from probes.fitting import probe
 
@@ -125,6 +125,8 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
         algorithms: rows of "algorithms" of all states.
         shown: algorithms that are drawn.
     """
+    require_columns("measures", measures, "key", "seed", "step", "number", "control_number")
+    require_columns("algorithms", algorithms, "algorithm", "seed", "step", "nats")
     figure = Figure(figsize=(11, 3.2))
     loss, probed, near = figure.subplots(1, 3)
     is_excess = measures["key"] == "excess"

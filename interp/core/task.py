@@ -505,9 +505,10 @@ def exchange_history(
         remade: the episodes and the exchanged arrays by name to episodes with these.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
-    arrays = {
-        name: exchanged(held(episodes, name), t) for name in names or episodes.arrays_by_round
-    }
+    with theirs("names are of arrays of the episodes: {error}", of=AttributeError):
+        arrays = {
+            name: exchanged(held(episodes, name), t) for name in names or episodes.arrays_by_round
+        }
     arrays["missing"] = exchanged(~episodes.counted, t)
     return episodes, remade(episodes, **arrays)
 

@@ -32,7 +32,7 @@ from interp.llm.protocol import (
     session_from,
 )
 from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
-from interp.support.checks import checked, checked_result
+from interp.support.checks import checked, checked_result, file_path
 from interp.support.errors import InputError, require
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
@@ -125,7 +125,7 @@ def run(
     require(
         malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}"
     )
-    folder = Path(folder)
+    folder = Path(file_path(folder, "folder"))
     prices = prices or Prices()
     allowed = None
     if budget is not None:

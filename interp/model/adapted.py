@@ -586,7 +586,7 @@ def adapt(
     )
     _require_names(channels)
     require(
-        isinstance(points or {}, Mapping),
+        isinstance(points, Mapping | None),
         f"points= names what to look at: {{key: submodule or Point}}, such as {{'cell': 'cell'}}, got {shown(points)}",
     )
     named_points = {}

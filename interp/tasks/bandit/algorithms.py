@@ -37,7 +37,8 @@ from interp.core.algorithm import (
     maker,
     variable_table,
 )
-from interp.support.checks import checked, number
+from interp.support.checks import array_of, checked, number
+from interp.support.errors import require
 
 _Array = NDArray[np.float64]
 _Parameter = float | _Array
@@ -117,8 +118,9 @@ def _choose_among_offered(v: Values) -> _Array:
 
 def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, float | None]) -> None:
     """Refuse a parameter, or an array of which a number, is out of its bounds."""
-    ends = [value.min(), value.max()] if isinstance(value, np.ndarray) else [value]
-    for end in ends:
+    numbers = array_of(name, value)
+    require(numbers.size > 0, f"{name} is empty; give a number")
+    for end in (numbers.min(), numbers.max()):
         number(name, end, *bounds)
 
 
