@@ -12,7 +12,6 @@ import probes
 from interp.cli.evaluate import _measured
 from interp.support.files import json_values
 from interp.tasks import experts
-from tests.cases import by_cases
 from tests.shell import invoked
 
 SCHEMA = json.loads(
@@ -100,7 +99,18 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     check(probed, SCHEMA["$defs"]["probe"])
 
 
-@by_cases("words")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("probe", "wma-handwird"),
+        ("evaluate", "wma-learned-additive", "--episodes", "1"),
+        ("probe", "wma-handwired", "--jsn"),
+        ("verify",),
+        ("patch", "nothing"),
+        ("llm", "score", "nothing"),
+        ("report", "x", "--rounds", "0"),
+    ],
+)
 def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> None:
     """Of the toolkit and of the command line's own parser."""
     done = invoked(*words, "--json")

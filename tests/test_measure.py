@@ -37,7 +37,7 @@ from interp.results.measure import (
 from interp.stats.intervals import Interval
 from interp.support.errors import InputError
 from interp.support.files import json_values
-from tests.cases import by_cases, cases
+from tests.cases import cases
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +61,16 @@ RARE = replace(
 )
 
 
-@by_cases("number, above, below")
+@pytest.mark.parametrize(
+    ("number", "above", "below"),
+    [
+        ((0.9, 0.8, 0.95), "yes", "no"),
+        ((0.2, 0.1, 0.3), "no", "yes"),
+        ((0.6, 0.4, 0.8), "undecided", "undecided"),
+        ((0.6, 0.5, 0.8), "yes", "undecided"),
+        ((0.4, 0.3, 0.5), "undecided", "yes"),
+    ],
+)
 def test_the_whole_interval_lies_on_one_side_of_the_threshold(
     number: tuple[float, ...], above: str, below: str
 ) -> None:

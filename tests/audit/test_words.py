@@ -13,7 +13,6 @@ from interp.audit.trial import ALL, Trial
 from interp.results.measure import UNTRAINED, Control
 from interp.stats.intervals import mean_interval
 from tests.audit.planted import PLANTED, SMALL, cached
-from tests.cases import by_cases
 
 N = 40
 
@@ -97,7 +96,15 @@ def test_a_state_whose_use_is_presence_alone_is_used():
     assert used.content(trial).note.endswith("other states do not.")
 
 
-@by_cases("sides, word")
+@pytest.mark.parametrize(
+    ("sides", "word"),
+    [
+        ({"a": 1.0, "b": 1.0}, "yes"),
+        ({"a": 1.0, "b": 0.0}, "no"),
+        ({"a": 1.0, "b": 0.5}, "undecided"),
+        ({}, "not applicable"),
+    ],
+)
 def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, word):
     def adversarial(key, side):
         taken = lambda model=None: mean_interval(np.full(N, side if model is None else 0.4))  # noqa: E731

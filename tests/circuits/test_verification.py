@@ -18,7 +18,6 @@ from interp.cli.options import settings_of
 from interp.cli.verify import _verify
 from interp.model.rollout import rollout
 from interp.support.errors import InputError
-from tests.cases import by_cases
 from tests.refusals import refuses
 from tests.shell import invoked, printed
 
@@ -300,7 +299,19 @@ def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
     }
 
 
-@by_cases("arguments, message")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("wma-handwired", "--states", 3),
+            "'wma-handwired' has no size --states; its sizes are --experts",
+        ),
+        (
+            ("qlearning-handwired", "--experts", 2, 4),
+            "has no size --experts; its sizes are --states, --actions",
+        ),
+    ],
+)
 def test_sizes_of_another_task_are_refused(arguments: tuple[object, ...], message: str) -> None:
     result = invoked("verify", *arguments)
     assert (result.exit_code, message in result.output) == (2, True)

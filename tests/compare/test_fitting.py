@@ -29,7 +29,6 @@ from interp.support.errors import InputError
 from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import sigmoid_vote
-from tests.cases import by_cases
 from tests.refusals import refuses
 
 CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
@@ -373,7 +372,14 @@ def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
     assert lowest == pytest.approx(0, abs=0.01)
 
 
-@by_cases("goal, starts")
+@pytest.mark.parametrize(
+    ("goal", "starts"),
+    [
+        ((1.0, 0.0), ((1.0, 0.0), (1.5, 0.0), (1.0, 5.0))),
+        ((4.0, 10.0), ((4.0, 10.0), (3.0, 10.0), (4.0, 5.0))),
+        ((2.0, 10.0), ((2.0, 10.0), (3.0, 10.0), (2.0, 5.0))),
+    ],
+)
 def test_a_simplex_starts_half_a_step_wide_towards_the_inside(goal, starts):
     """In units of grid steps, from the best grid point."""
     lowest, best, tried = searched(

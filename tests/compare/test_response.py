@@ -18,7 +18,6 @@ from interp.tasks.reachability import TASK as REACHABILITY
 from interp.tasks.reachability.algorithms import breadth_first
 from lab import known
 from lab.known import makers
-from tests.cases import by_cases
 
 T = 12
 
@@ -258,7 +257,17 @@ def _from_the_set_before():
     )
 
 
-@by_cases("key, low, high")
+@pytest.mark.parametrize(
+    ("key", "low", "high"),
+    [
+        ("by algorithm", 1, 1),
+        ("answers the opposite", 1, 1),
+        ("answer spread", 0.5, 0.9),
+        ("two hops", 0, 0),
+        ("bidirectional", 0, 0.1),
+        ("from the set before", 0, 0),
+    ],
+)
 def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike(
     key, low, high
 ):

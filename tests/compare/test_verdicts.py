@@ -86,7 +86,16 @@ def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
     return Behaviour(plain, fitted, {"spread": 0.6}, untrained).measure
 
 
-@by_cases("bounds, word")
+@pytest.mark.parametrize(
+    ("bounds", "word"),
+    [
+        ((0.98, 0.99), "yes"),
+        ((0.95, 0.97), "yes"),
+        ((0.949, 0.99), "undecided"),
+        ((0.5, 0.95), "undecided"),
+        ((0.5, 0.949), "no"),
+    ],
+)
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
     measure = _behaviour(_agreement(between(*bounds)))
     assert (measure.verdict, measure.about, measure.note) == (word, "predictions alike", "")
@@ -97,7 +106,15 @@ def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_acro
     )
 
 
-@by_cases("apart, word")
+@pytest.mark.parametrize(
+    ("apart", "word"),
+    [
+        ((0.0, 0.001), "yes"),
+        ((0.0, 0.0011), "undecided"),
+        ((0.02, 0.03), "undecided"),
+        ((0.0201, 0.03), "no"),
+    ],
+)
 def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_plainly_apart(
     apart, word
 ):
@@ -111,7 +128,16 @@ def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_pl
         )
 
 
-@by_cases("cells, word, decided_by")
+@pytest.mark.parametrize(
+    ("cells", "word", "decided_by"),
+    [
+        (((0.9, 0.95), (0.95, 0.99)), "yes", "predictions alike"),
+        (((0.89, 0.95), (0.95, 0.99)), "undecided", "response to input 0, one round later"),
+        (((0.95, 0.99), (0.89, 0.95)), "undecided", "response to input 1, one round later"),
+        (((0.2, 0.9), (0.5, 0.89)), "no", "response to input 1, one round later"),
+        ((), "yes", "predictions alike"),
+    ],
+)
 def test_behaviour_is_decided_by_the_response_that_is_least_alike(cells, word, decided_by):
     measure = _behaviour(_agreement(cells=cells))
     assert (measure.verdict, measure.about) == (word, decided_by)
@@ -187,7 +213,17 @@ def _family(key, fitted, *nats, extends="", memoryless=False):
 GUESS = _family("guess", 9.0, 20.0, memoryless=True)
 
 
-@by_cases("left, by_guess, by_rival, family")
+@pytest.mark.parametrize(
+    ("left", "by_guess", "by_rival", "family"),
+    [
+        ((1.0,), 20.0, 8.0, "best"),
+        ((1.0,), 19.9, 8.0, ""),  # explains less than .95
+        ((1.0,), 20.0, 4.0, "best"),
+        ((1.0,), 20.0, 3.9, ""),  # leaves more than .25 of the runner-up's
+        ((0.4, 1.4), 20.0, 8.0, ""),  # .955 by the estimate, but not by the whole interval
+        ((0.4, 1.4), 60.0, 4.0, ""),
+    ],
+)
 def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runner_up(
     left, by_guess, by_rival, family
 ):
@@ -224,7 +260,20 @@ def test_a_simpler_family_stands_for_its_own_extension_and_for_no_other():
     assert (part.closest, part.runner_up) == ("simple", "rival")
 
 
-@by_cases("simple, extended, fitted, closest")
+@pytest.mark.parametrize(
+    ("simple", "extended", "fitted", "closest"),
+    [
+        ((1.0,), (0.5,), 0.5, "extension"),
+        ((1.0,), (0.51,), 0.5, "simple"),
+        ((1.0,), (0.3, 0.68), 0.5, "simple"),  # .49 by the estimate, but not by the whole interval
+        ((1.0,), (0.1,), 1.5, "simple"),  # it fits no better
+        ((1.2,), (0.9,), 0.5, "extension"),  # it explains where the simpler one does not
+        ((1.2,), (1.1,), 0.5, "simple"),  # neither does
+        ((0.021,), (0.001,), 0.5, "extension"),
+        ((0.02,), (0.001,), 0.5, "simple"),  # it leaves a thousandth, which needs no extension
+        ((0.01, 0.029), (0.0, 0.001), 0.5, "extension"),  # a thousandth is within its interval
+    ],
+)
 def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_where_it_alone_explains(
     simple, extended, fitted, closest
 ):
@@ -325,7 +374,23 @@ def _state(
     return StatePart("a", "b", tuple(stitchings), worth).measure
 
 
-@by_cases("there, back, word, decided_by")
+@pytest.mark.parametrize(
+    ("there", "back", "word", "decided_by"),
+    [
+        ("sure", "sure", "yes", "b on the latents of a"),
+        ("sure", "below", "no", "a on the latents of b"),
+        ("below", "sure", "no", "b on the latents of a"),
+        ("sure", "across", "undecided", "a on the latents of b"),
+        ("across", "below", "no", "a on the latents of b"),
+        (
+            (0.96, 0.999),
+            (0.97, 0.98),
+            "yes",
+            "b on the latents of a",
+        ),  # the worse one by its lower bound
+        ((0.97, 0.98), (0.95, 0.999), "yes", "a on the latents of b"),
+    ],
+)
 def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
     there, back = one(there), one(back)
     measure = _state(there, back)
@@ -487,7 +552,20 @@ def test_a_rule_decides_what_nothing_else_does(name, monkeypatch):
     assert judge(evidence).verdict == without
 
 
-@by_cases("on, off, word, decided_by")
+@pytest.mark.parametrize(
+    ("on", "off", "word", "decided_by"),
+    [
+        ("sure", "sure", "yes", "one round on, from states that occur"),
+        ("sure", "below", "no", "5 rounds on, from states that no episode reaches"),
+        ("across", "below", "no", "5 rounds on, from states that no episode reaches"),
+        ("below", "sure", "no", "one round on, from states that occur"),
+        ("sure", "across", "undecided", "5 rounds on, from states that no episode reaches"),
+        ((0.975, 0.99), (0.976, 0.98), "yes", "one round on, from states that occur"),
+        ((0.974, 0.99), (0.976, 0.98), "undecided", "one round on, from states that occur"),
+        ((0.9, 0.99), (0.91, 0.949), "undecided", "one round on, from states that occur"),
+        ((0.9, 0.949), (0.91, 0.99), "no", "one round on, from states that occur"),
+    ],
+)
 def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
     on, off = one(on), one(off)
     measure = judge(_evidence(_step(on), _step(off, manifold="off", horizon=5)))
@@ -516,7 +594,18 @@ def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained)
     assert judge(_evidence(_step(BELOW, untrained))).verdict == "no"
 
 
-@by_cases("step, cells, word, decided_by")
+@pytest.mark.parametrize(
+    ("step", "cells", "word", "decided_by"),
+    [
+        ("sure", ((0.5, 0.6), (0.9, 0.95)), "yes", "log_weights"),
+        ("sure", ((0.9, 0.95), (0.49, 0.95)), "undecided", "response to input 1"),
+        ("sure", ((0.1, 0.9), (0.4, 0.49)), "no", "response to input 1"),
+        ("sure", ((0.1, 0.9), (0.4, 0.5)), "undecided", "response to input 0"),
+        ("across", ((0.1, 0.9),), "undecided", "log_weights"),
+        ("across", ((0.1, 0.2),), "no", "response to input 0"),
+        ("below", ((0.1, 0.2),), "no", "log_weights"),
+    ],
+)
 def test_update_needs_every_response_to_go_through_the_state(step, cells, word, decided_by):
     update = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
     measure = judge(_evidence(_step(one(step)), response=ResponsePart("wm", update)))
@@ -584,7 +673,18 @@ def test_a_state_that_only_stitching_finds_is_undecided(decoded, state, word):
     assert judge(evidence).verdict == word
 
 
-@by_cases("one_round, several, left, word")
+@pytest.mark.parametrize(
+    ("one_round", "several", "left", "word"),
+    [
+        ("sure", "sure", (0.1, 0.2), "undecided"),  # another update says what is left
+        ("sure", "sure", (0.1, 0.5), "undecided"),
+        ("sure", "sure", (0.1, 0.501), "yes"),  # that it does is not sure
+        ((0.9989, 0.9999), "sure", (0.1, 0.2), "yes"),  # nothing is left but rounding
+        ((0.998, 1.0), "sure", (0.1, 0.2), "yes"),
+        ((0.9988, 0.9991), (0.9991, 0.9999), (0.1, 0.2), "undecided"),
+        ("below", "sure", (0.1, 0.2), "no"),
+    ],
+)
 def test_update_is_not_the_same_where_another_update_says_what_it_does_not(
     one_round, several, left, word
 ):

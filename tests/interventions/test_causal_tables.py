@@ -27,7 +27,6 @@ from interp.support.errors import InputError
 from interp.support.session import session
 from interp.tasks import Analysis, experts
 from interp.tasks.experts.algorithms import weighted_majority
-from tests.cases import by_cases
 from tests.machines import transformer
 from tests.refusals import refuses
 
@@ -189,7 +188,13 @@ def test_round_0_has_no_history(untrained):
 
 
 @pytest.mark.slow
-@by_cases("name, site")
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("wma-learned-additive", "embed@<z>"),
+        ("qlearning-learned", "resid_post[3]@Select"),
+    ],
+)
 def test_learned_models_use_what_the_algorithm_holds(name, site):
     """Slow: minutes of sweeps and DAS. Learned subspaces beat every control, circuits by EAP-IG beat random ones.
 

@@ -14,7 +14,7 @@ from interp.tasks import mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
 from interp.tasks.qlearning.algorithms import q_learning
-from tests.cases import by_cases, cases
+from tests.cases import cases
 from tests.handmade import intervened
 
 pytestmark = pytest.mark.usefixtures("one_session")
@@ -195,7 +195,25 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
         assert torch.equal(policy, base.predictions[:, rounds])
 
 
-@by_cases("variable, where, outcome")
+@pytest.mark.parametrize(
+    ("variable", "where", "outcome"),
+    [
+        ("next_values", "embed@<BOS>", "prediction"),
+        ("next_values", "resid_post[0]@s", "prediction"),
+        ("next_values", "resid_post[1]@r", "prediction"),
+        ("next_values", "L3H0@Select", "prediction"),
+        ("choice", "resid_post[2]@Update", "prediction"),
+        ("next_state", "resid_post[0]@a", "prediction"),
+        ("table", "embed@s", "prediction"),
+        ("current_value", "resid_post[1]@Select", "state"),
+        ("maximum", "resid_post[1]@a", "state"),
+        ("td_error", "embed@a*", "state"),
+        ("reward", "resid_post[2]@Select", "state"),
+        ("column", "resid_post[0]@r", "state"),
+        ("state", "embed@Qcurr", "state"),
+        ("action", "embed@s", "state"),
+    ],
+)
 def test_q_learning_places_without_the_variable_are_at_chance(
     qlearning, q_pair, variable, where, outcome
 ):
@@ -221,7 +239,22 @@ def test_wma_one_experts_log_weight(wma, pair, expert):
         assert result.error.max() < 1e-14
 
 
-@by_cases("variable, where, outcome")
+@pytest.mark.parametrize(
+    ("variable", "where", "outcome"),
+    [
+        ("log_weights", "embed@<w>", "prediction"),
+        ("log_weights", "resid_post[0]@e_1", "prediction"),
+        ("log_weights", "resid_post[1]@y", "prediction"),
+        ("log_weights", "L0H0@p?", "prediction"),
+        ("log_weights", "resid_pre[1]@w?", "prediction"),
+        ("votes", "embed@p?", "prediction"),
+        ("votes", "embed@e_1", "state"),
+        ("label", "resid_post[1]@p?", "state"),
+        ("match", "resid_post[1]@y", "state"),
+        ("prediction", "resid_post[2]@w?", "prediction"),
+        ("next_log_weights", "resid_post[2]@p?", "state"),
+    ],
+)
 def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, where, outcome):
     """No informative pair comes out right at a place that does not hold the variable."""
     _, model = wma

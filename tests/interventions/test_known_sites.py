@@ -4,7 +4,6 @@ import pytest
 
 import circuits
 from circuits.benchmark.known_machine import FORMS, SIZES
-from tests.cases import by_cases
 from tests.interventions import known_sites
 from tests.interventions.known_sites import EXACT, NOTHING
 
@@ -22,7 +21,14 @@ def test_every_location_is_in_a_row_or_says_why_not(form):
     assert not rows & set(circuit.partial)
 
 
-@by_cases("form, variables")
+@pytest.mark.parametrize(
+    ("form", "variables"),
+    [
+        ("R", ("label", "match")),
+        ("P, softmax", ("next_log_weights",)),
+        ("lin", ("current_value",)),
+    ],
+)
 def test_true_sites_have_the_whole_effect_and_wrong_ones_none(form, variables):
     steps = []
     frame = known_sites.sites(True, steps.append, forms=[form], variables=variables, n_pairs=6)

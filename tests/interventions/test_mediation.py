@@ -10,7 +10,6 @@ from interp.interventions.mediation import Split, _overlap, _Routes, mediate, pa
 from interp.interventions.sites import Place, Site, sites
 from interp.stats.decoder import Decoder
 from interp.support.errors import InputError
-from tests.cases import by_cases
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
@@ -86,7 +85,13 @@ def test_a_subspace_is_swapped_and_the_state_is_read(napkin, napkin_pair):
     ).reason
 
 
-@by_cases("cause, position, outcome, head")
+@pytest.mark.parametrize(
+    ("cause", "position", "outcome", "head"),
+    [
+        ("latent@<z>", "p?", "prediction", "2.0"),
+        ("embed@y", "w?", "state", "2.1"),
+    ],
+)
 def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, outcome, head):
     """Latents act on P, and the label on the state, wholly through one head's attention; the controls carry nothing."""
     _, model = wma
@@ -228,7 +233,32 @@ def test_without_an_effect_there_is_no_share(wma, pair):
     }
 
 
-@by_cases("options, told")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"sites": "embed@y"},
+            "'L0H0@p\\?' is not downstream of the cause 'embed@y', which acts on later",
+        ),
+        ({"sites": "resid_post[1]@p_1"}, "is not downstream of the cause 'resid_post\\[1\\]@p_1'"),
+        (
+            {"mediators": "L0H0@w?"},
+            "'L0H0@w\\?' cannot act on the prediction, which is read at 'p\\?' after the",
+        ),
+        ({"mediators": "L1H0@p_1"}, "cannot act on the prediction"),
+        (
+            {"sites": ("latent", "z[0]")},
+            "'L0H0@p\\?' is a cause \\(latent \\+ z\\[0\\]\\) and cannot mediate its",
+        ),
+        ({"mediators": ()}, "no mediators were given; mediation.paths"),
+        ({"mediators": "L0H0@p?#3"}, "is not a site; write component"),
+        ({"mediators": "L0H7@p?"}, "has heads 0 to 1"),
+        ({"mediators": "paths[0.0]"}, "unknown component 'paths'"),
+        ({"outcome": "predictions"}, "unknown outcome 'predictions'; did you mean 'prediction'\\?"),
+        ({"outcome": "state"}, "no exact readout; give outcome=.* or ask for outcome='latents'"),
+        ({"round": 12}, "round 12 is out of range"),
+    ],
+)
 def test_errors_teach(untrained, pair, options, told):
     arguments = {"sites": "latent@<z>", "mediators": "L0H0@p?", **options}
     refuses(told, mediate, untrained, *pair, **arguments)

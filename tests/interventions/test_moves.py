@@ -12,7 +12,6 @@ from interp.interventions.moves import Writer, decodable, move, transition
 from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
-from tests.cases import by_cases
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
@@ -27,7 +26,15 @@ def _result(effect: float, wanted: float) -> InterchangeResult:
     )
 
 
-@by_cases("effect, score, slope")
+@pytest.mark.parametrize(
+    ("effect", "score", "slope"),
+    [
+        (2.0, 1.0, 1.0),
+        (1.0, 0.75, 0.5),
+        (0.0, 0.0, 0.0),
+        (4.0, 0.0, 2.0),
+    ],
+)
 def test_score_and_slope_on_a_napkin(effect, score, slope):
     """Of 2 that are wanted: all, half, none and twice as much."""
     result = _result(effect, 2.0)

@@ -13,7 +13,6 @@ from interp.interventions.sites import COMPONENTS, Site, resolve_one, select_sit
 from interp.model.bound import bind
 from interp.tasks.experts import analysis as corruptions
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
-from tests.cases import by_cases
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
@@ -156,7 +155,18 @@ def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     refuses("do not differ in logit_diff at round 3", same.fractions)
 
 
-@by_cases("options, message")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sites": "rezid_pre"}, "did you mean 'resid_pre'"),
+        ({"sites": "resid_pre[0]@p"}, "unknown position label 'p'"),
+        ({"metric": "logit"}, "did you mean 'logit_diff'"),
+        ({"direction": "noise"}, "did you mean 'noising'"),
+        ({"round": 8}, "round 8 is out of range"),
+        ({"read_round": 2}, "read_round must not come before round"),
+        ({"sites": ("L2H0@p?",)}, "has layers 0 to 1"),
+    ],
+)
 def test_bad_input_is_one_sentence_with_the_valid_values(
     untrained, expert_episodes, options, message
 ):
@@ -254,12 +264,29 @@ def test_enumeration_counts(untrained):
     assert len(sites(untrained, components="mlp_out", positions="p?", layers=[1])) == 1
 
 
-@by_cases("text, message")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("z[0.0", "is not a site; write component"),
+        ("L0H0@p?#3", "is not a site; write component"),
+        ("zz[0.0]", "unknown component 'zz'"),
+        ("z@p?", "needs a layer"),
+        ("latent[0]", "takes no layer"),
+        ("resid_pre[0.1]", "takes no head"),
+    ],
+)
 def test_bad_texts(text, message):
     refuses(message, Site.parse, text)
 
 
-@by_cases("options, message")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"components": "resid"}, "did you mean 'resid_"),
+        ({"positions": ("p_9",)}, "unknown position label 'p_9'"),
+        ({"layers": (2,)}, "has layers 0 to 1"),
+    ],
+)
 def test_sites_that_do_not_exist(untrained, options, message):
     refuses(message, sites, untrained, **options)
 

@@ -13,7 +13,6 @@ from interp.support.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
-from tests.cases import by_cases
 from tests.machines import transformer
 from tests.refusals import refuses
 
@@ -221,7 +220,13 @@ def test_the_write_map_decides_what_is_written_and_nothing_else():
     torch.testing.assert_close(mapped_round.update, expected)
 
 
-@by_cases("size, labels")
+@pytest.mark.parametrize(
+    ("size", "labels"),
+    [
+        ({"n_actions": 2}, ("c_2", "Qcurr", "s'_1", "a_2", "Select", "Update")),
+        ({"n_experts": 2}, ("<z>", "p_2", "p?", "y", "w?")),
+    ],
+)
 def test_label_codes_give_a_label_one_code_for_every_size(size, labels):
     """By label, `Select` of a small round has the code of `Select` of the largest, also where the round is cut."""
     layout = QLearningRound(3, 4, (2, 3), (2, 4)) if "n_actions" in size else ExpertRound(4, (2, 4))

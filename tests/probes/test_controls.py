@@ -24,7 +24,7 @@ from probes.controls import (
 )
 from probes.result import _SMALLEST_EFFECT, measure_of
 from probes.targets import TargetValues
-from tests.cases import by_cases, cases
+from tests.cases import cases
 
 N = 6
 OF_ALL = np.full(N, 8.0)
@@ -237,7 +237,39 @@ def judged(
     )
 
 
-@by_cases("level, changes, word, reason")
+@pytest.mark.parametrize(
+    ("level", "changes", "word", "reason"),
+    [
+        (0.9, {}, "yes", ""),
+        (
+            0.9,
+            {"untrained": 0.8},
+            "undecided",
+            "an untrained copy comes too near (less than 3 times its odds)",
+        ),
+        (
+            0.9,
+            {"inputs": 0.8},
+            "undecided",
+            "a probe of the round's inputs comes too near (less than 3 times its odds)",
+        ),
+        (
+            0.9,
+            {"round": 0.8},
+            "undecided",
+            "a probe of the round index comes too near (less than 3 times its odds)",
+        ),
+        (
+            0.9,
+            {"shuffled": 0.8},
+            "undecided",
+            "the target of other episodes comes too near (less than 3 times its odds)",
+        ),
+        (0.05, {"untrained": 0.8}, "no", ""),
+        (0.101, {"untrained": 0, "inputs": 0, "round": 0}, "yes", ""),
+        (0.099, {"untrained": 0, "inputs": 0, "round": 0}, "no", ""),
+    ],
+)
 def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(
     level, changes, word, reason
 ):

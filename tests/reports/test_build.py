@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from reports.build import write
-from tests.cases import by_cases
 from tests.refusals import refuses
 from tests.reports.conftest import SMALL, fewer, written
 
@@ -114,7 +113,14 @@ def test_learned_model_from_a_checkpoint(name: str, pages: dict[str, Path]) -> N
     assert "informative" in carried  # so few episodes cannot show a subspace
 
 
-@by_cases("name, options, message")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("wma-handwird", {}, "did you mean 'wma-handwired'"),
+        ("wma-handwired", {"n_episodes": 4}, "at least 5 episodes, got 4"),
+        ("wma-handwired", {"n_rounds": 3}, "at least 10 rounds an episode, got 3"),
+    ],
+)
 def test_bad_input(name: str, options: dict[str, int], message: str, tmp_path: Path) -> None:
     """One sentence, before any work, and nothing written."""
     refuses(message, write, name, tmp_path, **{**SMALL, **options})

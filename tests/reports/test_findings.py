@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from interp.stats.intervals import Interval
 from reports.blocks import cell
 from reports.parts import interchange, patching
-from tests.cases import by_cases
 
 NAN = float("nan")
 
@@ -44,7 +44,28 @@ def test_interchange() -> None:
     assert measures[0].strongest.startswith("a random direction")
 
 
-@by_cases("scores, moved, random, word")
+@pytest.mark.parametrize(
+    ("scores", "moved", "random", "word"),
+    [
+        ((0.9, 0.8), (0.5, 0.4), 0.0, "yes"),
+        (
+            (0.9, 0.3),
+            (0.5, 0.4),
+            0.0,
+            "no",
+        ),  # one dose is half missed: the worst decides, not the largest move
+        ((0.2, 0.9), (0.4, 0.5), 0.0, "no"),
+        ((0.9, 0.52), (0.5, 0.4), 0.0, "undecided"),
+        ((0.9, 0.8), (0.5, 0.4), 0.78, "undecided"),
+        (
+            (0.9, 0.1),
+            (0.5, 0.01),
+            0.0,
+            "yes",
+        ),  # a dose that hardly moves the algorithm asks for nothing
+        ((0.9, 0.9), (0.01, 0.01), 0.0, "undecided"),
+    ],
+)
 def test_steering(
     scores: tuple[float, float], moved: tuple[float, float], random: float, word: str
 ) -> None:
@@ -64,7 +85,15 @@ def test_steering(
         )
 
 
-@by_cases("size, kept, random, word")
+@pytest.mark.parametrize(
+    ("size", "kept", "random", "word"),
+    [
+        (3, 1.0, 0.2, "yes"),
+        (80, 1.0, 0.2, "no"),
+        (3, 0.9, 0.88, "undecided"),
+        (3, 0.1, 0.6, "no"),
+    ],
+)
 def test_edges(size: int, kept: float, random: float, word: str) -> None:
     """Few edges that beat as many at random."""
     circuit = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import pytest
 import torch
 from PIL import Image
 
@@ -20,7 +21,6 @@ from reports.build import write
 from reports.page import INDEX, Report, Section, write_index, write_listed
 from reports.part import Part
 from reports.parts import overview
-from tests.cases import by_cases
 from tests.reports.conftest import SMALL, tiny
 
 SAID = [Measure(str(n), "A claim", Interval(n, n, n), 0.5, needs_control=False) for n in (1, 0, 0)]
@@ -56,7 +56,15 @@ def test_two_folders_of_one_name_give_two_pages(tmp_path: Path) -> None:
     )
 
 
-@by_cases("given, name")
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "wma-handwired.html"),
+        ({"arguments": {"n_experts": 2}}, "wma-handwired-experts-2.html"),
+        ({"regime": "flat"}, "wma-handwired-flat.html"),
+        ({"arguments": {"log_gamma": 0.5}}, "wma-handwired-[0-9a-f]{8}.html"),
+    ],
+)
 def test_what_a_model_was_given_is_in_the_name(
     given: dict[str, Any], name: str, tmp_path: Path
 ) -> None:

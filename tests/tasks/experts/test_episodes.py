@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, sample
-from tests.cases import by_cases
 from tests.refusals import refused, refuses
 
 SIZES = (1, 2, 4, 7)
@@ -49,7 +48,20 @@ def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_perm
     assert (np.abs(accuracies.mean(axis=0) - expected) < 5 * standard_error).all()
 
 
-@by_cases("name, slots")
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        ("uniform", ((0.3, 0.9), (0.3, 0.9), (0.3, 0.9), (0.3, 0.9))),
+        ("stratified", ((0.9, 1), (0.65, 0.8), (0.55, 0.7), (0.45, 0.6))),
+        ("flat", ((0.6, 0.7), (0.4, 0.6), (0.4, 0.6), (0.4, 0.6))),
+        ("anti-signal", ((0.6, 0.7), (0, 0.1), (0.4, 0.6), (0.4, 0.6))),
+        ("2-real", ((0.6, 0.85), (0.6, 0.85), (0.5, 0.5), (0.5, 0.5))),
+        ("dominant", ((0.9, 0.9), (0.35, 0.5), (0.35, 0.5), (0.35, 0.5))),
+        ("close", ((0.55, 0.65), (0.55, 0.65), (0.55, 0.65), (0.55, 0.65))),
+        ("correlated-0.7", ((0.4, 0.8), (0.4, 0.8), (0.4, 0.8), (0.4, 0.8))),
+        ("3-high-quality", ((0.9, 1), (0.9, 1), (0.9, 1), (0.3, 0.9))),
+    ],
+)
 def test_four_expert_slots_are_those_the_paper_and_its_code_state(name, slots):
     assert tuple(REGIMES[name].slots(4)) == slots
 
@@ -193,7 +205,18 @@ test_bad_requests_are_refused_in_a_sentence = refused(
 )
 
 
-@by_cases("fields")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rest": (0.5, 1.2)},
+        {"rest": (0.6, 0.5)},
+        {"rest": (0.0, 1.0), "correlation": 2.0},
+        {"rest": (0.0, 1.0), "switch_every": 0, "min_experts": 2},
+        {"rest": (0.0, 1.0), "switch_every": 5},
+        {"rest": (0.0, 1.0), "drift_std": 0.0},
+        {"rest": (0.0, 1.0), "drift_std": 0.1, "correlation": 0.5},
+    ],
+)
 def test_a_regime_that_cannot_be_drawn_is_refused(fields):
     refuses("regime 'odd'", ExpertRegime, "odd", "", **fields)
 

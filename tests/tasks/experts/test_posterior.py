@@ -20,7 +20,6 @@ from interp.tasks.experts.posterior import (
     log_evidence,
     mean_accuracy,
 )
-from tests.cases import by_cases
 from tests.refusals import refuses
 
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
@@ -183,7 +182,18 @@ def test_bayes_of_a_switching_regime_equals_enumeration_of_all_switch_paths():
         assert run.predictions[b, t] == pytest.approx(weight[1] / weight.sum(), abs=1e-12)
 
 
-@by_cases("name")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "uniform",
+        "stratified",
+        "flat",
+        "anti-signal",
+        "1-real",
+        "switch-10",
+        "2-high-quality",
+    ],
+)
 def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
     """What the exact conditional must be: its frequencies are right, and every other predictor has excess log-loss."""
     episodes = sample(600, 60, 4, name, seed=8)
