@@ -2,35 +2,107 @@
 
 It shows which families of algorithms explain the choices of all participants and of each, how well
 this design can separate them, whether a cell of a few units that was fitted to other participants
-predicts better, and how a round moves the choice of the next one.
+predicts better, and how a round moves the choice of the next one. Networks and other recorded
+players, such as language models, stand beside the participants: each is analysed in the same way.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from interp.choices.explain import ChoiceExplanation, explain_choices
 from interp.choices.fitting import predictor
 from interp.choices.players import EachParticipant, explain_each, participants_of, split_people
 from interp.choices.portrait import phase_portrait
+from interp.choices.recorded import fit_cell
 from interp.choices.recovery import Recovery, recovery_of_design
 from interp.core.algorithm import in_words
+from interp.core.machine import Machine
 from interp.support.checks import checked, integer
+from interp.support.errors import require
 from interp.support.files import file_to_write, writable
 from interp.support.provenance import provenance
 from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
 from reports.blocks import Figure, Measures, Prose, Summary, Table, counts
 from reports.page import Report, Section, write_listed
-from reports.parts.overview import commands
+from reports.parts.overview import commands, write_arguments
 from reports.texts import TEXTS
 
+PEOPLE = "participants"
+"""The name of the players whose table the page is about."""
 _TEXTS = TEXTS["choices"]
+
+
+@dataclass(frozen=True, eq=False)
+class Player:
+    """Whose choices are explained.
+
+    Attributes:
+        episodes: the rounds that it saw.
+        choices: what it chose there ``[episode, round]``, NaN where nothing.
+        network: what chose; None for a recorded player.
+    """
+
+    episodes: BanditEpisodes
+    choices: NDArray[Any]
+    network: Machine | None = None
+
+
+@checked
+def players_of(
+    episodes: BanditEpisodes, beside: Mapping[str, Any] | None = None, seed: int = 0
+) -> dict[str, Player]:
+    """Return the participants of a table and the players beside them, by name.
+
+    Args:
+        episodes: what was read of the table.
+        beside: by name, episodes that another player chose in, such as a language model; or a
+            network, whose choices are drawn from its predictions in the participants' rounds.
+        seed: of the draws.
+    """
+    players = {PEOPLE: Player(episodes, episodes.choices)}
+    for name, subject in (beside or {}).items():
+        require(name not in players, f"{name!r} is the players of the table; give another name")
+        if isinstance(subject, BanditEpisodes):
+            players[name] = Player(subject, subject.choices)
+        else:
+            players[name] = Player(episodes, _draw_choices(subject, episodes, seed), subject)
+    return players
+
+
+def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDArray[np.float64]:
+    """Draw a choice from a network's prediction in each round that counts, among the arms on offer."""
+    chances = predictor(network)(episodes) * episodes.offered
+    waits = np.random.default_rng(seed).exponential(size=chances.shape)
+    first = (chances / waits).argmax(
+        -1
+    )  # the first of waits at rates p is that of an arm with chance p
+    return np.where(episodes.counted, first, np.nan)
+
+
+def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what explains single participants of each player, by the name of each part of the work."""
+    makers: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, player in players.items():
+        for number, rows in enumerate(split_people(player.episodes, player.choices), 1):
+            part = player.episodes.select(rows)
+            makers[f"{name} {number}"] = partial(explain_part, part, player.choices[rows], seed)
+    return makers
+
+
+def explain_part(episodes: BanditEpisodes, choices: NDArray[Any], seed: int) -> dict[str, Any]:
+    """Find the algorithm of each of some participants, as a file can hold it."""
+    return explain_each(episodes, choices, seed=seed).part
 
 
 @checked
@@ -41,10 +113,11 @@ def write(
     units: int = 2,
     quick: bool = False,
     seed: int = 0,
-    episodes: BanditEpisodes | None = None,
-    each: EachParticipant | None = None,
+    players: Mapping[str, Player] | None = None,
+    parts: Mapping[str, Any] | None = None,
+    beside: Sequence[str] | None = None,
     **columns: Any,
-) -> tuple[Path, ChoiceExplanation]:
+) -> tuple[Path, dict[str, ChoiceExplanation]]:
     """Write the page on the choices in a table, ``out/NAME.html``.
 
     Args:
@@ -53,154 +126,190 @@ def write(
         units: numbers that the cell, a GRU, carries.
         quick: whether the cell, each participant by itself and the recovery are left out.
         seed: of the bootstraps, of the cell and of simulated players.
-        episodes: what was read of the table, where that was done already.
-        each: what was found of each participant, where that was done already.
+        players: by name, as :func:`players_of` returns them; the table's alone when None.
+        parts: what :func:`makers_of` makes, where that was done already.
+        beside: the players beside those of the table, as the option of the command names them.
         columns: of the table, as :func:`interp.tasks.bandit.read` takes them.
 
     Returns:
-        The path of the page, and what was found.
+        The path of the page, and what was found of each player, by its name.
     """
-    page = file_to_write(writable(Path(out)) / f"{Path(path).stem}.html")
-    name = f"a GRU of {integer('units', units, 1)} units"
-    if episodes is None:
-        episodes = bandit.read(path, **columns)
-    people, _ = participants_of(episodes)
-    rivals = {}
-    machines = {}
-    if not quick and len(people) > 1:
-        from interp.choices.recorded import fit_cell
+    table = Path(path)
+    page = file_to_write(writable(Path(out)) / f"{table.stem}.html")
+    cell_name = f"a GRU of {integer('units', units, 1)} units"
+    if players is None:
+        players = players_of(bandit.read(path, **columns))
+    if parts is None and not quick:
+        parts = {name: make() for name, make in makers_of(players, seed).items()}
+    explained = {}
+    for name, player in players.items():
+        sources: dict[str, Any] = {}
+        rivals = {}
+        people, _ = participants_of(player.episodes)
+        if name == PEOPLE and len(people) > 1 and not quick:
+            cell = fit_cell(player.episodes, units=units, seed=seed)
+            untrained = predictor(cell.machine.untrained(seed))(player.episodes)
+            is_counted = player.episodes.counted[..., None]
+            untrained = np.where(is_counted, untrained, 1 / player.episodes.n_arms)
+            sources[cell_name] = cell.machine
+            rivals[cell_name] = (cell.held_out, untrained)
+        explanation = explain_choices(player.episodes, player.choices, beside=rivals, seed=seed)
+        if player.network is not None:
+            sources[name] = player.network
+        elif explanation.algorithm is not None:
+            algorithm = explanation.algorithm
+            sources = {f"{name}: {algorithm.name}": algorithm, **sources}
+        of_player = [part for key, part in (parts or {}).items() if key.rpartition(" ")[0] == name]
+        explained[name] = _Explained(
+            player=player,
+            explanation=explanation,
+            participants=EachParticipant.joined(of_player) if of_player else None,
+            recovered=None
+            if quick
+            else recovery_of_design(explanation, player.episodes, seed=seed),
+            sources=sources,
+        )
+    report = _build(explained, table, _commands(table, columns, beside))
+    return write_listed(report, page), {
+        name: known.explanation for name, known in explained.items()
+    }
 
-        cell = fit_cell(episodes, units=units, seed=seed)
-        untrained = predictor(cell.machine.untrained(seed))(episodes)
-        untrained = np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms)
-        rivals[name] = (cell.held_out, untrained)
-        machines[name] = cell.machine
-    explanation = explain_choices(episodes, episodes.choices, beside=rivals, seed=seed)
-    by_person = each
-    recovered = None
-    if not quick:
-        by_person = each or _explain_people(episodes, seed)
-        recovered = recovery_of_design(explanation, episodes, seed=seed)
-    report = _Page(episodes, explanation, by_person, recovered, machines)
-    return write_listed(report.build(Path(path), columns), page), explanation
+
+@dataclass(frozen=True, eq=False)
+class _Explained:
+    """What was found of one player.
+
+    Attributes:
+        player: its rounds and choices.
+        explanation: of all of its choices.
+        participants: what explains the choices of each.
+        recovered: what was found of simulated players of the same design.
+        sources: what the phase portrait draws, by name.
+    """
+
+    player: Player
+    explanation: ChoiceExplanation
+    participants: EachParticipant | None
+    recovered: Recovery | None
+    sources: Mapping[str, Any]
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """What was found: of all choices, of single participants and of simulated players."""
+        sentences = {"choices": self.explanation.sentence}
+        if self.participants is not None:
+            sentences["participants"] = self.participants.sentence
+        if self.recovered is not None:
+            sentences["recovery"] = self.recovered.sentence
+        return sentences
+
+    @property
+    def families(self) -> pd.DataFrame:
+        """A row for each family: what it loses, whether it is in the set, and in the sets of how many participants."""
+        frame = self.explanation.to_frame().set_index("name")[["nats", "in_set"]]
+        if self.participants is not None:
+            frame["sets"] = self.participants.group().set_index("name")["in_set"]
+        return frame
 
 
-def _explain_people(episodes: BanditEpisodes, seed: int) -> EachParticipant | None:
-    """Find the algorithm of each participant who made enough choices; None where fewer than two did."""
-    parts = []
-    for part in split_people(episodes).values():
-        parts.append(explain_part(part, seed))
-    return EachParticipant.joined(parts) if parts else None
-
-
-def explain_part(episodes: BanditEpisodes, seed: int) -> dict[str, Any]:
-    """Find the algorithm of each of some participants, as a file can hold it."""
-    return explain_each(episodes, episodes.choices, seed=seed).part
-
-
-class _Page:
-    """The sections of the page.
+def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> Report:
+    """Build the page on a table.
 
     Args:
-        episodes: the choices.
-        found: what explains those of all participants.
-        each: what explains those of each.
-        recovered: what was found of simulated players of the same design.
-        machines: by name, cells that were fitted to the choices.
+        explained: the players by name, those of the table first.
+        path: of the table.
+        again: how to get the same numbers.
     """
+    people = explained[PEOPLE]
+    episodes = people.player.episodes
+    sources: dict[str, Any] = {}
+    sentences: dict[str, None] = {}
+    for known in explained.values():
+        sources |= known.sources
+        if known.player.episodes.reading is not None:
+            sentences |= dict.fromkeys(known.player.episodes.reading.sentences)
+    sections = [Section("What was read", [Prose(sentence) for sentence in sentences])]
+    sections += [_findings(people), _families(people.explanation)]
+    if len(explained) > 1:
+        sections.append(_side_by_side(explained))
+    if people.participants is not None:
+        sections.append(_participants(people.participants))
+    if people.recovered is not None:
+        sections.append(_resolution(people.recovered))
+    hero = []
+    if sources:
+        portrait = phase_portrait(sources, episodes)
+        caption = f"{portrait.sentence} Bands: one standard deviation."
+        hero.append(Figure(portrait.plot(), "Phase portrait", caption))
+        bins = Table(portrait.to_frame(), "The bins", collapsed=True)
+        sections.append(Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
+    sections.append(again)
+    n_choices = int(episodes.counted.sum())
+    sentence = people.explanation.sentence
+    description = {
+        "kind": "choices",
+        "task": "a bandit",
+        "run": f"{n_choices:,} choices, {path.name}",
+        "sentence": sentence,
+    }
+    settings = provenance(file=path.name, rounds=n_choices, scale=episodes.scale)
+    return Report(
+        f"Choices in {path.name}",
+        _TEXTS["lead"],
+        sections,
+        settings,
+        about=description,
+        sentence=sentence,
+        hero=hero,
+    )
 
-    def __init__(
-        self,
-        episodes: BanditEpisodes,
-        found: ChoiceExplanation,
-        each: EachParticipant | None,
-        recovered: Recovery | None,
-        machines: Mapping[str, Any],
-    ) -> None:
-        self.episodes = episodes
-        self.found = found
-        self.each = each
-        self.recovered = recovered
-        self.machines = machines
 
-    def build(self, path: Path, columns: Mapping[str, Any]) -> Report:
-        """Build the page on a table.
+def _families(found: ChoiceExplanation) -> Section:
+    table = Table(found.to_frame(), "Every family, best first")
+    checks = Table(found.check_frame(), "Posterior-predictive check of the set", collapsed=True)
+    return Section("Families", [Prose(_TEXTS["families"]), table, checks])
 
-        Args:
-            path: of the table.
-            columns: options that named its columns.
-        """
-        read = [Prose(sentence) for sentence in self.episodes.reading.sentences]
-        sections = [Section("What was read", read), self._findings(), self._families()]
-        if self.each is not None:
-            sections.append(self._participants(self.each))
-        if self.recovered is not None:
-            sections.append(_resolution(self.recovered))
-        hero = []
-        portrait = self._portrait()
-        if portrait is not None:
-            caption = f"{portrait.sentence} Bands: one standard deviation."
-            hero.append(Figure(portrait.plot(), "Phase portrait", caption))
-            bins = Table(portrait.to_frame(), "The bins", collapsed=True)
-            sections.append(Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
-        sections.append(_commands(path, columns))
-        n_choices = int(self.episodes.counted.sum())
-        sentence = self.found.sentence
-        description = {
-            "kind": "choices",
-            "task": "a bandit",
-            "run": f"{n_choices:,} choices, {path.name}",
-            "sentence": sentence,
-        }
-        settings = provenance(file=path.name, rounds=n_choices, scale=self.episodes.scale)
-        return Report(
-            f"Choices in {path.name}",
-            _TEXTS["lead"],
-            sections,
-            settings,
-            about=description,
-            sentence=sentence,
-            hero=hero,
-        )
 
-    def _findings(self) -> Section:
-        episodes = self.episodes
-        people, _ = participants_of(episodes)
-        n_choices = int(episodes.counted.sum())
-        labels = [f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)]
-        n_all, n_episodes = episodes.counted.size, len(episodes)
-        parameters = {**self.found.parameters, **self.found.intervals}
-        facts: dict[str, Any] = {"Participants": len(people)}
-        facts["Rounds that count"] = f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes"
-        facts["Arms"] = ", ".join(labels)
-        facts["A reward of 1 is"] = f"{episodes.scale:g} of the table"
-        facts["Mean reward"] = float(episodes.rewards[episodes.counted].mean())
-        facts["Parameters"] = in_words(parameters)
-        if self.found.bound_sentence:
-            facts["At a bound of the search range"] = self.found.bound_sentence
-        measures = [self.found.measure]
-        measures += [beside.measure for beside in self.found.beside.values()]
-        return Section(
-            "What was found", [Measures(measures, f"{counts(measures)}."), Summary(facts)]
-        )
+def _participants(each: EachParticipant) -> Section:
+    group = Table(each.group(), each.sentence)
+    people = Table(each.to_frame(), "Each participant", collapsed=True)
+    return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
 
-    def _families(self) -> Section:
-        table = Table(self.found.to_frame(), "Every family, best first")
-        checks = Table(
-            self.found.check_frame(), "Posterior-predictive check of the set", collapsed=True
-        )
-        return Section("Families", [Prose(_TEXTS["families"]), table, checks])
 
-    def _participants(self, each: EachParticipant) -> Section:
-        group = Table(each.group(), each.sentence)
-        people = Table(each.to_frame(), "Each participant", collapsed=True)
-        return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
+def _findings(people: _Explained) -> Section:
+    """Say what was found of the players of the table."""
+    episodes = people.player.episodes
+    explanation = people.explanation
+    names, _ = participants_of(episodes)
+    n_choices = episodes.counted.sum()
+    labels = [f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)]
+    n_all, n_episodes = episodes.counted.size, len(episodes)
+    parameters = {**explanation.parameters, **explanation.intervals}
+    facts: dict[str, Any] = {"Participants": len(names)}
+    facts["Rounds that count"] = f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes"
+    facts["Arms"] = ", ".join(labels)
+    facts["A reward of 1 is"] = f"{episodes.scale:g} of the table"
+    facts["Mean reward"] = episodes.rewards[episodes.counted].mean()
+    facts["Parameters"] = in_words(parameters)
+    if explanation.bound_sentence:
+        facts["At a bound of the search range"] = explanation.bound_sentence
+    measures = [explanation.measure]
+    measures += [beside.measure for beside in explanation.beside.values()]
+    return Section("What was found", [Measures(measures, f"{counts(measures)}."), Summary(facts)])
 
-    def _portrait(self) -> Any:
-        sources = dict(self.machines)
-        if self.found.algorithm is not None:
-            sources = {self.found.algorithm.name: self.found.algorithm, **sources}
-        return phase_portrait(sources, self.episodes) if sources else None
+
+def _side_by_side(explained: Mapping[str, _Explained]) -> Section:
+    """Compare the players, a column each."""
+    sentences = pd.DataFrame({name: known.sentences for name, known in explained.items()})
+    by_player = {name: known.families for name, known in explained.items()}
+    families = pd.concat(by_player, axis=1)
+    families.columns = [", ".join(names) for names in families.columns]
+    blocks = [
+        Prose(_TEXTS["beside"]),
+        Table(sentences.rename_axis("of").reset_index(), "The players"),
+        Table(families.rename_axis("family").reset_index(), "Every family, by player"),
+    ]
+    return Section("Side by side", blocks)
 
 
 def _resolution(recovered: Recovery) -> Section:
@@ -219,10 +328,10 @@ def _resolution(recovered: Recovery) -> Section:
     return Section("Recovery", blocks)
 
 
-def _commands(path: Path, columns: Mapping[str, Any]) -> Section:
+def _commands(path: Path, columns: Mapping[str, Any], beside: Sequence[str] | None) -> Section:
     named = {key: value for key, value in columns.items() if value is not None}
-    arguments = "".join(f", {key}={value!r}" for key, value in named.items())
-    options = _shell_options(named)
+    arguments = write_arguments(named)
+    options = _shell_options({**named, "beside": list(beside)} if beside else named)
     shell = shlex.join(["interp", "choices", str(path), *options])
     return commands(shell, _TEXTS["python"].format(path=str(path), columns=arguments))
 

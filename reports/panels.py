@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from interp.results.figures import WHOLE, band, colour_bar, name_ends, painted
 from interp.results.palette import LIGHT, looks
 from interp.results.style import WIDTH, styled
-from interp.support.checks import integer, require_columns
-from interp.support.errors import require
+from interp.support.checks import require_columns
 
+_IN_A_ROW = 8  # heads, at most
 _SMALL = 7.5  # points: the smallest text in a panel
 
 
@@ -28,9 +28,6 @@ def attention(
     patterns: Sequence[NDArray[Any]],
     labels: Sequence[str],
     heads: Sequence[Sequence[str]],
-    *,
-    columns: int = 8,
-    width: float = WIDTH,
 ) -> Figure:
     """Draw every head's pattern in one round, layer after layer: rows attend to columns.
 
@@ -38,24 +35,13 @@ def attention(
         patterns: per layer ``[head, query, key]``.
         labels: of positions; thinned out where panels are too small for all.
         heads: per layer a name per head.
-        columns: panels in a row, at most.
-        width: of the picture, in inches.
     """
-    n_layers, n_named = len(patterns), len(heads)
-    require(n_layers == n_named, f"{n_layers} layers of patterns, names for {n_named}")
-    for pattern, names in zip(patterns, heads, strict=True):
-        shape = np.shape(pattern)
-        fits = len(shape) == 3 and shape[0] == len(names)
-        require(
-            fits, f"patterns are [head, query, key] of {len(names)} named heads, got shape {shape}"
-        )
-    integer("columns", columns, 1)
-    columns = min(columns, max(map(len, heads)))
+    columns = min(_IN_A_ROW, max(map(len, heads)))
     rows: list[list[tuple[NDArray[Any], str]]] = []
     for pattern, names in zip(patterns, heads, strict=True):
         panels = list(zip(pattern, names, strict=True))
         rows += [panels[start : start + columns] for start in range(0, len(panels), columns)]
-    side = min((width - 1.2) / columns, 3.0)
+    side = min((WIDTH - 1.2) / columns, 3.0)
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
     grid = figure.subplots(len(rows), columns, squeeze=False)
     norm = _scale([np.asarray(pattern) for pattern in patterns])

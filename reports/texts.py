@@ -368,6 +368,12 @@ _CHOICES: dict[str, Any] = {
         "the fitted family and for the GRU on these rounds, because the players' own logits "
         "cannot be observed."
     ),
+    "beside": (
+        "Each player was analysed in the same way. The choices of a network are drawn from its "
+        "predictions in the rounds that the participants saw. A family has what it loses of a "
+        "player's choices, whether the set holds it, and how many participants' sets do. Losses "
+        "compare families, not players: whoever chooses more evenly is predicted worse by all."
+    ),
     "lead": (
         "Which learning algorithm explains these players' choices, with which parameters, and "
         "does a small network do as well?"

@@ -287,30 +287,18 @@ class ChoiceExplanation(Result):
         row = {"family": key, "name": score.name, "nats": float(losses.sum()) / self.n_choices}
         row |= behind.columns("behind")
         row["standard_error"] = _standard_error(difference, self.n_choices)
-        row |= self._row_of_set(key)
+        row |= {"in_set": key in self.confidence_set, "p": self.p_values[key]}
         row["passes"] = check.passes if check else None
         row["memoryless"] = score.memoryless
-        return row | _row_of_fit(score)
-
-    def _row_of_set(self, key: str) -> dict[str, Any]:
-        return {"in_set": key in self.confidence_set, "p": self.p_values[key]}
+        row |= {"lapse": score.link.lapse, "temperature": score.link.temperature}
+        row["parameters"] = in_words(score.parameters)
+        row["at_bound"] = ", ".join(score.at_bound)
+        return row
 
     def check_frame(self) -> pd.DataFrame:
         """Return a row for each family of the set and each statistic of its posterior-predictive check."""
-        frames = [check.to_frame().assign(family=key) for key, check in self.checks.items()]
-        whole = pd.concat(frames, ignore_index=True)
-        return whole[["family", *(column for column in whole if column != "family")]]
-
-
-def _row_of_fit(score: FamilyScore) -> dict[str, Any]:
-    """Return the columns of what was fitted."""
-    link = score.link
-    return {
-        "lapse": link.lapse,
-        "temperature": link.temperature,
-        "parameters": in_words(score.parameters),
-        "at_bound": ", ".join(score.at_bound),
-    }
+        frames = {key: check.to_frame() for key, check in self.checks.items()}
+        return pd.concat(frames, names=["family", None]).reset_index("family")
 
 
 def _mean_of(sums: Array, n_choices: int) -> Interval:

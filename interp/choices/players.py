@@ -29,7 +29,7 @@ from interp.choices.explain import (
     explanation_of,
     scores_of_players,
 )
-from interp.choices.scoring import ChoiceData, add_intervals, score_families
+from interp.choices.scoring import ChoiceData, FamilyScore, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
 from interp.results.measure import Result, listed
 from interp.support.checks import checked, checked_result, fit
@@ -76,16 +76,18 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     with_intervals = add_intervals(data, in_unit[family.key], dict(enumerate(scores)))
     for player, score in with_intervals.items():
         n_choices = int(data.known[data.rows(player)].sum())
-        row: dict[str, Any] = {
-            "participant": people[player],
-            "rounds": n_choices,
-            "nats": score.nats,
-        }
-        for name, value in score.parameters.items():
-            interval = score.intervals.get(name)
-            row |= interval.columns(name) if interval else {name: value}
-        rows.append(row)
+        row = {"participant": people[player], "rounds": n_choices, "nats": score.nats}
+        rows.append(row | _parameters_of(score))
     return pd.DataFrame(rows)
+
+
+def _parameters_of(score: FamilyScore) -> dict[str, float]:
+    """Return a column for each parameter, and for the ends of its interval where there is one."""
+    columns: dict[str, float] = {}
+    for name, value in score.parameters.items():
+        interval = score.intervals.get(name)
+        columns |= interval.columns(name) if interval else {name: value}
+    return columns
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,21 +160,6 @@ class EachParticipant(Result):
         """Return a row for each participant: its set, the closest family, and its parameters with their intervals."""
         return self.table
 
-    def _draw(self, figures: Any) -> Any:
-        table = self.table
-        names = table["participant"].astype(str) + ", " + table["closest"]
-        drawn = pd.DataFrame(
-            {
-                "name": names,
-                "estimate": table["saved"],
-                "low": table["saved_low"],
-                "high": table["saved_high"],
-            }
-        )
-        return figures.intervals(
-            drawn, xlabel="nats a choice saved over the best family without a memory"
-        )
-
 
 def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
     """Return the row of a participant."""
@@ -184,32 +171,29 @@ def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
     }
     row |= {"nats": explanation.nats.estimate, "floor_nats": explanation.floor_nats.estimate}
     row |= explanation.over_floor.columns("saved")
-    for key, value in explanation.parameters.items():
-        if key in explanation.intervals:
-            row |= explanation.intervals[key].columns(key)
-        else:
-            row[key] = value
-    return row
+    return row | _parameters_of(explanation.scores[explanation.closest])
 
 
-def split_people(episodes: Any) -> dict[str, Any]:
+def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
     """Split the participants who made enough choices for a fit into parts that are fitted at once.
 
     Args:
-        episodes: recorded choices, with ``choices`` and the mask ``scored``.
+        episodes: what they saw.
+        choices: what they chose ``[episode, round]``; NaN where there is none.
 
     Returns:
-        By the name of the part, its episodes; empty where fewer than two participants made enough.
+        The rows of each part's episodes; nothing where fewer than two participants made enough.
     """
     _, numbers = participants_of(episodes)
-    counts = np.bincount(numbers, episodes.scored.sum(1))
+    has_choice = episodes.scored & ~np.isnan(choices)
+    counts = np.bincount(numbers, has_choice.sum(1))
     enough = np.flatnonzero(counts >= FEWEST_CHOICES)
     if len(enough) < 2:
-        return {}
-    parts = {}
-    for number, places in enumerate(_parts(counts[enough], CHOICES_A_PART), 1):
+        return []
+    parts = []
+    for places in _parts(counts[enough], CHOICES_A_PART):
         rows = np.isin(numbers, enough[places])
-        parts[f"participants {number}"] = episodes.select(np.flatnonzero(rows))
+        parts.append(np.flatnonzero(rows))
     return parts
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 from interp.choices.explain import FEWEST_CHOICES, ChoiceExplanation, asked_families
 from interp.choices.players import EachParticipant, explain_each, participants_of
 from interp.core.algorithm import Algorithm, Family
-from interp.results.measure import Result, listed
+from interp.results.measure import Result
 from interp.results.style import WIDTH, styled
 from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import require, require_known
@@ -40,32 +40,20 @@ class Recovery(Result):
 
     @property
     def sentence(self) -> str:
-        """How often the true family is in the set, alone in it and the closest, and how well
-        parameters return.
-        """
+        """How often the true family is in the set, alone in it and the closest."""
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
-        in_set = self._in_set()
+        pairs = zip(self.truth, self.each.found.values(), strict=True)
+        in_set = [true.key in explanation.confidence_set for true, explanation in pairs]
         is_named = table["verdict"] == "named"
-        n_in_set = int(in_set.sum())
-        n_closest = int(is_closest.sum())
-        n_named = int(is_named.sum())
-        n_wrongly = int((is_named & ~is_closest).sum())
-        sentence = (
+        n_in_set = sum(in_set)
+        n_closest = is_closest.sum()
+        n_named = is_named.sum()
+        n_wrongly = (is_named & ~is_closest).sum()
+        return (
             f"Of {len(table)} simulated players, {n_in_set} have their own family in the set, "
             f"{n_closest} are closest to it; {n_named} are named, {n_wrongly} of them wrongly."
         )
-        returned = []
-        for row in self.errors().dropna().itertuples():
-            returned.append(f"{row.r:.2f} ({row.family} {row.parameter})")
-        if returned:
-            sentence += f" True and fitted parameters correlate by {listed(returned)}."
-        return sentence
-
-    def _in_set(self) -> pd.Series[bool]:
-        explained = self.each.found.values()
-        pairs = zip(self.truth, explained, strict=True)
-        return pd.Series([true.key in explanation.confidence_set for true, explanation in pairs])
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each player: its family, its parameters (``true_rate``, ...), and what was found of it."""
@@ -103,7 +91,7 @@ class Recovery(Result):
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
-        parameters = {algorithm.key: list(algorithm.parameters) for algorithm in self.truth}
+        parameters = {algorithm.key: algorithm.parameters for algorithm in self.truth}
         rows = []
         for key, players in table[is_closest].groupby("family", sort=False):
             for name in parameters[str(key)]:
@@ -140,8 +128,8 @@ class Recovery(Result):
         table = self.to_frame()
         closest = table[table["family"] == table["closest"]]
         drawn = self.errors()
-        pairs = list(zip(drawn["family"], drawn["parameter"], strict=True))
-        n_rows = math.ceil(len(pairs) / 3)
+        pairs = zip(drawn["family"], drawn["parameter"], strict=True)
+        n_rows = math.ceil(len(drawn) / 3)
         figure = Figure(figsize=(WIDTH, 3 * n_rows))
         for place, (family, name) in enumerate(pairs, 1):
             players = closest[closest["family"] == family]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,15 +44,20 @@ def _choices(
             help="Fit only all participants together: no GRU, no single participants, no recovery test.",
         ),
     ] = False,
+    beside: list[str] | None = None,
     seed: int = 0,
     out: Path = Path("output/choices"),
     shard: options.Shard = "",
 ) -> None:
-    """Find the learning algorithms that explain choices of people, animals or models; write one page."""
+    """Find the learning algorithms that explain choices of people, animals or models; write one page.
+
+    Args:
+        beside: Further players on the page, NAME=PLACE each: a table, chats or a log, after which its columns may be
+            named (choice=answer), or a network.
+    """
     import joblib
 
-    from interp.choices.players import EachParticipant, split_people
-    from reports.choices import explain_part, write
+    from reports.choices import PEOPLE, makers_of, players_of, write
 
     require(
         not (quick and shard),
@@ -60,21 +65,32 @@ def _choices(
     )
     episodes = interp.tasks.bandit.read(file, **columns)
     options.say_what_was_read(say, episodes)
-    parts = {} if quick else split_people(episodes)
-    makers = {name: partial(explain_part, part, seed) for name, part in parts.items()}
-    settings = {"seed": seed, "table": joblib.hash(episodes)}
+    players = players_of(episodes, _read_players(say, beside or []), seed)
+    makers = {} if quick else makers_of(players, seed)
+    tables = [(player.episodes, player.choices) for player in players.values()]
+    settings = {"seed": seed, "table": joblib.hash(tables)}
     with options.in_shares(say, folder_to_write(out), makers, settings, shard) as explained:
         if shard:
             return
-        each = EachParticipant.joined(list(explained.values())) if explained else None
-        page, result = write(
-            file, out, units=units, quick=quick, seed=seed, episodes=episodes, each=each, **columns
+        page, results = write(
+            file,
+            out,
+            units=units,
+            quick=quick,
+            seed=seed,
+            players=players,
+            parts=explained,
+            beside=beside,
+            **columns,
         )
+    result = results.pop(PEOPLE)
     say.line(result.sentence)
+    for name, explanation in results.items():
+        say.line(f"{name}: {explanation.sentence}")
     if result.bound_sentence:
         say.line(result.bound_sentence)
-    for name, beside in result.beside.items():
-        say.line(f"beside {name}: {beside.measure}")
+    for name, machine in result.beside.items():
+        say.line(f"beside {name}: {machine.measure}")
     say.table(result.to_frame(), "Families, the best first", "families")
     if result.algorithm:
         pairs = [f"{name}={value:.4g}" for name, value in result.parameters.items()]
@@ -86,8 +102,31 @@ def _choices(
         verdict=result.verdict,
         parameters=dict(result.parameters),
         measures=[result.measure.to_dict()],
+        beside={name: list(known.confidence_set) for name, known in results.items()},
     )
     say.wrote([page])
+
+
+def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
+    """Return the players that the words of --beside name: what was recorded of them, or a network."""
+    roles = inspect.signature(interp.tasks.bandit.read).parameters
+    recordings: dict[str, list[str]] = {}
+    recording: list[str] = []
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in roles:
+            recording.append(word)
+        else:
+            recording = [value or word]
+            recordings[name] = recording
+    players = {}
+    for name, recording in recordings.items():
+        if Path(recording[0]).is_file():
+            players[name] = options.read(interp.tasks.bandit.TASK, recording)
+            options.say_what_was_read(say, players[name])
+        else:
+            players[name] = options.load(recording[0], {}).model
+    return players
 
 
 @command(example="interp explore wma-learned", torch=True, **options.OF_A_MACHINE)

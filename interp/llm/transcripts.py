@@ -7,17 +7,13 @@ the columns, or the keys of the JSON objects in the messages: docs/method/traces
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from interp.llm.schemes import Condition
 from interp.support.checks import checked, checked_result
-from interp.support.errors import require
-from interp.support.files import write_json
+from interp.support.files import json_values, write_json
 
 if TYPE_CHECKING:
     from interp.tasks.trials import TrialsRead
@@ -80,6 +76,7 @@ def import_rounds(
     """
     from interp.llm.importer import RECORD
     from interp.llm.plan import folder_of
+    from interp.tasks.experts.episodes import code_rounds
     from interp.tasks.trials import ReadingOptions, open_trials
 
     played = Condition.parse(condition or ("online-note-only" if note else "online-no-note"))
@@ -101,44 +98,29 @@ def import_rounds(
         lists=("advice", "session"),
     )
     text_table = table.table
-    frames, labels = table.code("label", [table.texts("advice"), table.texts("outcome")])
-    require(
-        len(labels) == 2,
-        f"advice and outcome in {text_table.file} must have two labels together, got {', '.join(labels)}",
-    )
-    votes, truth = frames[0], frames[1].iloc[:, 0]
-    bits = {label: bit for bit, label in enumerate(labels)}
+    rounds = code_rounds(table)
+    bits = {label: bit for bit, label in enumerate(rounds.labels)}
     answers = table.texts("choice").iloc[:, 0].map(bits)
-    is_whole = votes.notna().all(axis=1) & truth.notna()
-    sessions = table.played(table.sessions(), is_whole, "advice and outcome")
-    reading = table.said(sessions, is_whole)
+    reading = table.said(rounds.sessions, rounds.counted)
+    # The importer finds the condition in the prompt's name.
+    prompt = f"{played.name}-hist" if played.protocol == "note" else played.name
     name = model or text_table.path.name.partition(".")[0]
     files = []
     n_missing = 0
-    for index, (_, lines) in enumerate(sessions):
-        rows = lines[is_whole[lines]]
-        advice_of_rounds = votes.loc[rows].astype(int).values
+    for index, (_, lines) in enumerate(rounds.sessions):
+        rows = lines[rounds.counted[lines]]
+        advice_of_rounds = rounds.advice.loc[rows].astype(int).values
         instance = {
             "expert_predictions": advice_of_rounds.tolist(),
-            "true_labels": truth[rows].astype(int).tolist(),
+            "true_labels": rounds.truth[rows].astype(int).tolist(),
         }
-        response: dict[str, Any] = {"predictions": _bits_or_none(answers[rows].tolist())}
+        response: dict[str, Any] = {"predictions": json_values(answers[rows].tolist())}
         n_missing += response["predictions"].count(None)
         if note:
             notes = text_table.cells[note][rows]
             response["notes"] = notes.fillna("").tolist()
-        meta = {"model": name, "prompt": _prompt_name(played), "idx": index}
+        meta = {"model": name, "prompt": prompt, "idx": index}
         result = {"meta": meta, "input": instance, "response": response}
         place = Path(folder) / folder_of(name) / f"{index:04d}" / RECORD
         files.append(write_json(place, result))
     return Imported(reading, tuple(files), missing=n_missing)
-
-
-def _bits_or_none(answers: Sequence[float]) -> list[int | None]:
-    """Return answers as outcomes, None where there is none."""
-    return [None if np.isnan(bit) else int(bit) for bit in answers]
-
-
-def _prompt_name(condition: Condition) -> str:
-    """Return a name of a prompt that the importer reads as this condition."""
-    return f"{condition.name}-hist" if condition.protocol == "note" else condition.name

@@ -47,8 +47,8 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
         messages = json_in(str(beside.pop("messages", "")))
         chat = messages if isinstance(messages, list) else []
         if is_round:
-            about = {"content": json.dumps(beside)}
-            chat = [about, *chat, about]
+            fields_beside = {"content": json.dumps(beside)}
+            chat = [fields_beside, *chat, fields_beside]
         rounds = _rounds_in(chat, ends, named.get("note"))
         conversation = beside.get("epoch", "1") if is_round else str(line)
         for row in rounds:

@@ -108,12 +108,11 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
         )
         is_json = lines[0][1].lstrip().startswith(("{", "["))
         cells = _parse_json(path, text) if is_json else _parse_columns(path, lines)
-        remarks = []
+        remarks: tuple[str, ...] = ()
         if used == "Latin-1":
-            remarks.append(
-                f"{str(path)!r} is not in UTF-8 and was read as Latin-1; if letters are wrong, give encoding=."
-            )
-        return TextTable(path, _clean(cells), used, tuple(remarks))
+            remark = f"{str(path)!r} is not in UTF-8 and was read as Latin-1"
+            remarks = (f"{remark}; if letters are wrong, give encoding=.",)
+        return TextTable(path, _clean(cells), used, remarks)
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -180,7 +180,7 @@ def _write_python(context: Context) -> str:
     """Write Python that runs the model on the same episodes."""
     model = "...  # the model that the report was given"
     if context.source:
-        model = f"interp.load({context.source!r}{_write_arguments(context.arguments)})"
+        model = f"interp.load({context.source!r}{write_arguments(context.arguments)})"
     task = "tasks.of(model)"
     if "episodes" in context.task.recorded:
         task += ".of_recorded(people)"
@@ -195,11 +195,11 @@ def _write_python(context: Context) -> str:
         seed=context.seed,
         axes="[episode, round, outcome]" if has_outcomes else "[episode, round]",
         task=task,
-        drawn=_write_arguments({name: value for name, value in drawn.items() if value}),
+        drawn=write_arguments({name: value for name, value in drawn.items() if value}),
     )
 
 
-def _write_arguments(arguments: Mapping[str, Any]) -> str:
+def write_arguments(arguments: Mapping[str, Any]) -> str:
     """Write named arguments of a call, each after a comma."""
     return "".join(f", {name}={value!r}" for name, value in arguments.items())
 

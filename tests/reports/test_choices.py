@@ -1,11 +1,15 @@
 """From a table of choices to one page, by the command."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from interp.choices import players
+from interp.choices.explain import explain_choices
+from interp.choices.recorded import fit_cell
+from interp.model.checkpoints import save_checkpoint
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
 from reports import choices
@@ -58,6 +62,75 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
         "--participant=who",
     ):
         assert expected in page, expected
+
+
+def write_chats(path, player, n_chats=10, n_rounds=30):
+    """Let a scripted player choose J or F in chats, by an algorithm that is known."""
+    played = bandit.sample(n_chats, n_rounds, 2, "reversal", 2, player)
+    lines = []
+    for episode in range(n_chats):
+        messages = [{"role": "user", "content": "Choose J or F, as JSON."}]
+        for choice, reward in zip(played.choices[episode], played.rewards[episode], strict=True):
+            answer = f'My choice: {{"choice": "{"FJ"[choice]}"}}'
+            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "user", "content": json.dumps({"points": int(reward)})})
+        lines.append(json.dumps({"messages": messages}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_people_a_network_and_a_language_model_on_one_page(table, few, tmp_path):
+    """Each column has the family that its player follows; a network's is that of those it was fitted to."""
+    habit = algorithms.win_stay(stays=0.9, shifts=0.8)
+    chats = write_chats(tmp_path / "chats.jsonl", habit)
+    people = bandit.read(table, participant="who")
+    network = save_checkpoint(fit_cell(people, n_folds=2, steps=60).machine, tmp_path / "gru")
+    beside = [f"network={network}", f"model={chats}", "reward=points", "choice=choice"]
+    ran = invoked(
+        *["choices", table, "--participant", "who", "--quick", "--json"],
+        *["--beside", *beside, "--out", tmp_path / "pages"],
+    )
+    assert ran.exit_code == 0, ran.output
+    output = json.loads(ran.stdout)
+    assert output["closest"] == "rescorla_wagner"
+    assert output["beside"]["model"] == ["win_stay"]
+    assert output["beside"]["network"][0] == "rescorla_wagner"
+    page = (tmp_path / "pages" / "people.html").read_text("utf-8")
+    assert "Side by side" in page
+    assert "participants: Rescorla-Wagner" in page
+    assert f"model: {habit.name}" in page
+    assert f"--beside network={network}" in page
+
+
+def test_each_player_is_analysed_as_alone(few, tmp_path):
+    """The column of a second table has the numbers of that table; the page has its participants and its recovery."""
+    played = bandit.sample(3, 40, 2, "reversal", 3, algorithms.rescorla_wagner(0.3, 5.0))
+    people = replace(played, participants=["a", "b", "c"])
+    known = choices.players_of(people, {"others": people.select([1, 2])})
+    page, explanations = choices.write("people.csv", tmp_path, players=known)
+    alone = explain_choices(known["others"].episodes, known["others"].choices)
+    pd.testing.assert_frame_equal(explanations["others"].to_frame(), alone.to_frame())
+    text = page.read_text("utf-8")
+    for column in ("participants, nats", "others, nats", "others, in set", "others, sets"):
+        assert column in text
+    side_by_side = text[text.index("Side by side</h2>") :]
+    assert (
+        side_by_side.count("16 simulated players") + side_by_side.count("24 simulated players") > 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["participants=wma-gru"], "give another name"),
+        (["x=nowhere"], "nowhere"),
+    ],
+    ids=["the table's own", "no such model"],
+)
+def test_players_beside_are_named(words, message, table, tmp_path):
+    ran = invoked("choices", table, "--participant", "who", "--beside", *words, "--out", tmp_path)
+    assert ran.exit_code == 2
+    assert message in ran.output
 
 
 def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):

@@ -11,10 +11,10 @@ An episode of one regime is evidence about that regime only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,11 @@ from interp.core.task import BaseEpisodes, episode_array, freeze, length_of
 from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from interp.tasks.trials import TrialTable
 
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
@@ -162,23 +167,47 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
 
     named, options = split_options(columns)
     table = open_trials(path, ("advice", "outcome"), named, options, lists=("advice", "session"))
+    rounds = code_rounds(table)
+    return ExpertEpisodes.of(
+        advice=table.by_session(rounds.sessions, rounds.advice),
+        labels=table.by_session(rounds.sessions, rounds.truth),
+        participants=[who for who, _ in rounds.sessions],
+        regime="recorded",
+        reading=table.said(rounds.sessions, rounds.counted),
+    )
+
+
+class CodedRounds(NamedTuple):
+    """The rounds of a table, with 0 and 1 for its two labels.
+
+    Attributes:
+        advice: a column for each expert.
+        truth: the outcomes.
+        labels: what 0 and 1 stand for.
+        counted: whether each row has all advice and an outcome.
+        sessions: the player and the rows of each session.
+    """
+
+    advice: pd.DataFrame
+    truth: pd.Series
+    labels: Sequence[str]
+    counted: pd.Series
+    sessions: Sequence[tuple[str, pd.Index]]
+
+
+def code_rounds(table: TrialTable) -> CodedRounds:
+    """Return the rounds of a table whose advice and outcomes have two labels together."""
     frames = [table.texts("advice"), table.texts("outcome")]
     (advice, outcome), labels = table.code("label", frames)
     require(
         len(labels) == 2,
-        f"advice and outcome in {str(path)!r} have two labels together, got {', '.join(labels)}; "
+        f"advice and outcome in {table.table.file} must have two labels together, got {', '.join(labels)}; "
         "name their columns with advice= and outcome=",
     )
     truth = outcome.iloc[:, 0]
     counted = advice.notna().all(axis=1) & truth.notna()
     sessions = table.played(table.sessions(), counted, "advice and outcome")
-    return ExpertEpisodes.of(
-        advice=table.by_session(sessions, advice),
-        labels=table.by_session(sessions, truth),
-        participants=[who for who, _ in sessions],
-        regime="recorded",
-        reading=table.said(sessions, counted),
-    )
+    return CodedRounds(advice, truth, labels, counted=counted, sessions=sessions)
 
 
 def _stream(seed: int, stage: int) -> np.random.Generator:
