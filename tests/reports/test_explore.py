@@ -6,6 +6,7 @@ import urllib.request
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -89,7 +90,8 @@ def explorer(name: str) -> Explorer:
 
 def of(*edits: str, **more: Any) -> View:
     query = View(**{"rounds": 6, "episode": 1, **more}).query()
-    return replace(View.of(query), edits=View.of(View().query(edits=edits)).edits)
+    with_edits = urlencode([("edit", edit) for edit in edits])
+    return View.of(f"{query}&{with_edits}")
 
 
 def python(name: str, view: View) -> np.ndarray:
