@@ -34,7 +34,7 @@ Rows = NDArray[np.int64]
 _FIRST_DAMPING, _DAMPING_FACTOR = 1e-3, 10.0
 """Share of the information's diagonal that is added to it, and by what it falls and rises after a step."""
 _MOST_STEPS, _FEW_STEPS = 25, 5
-"""Steps of a fit to all choices, and of one that begins near its optimum: of folds, and along a profile."""
+"""Steps of a fit to all choices or along a profile, and of one that begins near its optimum: of folds."""
 _STARTS = 4
 """Values of the first parameter from whose best points a fit to all choices begins."""
 _SMALL_GAIN = 1e-4
@@ -301,7 +301,7 @@ def _step(
     is_free = ~is_held
     both_free = is_free[:, :, None] & is_free[:, None, :]
     diagonal = np.einsum("nii->ni", information)
-    added = damping[:, None] * diagonal + _LEAST * (1 + diagonal.max(1, keepdims=True))
+    added = (damping[:, None] + _LEAST) * diagonal + _LEAST
     matrix = np.where(both_free, information, 0.0)
     np.einsum("nii->ni", matrix)[:] += np.where(is_free, added, 1.0)
     downhill = np.where(is_free, -gradient, 0.0)
@@ -486,7 +486,8 @@ class PlayerFits:
     ) -> Array:
         """Return the least loss of players at each value of a parameter, ``[player, value]``.
 
-        The others are fitted anew. Where a fit has no lapse, its profile has none either.
+        The others are fitted anew. The profile of a fit with a lapse is that with one and what a lapse costs, or that
+        without one, whichever is less; where a fit has no lapse, its profile has none either.
 
         Args:
             players: their numbers.
@@ -498,13 +499,22 @@ class PlayerFits:
         n_values = values.shape[1]
         starts = np.repeat(points, n_values, 0)
         starts[:, place] = values.ravel()
-        masks = np.zeros(len(starts), np.int64)
-        problems = self._problems(np.repeat(players, n_values), masks, most_lapse=1.0)
-        problems.low[:, place] = problems.high[:, place] = starts[:, place]
+        of_value = np.repeat(players, n_values)
+        without = starts.copy()
+        without[:, -1] = 0
+        nats = self._solve_at(of_value, without, place, most_lapse=0.0)
         has_lapse = starts[:, -1] > 0
-        problems.high[:, -1] = has_lapse
-        _, nats = minimise(problems, starts, _FEW_STEPS)
+        if has_lapse.any():
+            lapsing = of_value[has_lapse], starts[has_lapse]
+            with_lapse = self._solve_at(*lapsing, place, most_lapse=1.0) + HALF_CHI2
+            nats[has_lapse] = np.minimum(nats[has_lapse], with_lapse)
         return nats.reshape(values.shape)
+
+    def _solve_at(self, players: Rows, starts: Array, place: int, *, most_lapse: float) -> Array:
+        """Return the least loss of players where the parameter of a place keeps its value, ``[player]``."""
+        problems = self._problems(players, np.zeros_like(players), most_lapse)
+        problems.low[:, place] = problems.high[:, place] = starts[:, place]
+        return minimise(problems, starts)[1]
 
 
 def _cost_of(lapse: Any) -> Array:

@@ -7,7 +7,7 @@ every loss is held out. A fit begins on a grid, and a local optimiser goes on fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.choices.fitting import Array, Distributions, refine
-from interp.choices.link import FittedLink, Link, fit_link, profile_ends
+from interp.choices.link import HALF_CHI2, FittedLink, Link, fit_link, profile_ends
 from interp.choices.offers import among_offered, even_guess, offers_of, slots_of
 from interp.choices.optimum import Fit, PlayerFits, contained_points
 from interp.core.algorithm import Algorithm, Family, Searched
@@ -36,8 +36,10 @@ BLOCKS = 100
 """How many blocks the trials are cut into: as long as they can be, and as many as a bootstrap needs."""
 GUESS = "constant"
 """Key of a guess that is the same in every round."""
-_PROFILED = 12
-"""Values of a parameter on either side of the best, for a profile likelihood interval."""
+_PARTS, _ZOOMS = 4, 4
+"""Parts into which the way from the best value to a bound is cut, to find where a profile likelihood interval ends,
+and how many times: the part that holds the end is cut again.
+"""
 _ON_GRID = {1: 41, 2: 13, 3: 5}
 """Number of parameters -> values of each on either side of the best, on a joint grid."""
 _FAR = 15.0
@@ -502,13 +504,36 @@ def _add_profiles(
         points.append([*parameters, score.link.lapse])
     intervals: dict[int, dict[str, Interval]] = {player: {} for player in scores}
     for searched in filter(_is_free, family.searched):
-        best = [score.parameters[searched.name] for score in scores.values()]
-        values = np.stack([_values_around(searched, value, _PROFILED) for value in best])
-        nats = solver.profiles(players, np.array(points), searched.name, values)
-        for row, player in enumerate(scores):
-            low, high = profile_ends(values[row], nats[row])
-            intervals[player][searched.name] = Interval(best[row], low, high)
+        best = np.array([score.parameters[searched.name] for score in scores.values()])
+        profile = partial(solver.profiles, players, np.array(points), searched.name)
+        highest = profile(best[:, None]) + HALF_CHI2
+        lows = _profile_end(profile, highest, near=best, bound=searched.grid[0])
+        highs = _profile_end(profile, highest, near=best, bound=searched.grid[-1])
+        for player, *interval in zip(scores, best, lows, highs, strict=True):
+            intervals[player][searched.name] = Interval(*map(float, interval))
     return {player: replace(scores[player], intervals=intervals[player]) for player in scores}
+
+
+def _profile_end(
+    profile: Callable[[Array], Array], highest: Array, *, near: Array, bound: float
+) -> Array:
+    """Return the value at which each profile rises above a loss, ``[player]``; the bound where none does.
+
+    Args:
+        profile: from values of the parameter to the least loss at each, both ``[player, value]``.
+        highest: the loss at which an interval ends, ``[player, 1]``.
+        near: a value inside the interval, ``[player]``.
+        bound: of the search, on the side of the end that is sought.
+    """
+    rows = np.arange(len(near))
+    far = np.full(len(near), bound)
+    for _ in range(_ZOOMS):
+        values = np.linspace(near, far, _PARTS + 1, axis=1)
+        is_inside = profile(values[:, 1:]) <= highest
+        inside = np.where(is_inside, np.arange(1, _PARTS + 1), 0).max(1)
+        outside = np.minimum(inside + 1, _PARTS)
+        near, far = values[rows, inside], values[rows, outside]
+    return (near + far) / 2
 
 
 def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) -> FamilyScore:

@@ -179,6 +179,32 @@ def test_intervals_are_where_the_profile_costs_half_of_chi_squared():
     assert interval.high == pytest.approx(optimize.brentq(excess, 0.6, 0.95), abs=0.01)
 
 
+def test_intervals_are_those_of_the_whole_likelihood_surface():
+    """Where the best inverse temperature is at its bound, 40, smaller rates go with much smaller ones.
+
+    The loss on a grid of 99 rates and 400 inverse temperatures; intervals hold what is within half of chi-squared.
+    """
+    played = play(rescorla_wagner(0.62, 8.0), n_rounds=60, seed=19)
+    row = by_participant(FAMILIES["rescorla_wagner"], played, played.choices).iloc[0]
+    rates = np.linspace(0.01, 1, 100)[:, None]
+    temperatures = np.linspace(0.1, 40, 400)
+    first, second = np.zeros((2, 100, 1))
+    nats = np.zeros((100, 400))
+    for choice, reward in zip(played.choices[0], played.rewards[0], strict=True):
+        difference = (first - second) if choice == 0 else (second - first)
+        nats += np.logaddexp(0, -temperatures * difference)
+        first = first + rates * (reward - first) * (choice == 0)
+        second = second + rates * (reward - second) * (choice == 1)
+    within = nats <= nats.min() + HALF_CHI2
+    inside_rates = rates[within.any(1), 0]
+    inside_temperatures = temperatures[within.any(0)]
+    assert row["inverse_temperature"] == pytest.approx(40)
+    assert row["rate_low"] == pytest.approx(inside_rates.min(), abs=0.02)
+    assert row["rate_high"] == pytest.approx(inside_rates.max(), abs=0.02)
+    assert row["inverse_temperature_low"] == pytest.approx(inside_temperatures.min(), abs=0.3)
+    assert row["inverse_temperature_high"] == pytest.approx(40)
+
+
 def test_profile_ends_are_interpolated_by_the_root_and_open_at_the_ends_of_the_grid():
     profile = 7 + HALF_CHI2 * np.array([9, 4, 0.25, 0, 0.25, 2.25, 9])
     assert profile_ends(np.arange(7.0), profile) == pytest.approx((5 / 3, 4.5))
