@@ -184,14 +184,16 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     for part in context.parts:
         step(part.title + took)
         began = perf_counter()
-        context.measures[part.key] = _attempt(context, part, partial(_measure, part)) or []
-        context.sentence = context.sentence or _attempt(context, part, part.sentence) or ""
+        summary = partial(_call, part, "summary", Sequence[Measure])
+        sentence_of_part = partial(_call, part, "sentence", str)
+        context.measures[part.key] = _attempt(context, part, summary) or []
+        context.sentence = context.sentence or _attempt(context, part, sentence_of_part) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
         _free_memory()
     step("drawing" + took)
     hero: list[Figure] = []
     for part in context.parts:
-        hero += _attempt(context, part, part.hero) or ()
+        hero += _attempt(context, part, partial(_call, part, "hero", Sequence[Figure])) or ()
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = {part.key: _draw_sections(context, part) for part in reversed(context.parts)}
     sections = list(chain.from_iterable(drawn[key] for key in context.keys))
@@ -212,16 +214,17 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     return Report(title, lead, sections, settings, about=description, sentence=sentence, hero=hero)
 
 
-def _measure(part: Part, computed: Any, context: Context) -> list[Measure]:
-    """Return the measures of a part.
+def _call(part: Part, name: str, kind: Any, computed: Any, context: Context) -> Any:
+    """Return what a function of a part gives, which must be of a kind.
 
     Args:
         part: the part.
-        computed: its result.
+        name: of the field that holds the function.
+        kind: of what it gives.
+        computed: the part's result.
         context: of the report.
     """
-    measures = part.summary(computed, context)
-    return list(fit(f"the summary of {part.key!r}", measures, Sequence[Measure]))
+    return fit(f"the {name} of {part.key!r}", getattr(part, name)(computed, context), kind)
 
 
 def _free_memory() -> None:
