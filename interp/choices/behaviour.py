@@ -50,12 +50,6 @@ class PlayerBehaviour(Result):
         group = ", ".join(self.group.values())
         return f"{group}: {self.found.sentence if self.found else self.answer}"
 
-    def _draw(self, figures: Any) -> Any:
-        """Draw what every family loses; only the row where no family was fitted."""
-        if self.found is None:
-            return super()._draw(figures)
-        return self.found._draw(figures)
-
     @property
     def group(self) -> dict[str, str]:
         """Model, condition and regime, as columns of a table."""
@@ -64,10 +58,10 @@ class PlayerBehaviour(Result):
     @property
     def ceiling(self) -> Interval:
         """The most that any algorithm can agree, by how often repeated plays do."""
-        repeated = self.repeated
-        return Interval(
-            _ceiling(repeated.estimate), _ceiling(repeated.low), _ceiling(repeated.high)
-        )
+        agreed = np.array([self.repeated.estimate, self.repeated.low, self.repeated.high])
+        above_even = np.sqrt(np.maximum(0.0, 2 * agreed - 1))
+        ceilings = (1 + above_even) / 2
+        return Interval(*ceilings.tolist())
 
     @property
     def answer(self) -> str:
@@ -87,14 +81,6 @@ class PlayerBehaviour(Result):
         if not np.isnan(self.repeated.estimate):
             row |= self.repeated.columns("repeated") | self.ceiling.columns("ceiling")
         return pd.DataFrame([row])
-
-
-def _ceiling(repeated: float) -> float:
-    """Return the largest possible agreement with a player, from the share of rounds in which
-    repeated plays agree.
-    """
-    above_even = np.sqrt(max(0.0, 2 * repeated - 1))
-    return float((1 + above_even) / 2)
 
 
 def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
@@ -147,15 +133,8 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
             continue
         families.append(act.found.to_frame().assign(**act.group))
         for name, beside in act.found.beside.items():
-            row: dict[str, Any] = {
-                **act.group,
-                "n": act.n,
-                "machine": name,
-                "verdict": beside.measure.verdict,
-            }
-            for name in ("over_floor", "over_untrained", "left"):
-                row |= getattr(beside, name).columns(name)
-            machines.append(row)
+            row = beside.measure.row()
+            machines.append({**act.group, "n": act.n, "machine": name, **row})
     rows = [act.to_frame() for act in acts]
     return {
         "behaviour": pd.concat(rows, ignore_index=True),

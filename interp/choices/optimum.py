@@ -360,7 +360,8 @@ class PlayerFits:
         whole = self._minimise_whole(starts)
         of_whole = np.repeat(whole.points[:, :1], n_masks, 1)
         near_whole = whole.better_of(self._evaluate(of_whole, masks))
-        without = self._minimise(near_whole, masks=masks[1:], most_lapse=0.0, most_steps=_FEW_STEPS)
+        is_fold = np.broadcast_to(masks > 0, near_whole.nats.shape)
+        without = self._minimise(near_whole, is_fold, most_lapse=0.0, most_steps=_FEW_STEPS)
         for lapse in _SMALL_LAPSES:
             points = without.points.copy()
             points[..., -1] = lapse
@@ -368,7 +369,7 @@ class PlayerFits:
         may_pay = with_lapse.nats < without.nats + HALF_CHI2
         if not may_pay.any():
             return without
-        return without.better_of(self._minimise(with_lapse, use=may_pay, most_lapse=1.0))
+        return without.better_of(self._minimise(with_lapse, may_pay, most_lapse=1.0))
 
     def _fit_grid(self) -> tuple[list[Fit], Fit]:
         """Return the best points of the grid without a lapse, for each value of the first parameter, and with one."""
@@ -463,16 +464,12 @@ class PlayerFits:
     def _minimise(
         self,
         starts: Fit,
+        chosen: NDArray[np.bool_],
         *,
         most_lapse: float,
         most_steps: int = _MOST_STEPS,
-        masks: Rows | None = None,
-        use: NDArray[np.bool_] | None = None,
     ) -> Fit:
-        """Return the fit with the problems of some masks, or those that ``use`` names, solved."""
-        chosen = np.zeros(starts.nats.shape, bool) if use is None else use
-        if masks is not None:
-            chosen[:, masks] = True
+        """Return the fit with the chosen problems, ``[player, mask]``, solved."""
         players, chosen_masks = np.nonzero(chosen)
         problems = self._problems(players, chosen_masks, most_lapse)
         points, nats = starts.points.copy(), starts.nats.copy()
@@ -500,14 +497,13 @@ class PlayerFits:
         starts = np.repeat(points, n_values, 0)
         starts[:, place] = values.ravel()
         of_value = np.repeat(players, n_values)
-        without = starts.copy()
-        without[:, -1] = 0
-        nats = self._solve_at(of_value, without, place, most_lapse=0.0)
         has_lapse = starts[:, -1] > 0
-        if has_lapse.any():
-            lapsing = of_value[has_lapse], starts[has_lapse]
-            with_lapse = self._solve_at(*lapsing, place, most_lapse=1.0) + HALF_CHI2
-            nats[has_lapse] = np.minimum(nats[has_lapse], with_lapse)
+        lapsing = starts[has_lapse]
+        starts[:, -1] = 0
+        nats = self._solve_at(of_value, starts, place, most_lapse=0.0)
+        if len(lapsing):
+            with_lapse = self._solve_at(of_value[has_lapse], lapsing, place, most_lapse=1.0)
+            nats[has_lapse] = np.minimum(nats[has_lapse], with_lapse + HALF_CHI2)
         return nats.reshape(values.shape)
 
     def _solve_at(self, players: Rows, starts: Array, place: int, *, most_lapse: float) -> Array:

@@ -123,9 +123,7 @@ def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any
 def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
     """Say by how much each source moves the logit after a choice of the arm that paid most, and least."""
     of_arm = bins[bins["choice"] == arm]
-    last = of_arm["reward"].iloc[-1]
-    first = of_arm["reward"].iloc[0]
-    rewards = list(dict.fromkeys((last, first)))
+    rewards = list(dict.fromkeys(of_arm["reward"].iloc[[-1, 0]]))
     sources = []
     for source, part in of_arm.groupby("source", sort=False):
         moves = []

@@ -242,10 +242,9 @@ def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
     names = []
     for searched in family.searched:
         low, high = searched.grid[0], searched.grid[-1]
-        near = 1e-3 * (high - low)
         value = parameters[searched.name]
-        is_free = searched.kind == "real" and low < high
-        if is_free and (value <= low + near or value >= high - near):
+        from_bound = min(value - low, high - value)
+        if _is_free(searched) and from_bound <= 1e-3 * (high - low):
             names.append(searched.name)
     return tuple(names)
 
@@ -486,11 +485,10 @@ def _is_free(searched: Searched) -> bool:
 
 
 def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
-    """Return values of a parameter between its bounds, closer to each other the closer to the best."""
+    """Return values towards the bounds, closer to each other the closer to the best, ``[side, value]``."""
     steps = np.linspace(0, 1, n_steps) ** 2
-    below = best + (searched.grid[0] - best) * steps[::-1]
-    above = best + (searched.grid[-1] - best) * steps
-    return np.concatenate([below, above])
+    low, *_, high = searched.grid
+    return np.array([best + (bound - best) * steps for bound in (low, high)])
 
 
 def _add_profiles(

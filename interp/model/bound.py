@@ -94,12 +94,11 @@ class BoundRounds:
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
         n_rows, n_positions = self.bank_tokens.shape
-        are_integers = not tokens.is_floating_point() and not tokens.is_complex()
-        require(are_integers, f"row ids must be integers, got {tokens.dtype}; use bound.tokens")
-        fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
+        fits = tokens.ndim == 2 and tokens.shape[1] == n_positions and tokens.dtype == torch.int64
         require(
             fits,
-            f"row ids must be [batch, {n_positions}], got {tuple(tokens.shape)}; use rows of bound.tokens",
+            f"row ids must be integers [batch, {n_positions}], got {tokens.dtype} {tuple(tokens.shape)}; "
+            "use rows of bound.tokens",
         )
         index = tokens[:, 0]
         are_rows = (tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)
