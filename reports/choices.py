@@ -27,7 +27,7 @@ from interp.choices.recorded import fit_cell
 from interp.choices.recovery import Recovery, recovery_of_design
 from interp.core.algorithm import in_words
 from interp.core.machine import Machine
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, checked_fields, integer
 from interp.support.errors import require
 from interp.support.files import file_to_write, writable
 from interp.support.provenance import provenance
@@ -44,6 +44,7 @@ _TEXTS = TEXTS["choices"]
 
 
 @dataclass(frozen=True, eq=False)
+@checked_fields
 class Player:
     """Whose choices are explained.
 

@@ -341,16 +341,16 @@ _CHOICES: dict[str, Any] = {
     "participants": (
         "Each participant is analysed separately. The table counts, for each family, the "
         "participants whose set contains the family, the participants for whom it is the only "
-        "one, and those for whom it predicts best. Parameters are maximum likelihood on a "
-        "grid, with 95 % profile likelihood intervals. A short record shows little about one "
+        "one, and those for whom it predicts best. Parameters are those of maximum "
+        "likelihood, with 95 % profile likelihood intervals. A short record shows little about one "
         "participant, so sets are large."
     ),
     "families": (
         "Each family was fitted to three quarters of the units (participants, episodes or "
-        "trials) and scored on the last quarter. The column *nats* has the loss per choice on "
-        "this quarter; lower is better. *Behind* is the paired difference from the best "
+        "trials) and scored on the last quarter. The column 'nats' has the loss per choice on "
+        "this quarter; lower is better. 'Behind' is the paired difference from the best "
         "family, with its standard error. The set has the families that the data cannot "
-        "distinguish from the best one (the model confidence set, 95 %). *Passes* says whether "
+        "distinguish from the best one (the model confidence set, 95 %). 'Passes' says whether "
         "players simulated from the family agree, repeat, stay and shift as often as the real "
         "ones. A family that fits the choices does not show how a player computes."
     ),

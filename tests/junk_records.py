@@ -240,14 +240,16 @@ def _page() -> Any:
     figure, axis = plt.subplots()
     axis.plot([1, 2])
     measure = Measure("a", "a claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.5)})
+    summary = blocks.Summary({"a": 1.0, "b": measure})
+    numbers = pd.DataFrame({"a": [1.0], "low": [0.5], "high": [1.5]})
+    table = blocks.Table(numbers, "a table", {"a": ".2f"})
+    picture = blocks.Figure(figure, "a picture", "a caption", pd.DataFrame({"x": [1]}))
     every = (
         blocks.Prose("text"),
-        blocks.Summary({"a": 1.0, "b": measure}),
+        summary,
         blocks.Code("x = 1", "code"),
-        blocks.Table(
-            pd.DataFrame({"a": [1.0], "low": [0.5], "high": [1.5]}), "a table", {"a": ".2f"}
-        ),
-        blocks.Figure(figure, "a picture", "a caption", pd.DataFrame({"x": [1]})),
+        table,
+        picture,
         blocks.NotComputed("why", "traceback"),
         blocks.Measures([measure], sections=[("one", "One")]),
     )

@@ -162,7 +162,8 @@ def test_only_input_errors_or_results_come_out_of_thousands_of_records():
 def test_a_function_of_a_part_that_gives_junk_fails_its_part_alone(name):
     part = replace(junk_records._part_of_report(), **{name: lambda computed, context: np.ones(2)})
     model = junk.right()["model"]
-    written = write(model, "out", n_episodes=8, n_rounds=10, parts=(part,))
+    with pytest.warns(UserWarning, match="were not computed: Mine"):
+        written = write(model, "out", n_episodes=8, n_rounds=10, parts=(part,))
     assert f"the {name} of" in written.failures["Mine"]
 
 
