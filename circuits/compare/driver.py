@@ -31,7 +31,7 @@ from interp.core.machine import Machine
 from interp.model.library import handwired_models, load
 from interp.model.transformer import untrained
 from interp.results.measure import Measure, Measured, sentence
-from interp.support.checks import checked
+from interp.support.checks import checked, checked_result
 from interp.support.errors import require
 from interp.support.files import folder_to_write, json_values, write_csv, write_json
 from interp.support.provenance import provenance
@@ -46,6 +46,7 @@ _FORMAT = 2
 
 
 @dataclass(frozen=True, repr=False)
+@checked_result
 class Comparison(Measured):
     """The comparison of a model with a reference, or with algorithms alone.
 
@@ -68,10 +69,7 @@ class Comparison(Measured):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse fields of another kind, and parts without the algorithm, which the sentence
-        needs.
-        """
-        super().__post_init__()
+        """Refuse parts without the algorithm, which the sentence needs."""
         require("algorithm" in self.parts, "a comparison has the part 'algorithm' at least")
 
     def __getattr__(self, name: str) -> Any:

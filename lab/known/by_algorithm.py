@@ -263,12 +263,19 @@ def _read_advice(layout: ExpertRound, fed: EncodedRounds) -> ExpertEpisodes:
 
 
 def _read_transitions(layout: QLearningRound, fed: EncodedRounds) -> MDPEpisodes:
-    sizes = {"n_states": layout.n_states, "n_actions": layout.n_actions}
     states = _read_classes(layout, fed, ["s"], first="s_1", n=layout.n_states)
     actions = _read_classes(layout, fed, ["a"], first="a_1", n=layout.n_actions)
     next_states = _read_classes(layout, fed, ["s'"], first="s_1", n=layout.n_states)
     rewards = fed.values[:, layout.positions("r")].double().numpy(force=True)
-    return MDPEpisodes.from_transitions(None, states, actions, rewards, next_states, **sizes)
+    return MDPEpisodes.from_transitions(
+        None,
+        states,
+        actions,
+        rewards,
+        next_states,
+        n_states=layout.n_states,
+        n_actions=layout.n_actions,
+    )
 
 
 def _read_searches(layout: ReachabilityRound, fed: EncodedRounds) -> ReachabilityEpisodes:
