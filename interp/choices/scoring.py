@@ -525,8 +525,9 @@ def _profile_end(
     """
     rows = np.arange(len(near))
     far = np.full(len(near), bound)
+    shares = np.linspace(0, 1, _PARTS + 1) ** 2  # most ends are near the best value
     for _ in range(_ZOOMS):
-        values = np.linspace(near, far, _PARTS + 1, axis=1)
+        values = near[:, None] + np.outer(far - near, shares)
         is_inside = profile(values[:, 1:]) <= highest
         inside = np.where(is_inside, np.arange(1, _PARTS + 1), 0).max(1)
         outside = np.minimum(inside + 1, _PARTS)
