@@ -478,21 +478,18 @@ class PlayerFits:
         nats[chosen] = losses + _cost_of(solved[:, -1])
         return Fit(points, nats)
 
-    def profiles(
-        self, players: NDArray[np.int64], points: Array, name: str, values: Array
-    ) -> Array:
+    def profiles(self, players: Rows, points: Array, place: int, values: Array) -> Array:
         """Return the least loss of players at each value of a parameter, ``[player, value]``.
 
-        The others are fitted anew. The profile of a fit with a lapse is that with one and what a lapse costs, or that
-        without one, whichever is less; where a fit has no lapse, its profile has none either.
+        The others are fitted anew, without a lapse. If the best point of a player has a lapse, they are also fitted
+        with one; its cost is added, and the smaller loss counts.
 
         Args:
             players: their numbers.
-            points: the best ones of these players, ``[player, parameter + 1]``.
-            name: of the parameter.
-            values: of it, ``[player, value]``.
+            points: the best point of each of these players, ``[player, parameter + 1]``.
+            place: of the parameter in the family's search.
+            values: of the parameter, ``[player, value]``.
         """
-        place = [searched.name for searched in self.family.searched].index(name)
         n_values = values.shape[1]
         starts = np.repeat(points, n_values, 0)
         starts[:, place] = values.ravel()

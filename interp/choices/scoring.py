@@ -496,19 +496,20 @@ def _add_profiles(
 ) -> dict[int, FamilyScore]:
     solver = PlayerFits(data, family)
     players = np.array(list(scores))
-    points = []
-    for score in scores.values():
-        parameters = list(score.parameters.values())
-        points.append([*parameters, score.link.lapse])
+    rows = [[*score.parameters.values(), score.link.lapse] for score in scores.values()]
+    points = np.array(rows)
     intervals: dict[int, dict[str, Interval]] = {player: {} for player in scores}
-    for searched in filter(_is_free, family.searched):
-        best = np.array([score.parameters[searched.name] for score in scores.values()])
-        profile = partial(solver.profiles, players, np.array(points), searched.name)
+    for place, searched in enumerate(family.searched):
+        if not _is_free(searched):
+            continue
+        best = points[:, place]
+        profile = partial(solver.profiles, players, points, place)
         highest = profile(best[:, None]) + HALF_CHI2
         lows = _profile_end(profile, highest, near=best, bound=searched.grid[0])
         highs = _profile_end(profile, highest, near=best, bound=searched.grid[-1])
-        for player, *interval in zip(scores, best, lows, highs, strict=True):
-            intervals[player][searched.name] = Interval(*map(float, interval))
+        for player, estimate, low, high in zip(scores, best, lows, highs, strict=True):
+            interval = Interval(float(estimate), float(low), float(high))
+            intervals[player][searched.name] = interval
     return {player: replace(scores[player], intervals=intervals[player]) for player in scores}
 
 

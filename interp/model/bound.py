@@ -94,9 +94,10 @@ class BoundRounds:
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
         n_rows, n_positions = self.bank_tokens.shape
-        fits = tokens.ndim == 2 and tokens.shape[1] == n_positions and tokens.dtype == torch.int64
+        are_integers = not tokens.is_floating_point() and not tokens.is_complex()
+        fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
         require(
-            fits,
+            are_integers and fits,
             f"row ids must be integers [batch, {n_positions}], got {tokens.dtype} {tuple(tokens.shape)}; "
             "use rows of bound.tokens",
         )
