@@ -170,8 +170,9 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
         episodes = play(players, n_rounds, first_seed=SEED + 1000 * n_rounds)
         families = bandit.TASK.rivals()
         numbers_played = range(0, len(players), every)
-        family_of = lambda number: players[number].algorithm.key  # noqa: E731
-        for key, numbers in groupby(numbers_played, key=family_of):
+        for key, numbers in groupby(
+            numbers_played, key=lambda number: players[number].algorithm.key
+        ):
             of_family = list(numbers)
             part = episodes.select(of_family)
             explanations = explain_each(part, part.choices).found.values()

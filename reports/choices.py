@@ -9,6 +9,7 @@ players, such as language models, stand beside the participants: each is analyse
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -85,9 +86,8 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
     """Draw a choice from a network's prediction in each round that counts, among the arms on offer."""
     chances = predictor(network)(episodes) * episodes.offered
     waits = np.random.default_rng(seed).exponential(size=chances.shape)
-    first = (chances / waits).argmax(
-        -1
-    )  # the first of waits at rates p is that of an arm with chance p
+    # Of exponential waits at rates p, that of arm i is the shortest with a chance proportional to p_i.
+    first = (chances / waits).argmax(-1)
     return np.where(episodes.counted, first, np.nan)
 
 
@@ -137,43 +137,63 @@ def write(
     """
     table = Path(path)
     page = file_to_write(writable(Path(out)) / f"{table.stem}.html")
-    cell_name = f"a GRU of {integer('units', units, 1)} units"
+    integer("units", units, 1)
     if players is None:
         players = players_of(bandit.read(path, **columns))
-    if parts is None and not quick:
-        parts = {name: make() for name, make in makers_of(players, seed).items()}
+    if parts is None:
+        makers = {} if quick else makers_of(players, seed)
+        parts = {name: make() for name, make in makers.items()}
+    parts_of: dict[str, list[Any]] = defaultdict(list)
+    for key, part in parts.items():
+        player_name, _, _ = key.rpartition(" ")
+        parts_of[player_name].append(part)
     explained = {}
     for name, player in players.items():
-        sources: dict[str, Any] = {}
-        rivals = {}
-        people, _ = participants_of(player.episodes)
-        if name == PEOPLE and len(people) > 1 and not quick:
-            cell = fit_cell(player.episodes, units=units, seed=seed)
-            untrained = predictor(cell.machine.untrained(seed))(player.episodes)
-            is_counted = player.episodes.counted[..., None]
-            untrained = np.where(is_counted, untrained, 1 / player.episodes.n_arms)
-            sources[cell_name] = cell.machine
-            rivals[cell_name] = (cell.held_out, untrained)
-        explanation = explain_choices(player.episodes, player.choices, beside=rivals, seed=seed)
-        if player.network is not None:
-            sources[name] = player.network
-        elif explanation.algorithm is not None:
-            algorithm = explanation.algorithm
-            sources = {f"{name}: {algorithm.name}": algorithm, **sources}
-        of_player = [part for key, part in (parts or {}).items() if key.rpartition(" ")[0] == name]
-        explained[name] = _Explained(
-            player=player,
-            explanation=explanation,
-            participants=EachParticipant.joined(of_player) if of_player else None,
-            recovered=None
-            if quick
-            else recovery_of_design(explanation, player.episodes, seed=seed),
-            sources=sources,
-        )
+        cell_units = units if name == PEOPLE and not quick else 0
+        explanation, sources = _explain(name, player, cell_units, seed)
+        participants = recovered = None
+        if parts_of[name]:
+            participants = EachParticipant.joined(parts_of[name])
+        if not quick:
+            recovered = recovery_of_design(explanation, player.episodes, seed=seed)
+        explained[name] = _Explained(player, explanation, participants, recovered, sources)
     report = _build(explained, table, _commands(table, columns, beside))
-    return write_listed(report, page), {
-        name: known.explanation for name, known in explained.items()
-    }
+    written = write_listed(report, page)
+    return written, {name: known.explanation for name, known in explained.items()}
+
+
+def _explain(
+    name: str, player: Player, cell_units: int, seed: int
+) -> tuple[ChoiceExplanation, dict[str, Any]]:
+    """Explain all choices of a player.
+
+    Args:
+        name: of the player.
+        player: its rounds and choices.
+        cell_units: units of a GRU that is fitted to the other participants for comparison; 0 for none.
+        seed: of the bootstraps and of the cell.
+
+    Returns:
+        What was found, and by name what the phase portrait draws of this player.
+    """
+    episodes = player.episodes
+    people, _ = participants_of(episodes)
+    sources: dict[str, Any] = {}
+    rivals = {}
+    if cell_units and len(people) > 1:
+        cell = fit_cell(episodes, units=cell_units, seed=seed)
+        untrained = predictor(cell.machine.untrained(seed))(episodes)
+        untrained = np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms)
+        cell_name = f"a GRU of {cell_units} units"
+        sources[cell_name] = cell.machine
+        rivals[cell_name] = (cell.held_out, untrained)
+    explanation = explain_choices(episodes, player.choices, beside=rivals, seed=seed)
+    if player.network is not None:
+        sources[name] = player.network
+    elif explanation.algorithm is not None:
+        algorithm = explanation.algorithm
+        sources = {f"{name}: {algorithm.name}": algorithm, **sources}
+    return explanation, sources
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,15 +108,21 @@ def _choices(
 
 
 def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
-    """Return the players that the words of --beside name: what was recorded of them, or a network."""
+    """Return the players that --beside names: what was recorded of them, or a network.
+
+    Args:
+        say: of the command.
+        words: NAME=PLACE of each player; after a table its columns, such as choice=answer.
+    """
     roles = inspect.signature(interp.tasks.bandit.read).parameters
     recordings: dict[str, list[str]] = {}
     recording: list[str] = []
     for word in words:
         name, _, value = word.partition("=")
-        if name in roles:
+        if name in roles and recordings:
             recording.append(word)
         else:
+            require(name not in recordings, f"--beside names {name!r} twice; give another name")
             recording = [value or word]
             recordings[name] = recording
     players = {}

@@ -47,6 +47,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
         messages = json_in(str(beside.pop("messages", "")))
         chat = messages if isinstance(messages, list) else []
         if is_round:
+            # The truth ends a round, and the advice comes before it: either may stand beside the messages.
             fields_beside = {"content": json.dumps(beside)}
             chat = [fields_beside, *chat, fields_beside]
         rounds = _rounds_in(chat, ends, named.get("note"))
