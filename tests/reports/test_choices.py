@@ -124,8 +124,10 @@ def test_each_player_is_analysed_as_alone(few, tmp_path):
     [
         (["participants=wma-gru"], "give another name"),
         (["x=nowhere"], "nowhere"),
+        (["x=wma-gru", "x=wma-gru"], "twice"),
+        (["choice=answer", "x=wma-gru"], "answer"),
     ],
-    ids=["the table's own", "no such model"],
+    ids=["the table's own", "no such model", "a name that stands twice", "a column of no player"],
 )
 def test_players_beside_are_named(words, message, table, tmp_path):
     ran = invoked("choices", table, "--participant", "who", "--beside", *words, "--out", tmp_path)
