@@ -41,10 +41,14 @@ _Axis = tuple[str, str]  # a block and a label in it
 @dataclass(frozen=True)
 @checked_fields
 class PositionCode:
-    """Unit-norm codes p_1 ... p_T of labelled positions, with shifts: ``R^l p_j = p_{j+l}``.
+    """Position codes: a vector p_1 ... p_T of unit length for each labelled position of a round.
 
-    ``lines`` are the frequencies of the Fourier lines in radians per position; one-hot codes, which have an axis for
-    each position, have none.
+    A shift by l positions is a linear map R^l of the codes: ``R^l p_j = p_{j+l}``.
+
+    Attributes:
+        labels: the positions of a round, in order.
+        lines: frequencies of the Fourier lines in radians per position. Empty for one-hot codes,
+            which have an axis for each position.
     """
 
     labels: tuple[str, ...]
@@ -52,17 +56,18 @@ class PositionCode:
 
     @classmethod
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
-        """Draw distinct lines of the discrete Fourier transform of length 2 T + 1.
+        """Make a code of random, distinct lines of the discrete Fourier transform of length 2 T +
+        1.
 
-        A draw in which two positions have nearly the same code is repeated, up to 100 times.
+        If two positions get nearly the same code, the lines are drawn again, up to 100 times.
 
         Args:
-            labels: the T positions of a round.
-            n_lines: number of lines, 1 ... T.
+            labels: labels of the T positions of a round.
+            n_lines: number of Fourier lines, 1 ... T.
             seed: seed of the draws.
 
         Raises:
-            InputError: no draw of so few lines separates the positions.
+            InputError: none of the 100 draws separates the positions.
         """
         labels = tuple(labels)
         T = len(labels)
@@ -85,7 +90,9 @@ class PositionCode:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The names of the axes, the constant last."""
+        """The names of the block's axes: positions, or a cosine and a sine per line; then the
+        constant.
+        """
         if not self.lines:
             return (*self.labels, _ONE)
         waves = []
@@ -94,7 +101,11 @@ class PositionCode:
         return (*waves, _ONE)
 
     def coefficients(self, position: int) -> dict[str, float]:
-        """Return the code of a position (0-based; any integer for sinusoids, which go on beyond the round)."""
+        """Return the code of a position, as coefficients by axis name.
+
+        ``position`` counts from 0. Sinusoidal codes are defined for any integer, beyond the round
+        too.
+        """
         if not self.lines:
             integer("position", position, 0, len(self.labels) - 1)
             return {self.labels[position]: 1.0}
@@ -106,7 +117,7 @@ class PositionCode:
         return code
 
     def overlap(self, i: int, j: int) -> float:
-        """Returns ``<p_i, p_j>``, the inner product of the codes of two positions."""
+        """Return ``<p_i, p_j>``, the inner product of the codes of two positions."""
         if not self.lines:
             return float(i == j)
         lag = i - j
@@ -114,7 +125,10 @@ class PositionCode:
 
     @cached_property
     def margin(self) -> float:
-        """``Delta = 1 - max over lags of <p_i, p_{i+lag}>``: what separates a target from its neighbours."""
+        """``Delta = 1 - max over lags > 0 of <p_i, p_{i+lag}>``.
+
+        A head that looks for position i scores it higher than any other position by at least Delta.
+        """
         if not self.lines:
             return 1.0
         overlaps = [self.overlap(0, lag) for lag in range(1, len(self.labels))]
@@ -124,9 +138,14 @@ class PositionCode:
 @dataclass(frozen=True)
 @checked_fields
 class Basis:
-    """Named blocks of named axes, the last one ``pos``; make one with :meth:`of`.
+    """The labelled basis of a residual stream: named blocks of named axes, the last block ``pos``.
 
-    ``rotation`` is the seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+    Make one with :meth:`of`.
+
+    Attributes:
+        blocks: (name, labels of the axes) of each block, in order.
+        positions: the code of the positions, which fills the block ``pos``.
+        rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
     """
 
     blocks: tuple[tuple[str, tuple[str, ...]], ...]
@@ -142,13 +161,13 @@ class Basis:
         positions: PositionCode,
         rotation: int | None = None,
     ) -> Basis:
-        """Make a basis of content blocks with one axis per token, then the position block.
+        """Make a basis of content blocks with one axis per token, followed by the position block.
 
         Args:
             blocks: names of the content blocks.
-            tokens: labels of the axes of each.
-            positions: the code of positions.
-            rotation: seed of a rotation of the whole basis; None for none.
+            tokens: labels of the axes, the same in every content block.
+            positions: the code of the positions.
+            rotation: seed of a random rotation of the whole basis; None for no rotation.
         """
         tokens = tuple(tokens)
         content = [(block, tokens) for block in blocks]
@@ -171,7 +190,7 @@ class Basis:
 
     @cached_property
     def index(self) -> dict[_Axis, int]:
-        """The number of every axis."""
+        """The index of every axis, by (block, label)."""
         numbers: dict[_Axis, int] = {}
         for block, labels in self.blocks:
             for label in labels:
@@ -180,12 +199,12 @@ class Basis:
 
     @property
     def d_model(self) -> int:
-        """How many axes the residual stream has."""
+        """Number of axes: the width of the residual stream."""
         return len(self.index)
 
     @cached_property
     def axes(self) -> Float[np.ndarray, "axis d_model"]:
-        """Axis k as a vector of the residual stream; orthonormal rows."""
+        """The unit vector of each axis, as orthonormal rows ``[axis, d_model]``."""
         if self.rotation is None:
             return np.eye(self.d_model)
         rng = np.random.default_rng([self.rotation, _ROTATION])
@@ -198,28 +217,34 @@ class Basis:
 
     @property
     def zero(self) -> Direction:
-        """The direction without coefficients."""
+        """The zero direction."""
         return Direction(self, {})
 
     @property
     def one(self) -> Direction:
-        """The functional that is 1 at every position."""
+        """The direction of the constant axis, whose coordinate is 1 at every position."""
         return self[POS][_ONE]
 
     @checked
     def code(self, position: int) -> Direction:
-        """Return the position code p_i (0-based), without the constant."""
+        """Return the position code p_i as a direction, without the constant; ``position`` counts
+        from 0.
+        """
         axes, coefficients = self[POS], self.positions.coefficients(position)
         return sum((c * axes[label] for label, c in coefficients.items()), self.zero)
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The coordinates that a construction is written in: four arguments of every builder (:meth:`taken_by`).
+    """The choice of coordinates of a handwired construction: position codes and rotation.
+
+    Every function that builds a construction takes the four fields as keywords (:meth:`taken_by`).
 
     Attributes:
-        n_lines: how many random Fourier lines, drawn with ``seed``, a sinusoidal code has; at most one a position.
-        rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+        positions: "one-hot" or "sinusoidal" position codes.
+        n_lines: number of random Fourier lines of a sinusoidal code; at most one per position.
+        seed: seed of the Fourier lines.
+        rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
     """
 
     positions: str = "one-hot"
@@ -240,11 +265,11 @@ class Coordinates:
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:
-        """Make the basis of these blocks and of the positions of a round.
+        """Make the basis of some content blocks and of the positions of a round.
 
         Args:
-            blocks: labels of the axes of each block, by its name.
-            positions: labels of the positions.
+            blocks: labels of the axes of each content block, by block name.
+            positions: labels of the positions, in order.
         """
         labels = tuple(positions)
         if self.one_hot:
@@ -257,7 +282,7 @@ class Coordinates:
 
     @classmethod
     def taken_by(cls, build: Callable[..., _T]) -> Callable[..., _T]:
-        """Make a builder that takes the fields of its keyword-only argument ``coordinates`` as
+        """Decorate a builder with an argument ``coordinates`` so that callers pass its fields as
         keywords.
 
         >>> @Coordinates.taken_by
@@ -281,7 +306,9 @@ class Coordinates:
         return checked(builder)
 
     def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a builder with these coordinates as users give them."""
+        """Return a builder's arguments with ``coordinates`` replaced by its four fields, as users
+        pass them.
+        """
         others = {key: value for key, value in arguments.items() if key != "coordinates"}
         return others | asdict(self)
 
@@ -289,7 +316,9 @@ class Coordinates:
 @dataclass(frozen=True)
 @checked_fields
 class Axes:
-    """The axes of one block of a basis: ``basis["buf1"]["e_1"]`` is one of them."""
+    """One block of a basis; index it by a label for the direction of that axis:
+    ``basis["buf1"]["e_1"]``.
+    """
 
     basis: Basis
     name: str
@@ -305,14 +334,16 @@ class Axes:
         return Direction(self.basis, {(self.name, label): 1.0})
 
     def sum(self, labels: Iterable[str]) -> Direction:
-        """Add several axes: ``b[T]`` of the paper."""
+        """Return the sum of several axes of the block, ``b[T]`` in the paper."""
         return sum((self[label] for label in labels), self.basis.zero)
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Direction:
-    """A labelled linear combination of axes of one basis; add, subtract and scale it."""
+    """A linear combination of named axes of one basis; directions can be added, subtracted and
+    scaled.
+    """
 
     basis: Basis
     coefficients: Mapping[_Axis, float] = field(hash=False)
@@ -342,7 +373,7 @@ class Direction:
         return self + -other
 
     def vector(self) -> Float[np.ndarray, " d_model"]:
-        """Return the direction in the coordinates of the residual stream."""
+        """Return the direction as a vector of the residual stream, rotated if the basis is."""
         index, axes = self.basis.index, self.basis.axes
         total = np.zeros(self.basis.d_model)
         for axis, c in self.coefficients.items():
@@ -355,7 +386,7 @@ class Direction:
 
     @checked
     def dot(self, other: Direction) -> float:
-        """Compute the inner product; axes are orthonormal."""
+        """Return the inner product of two directions of one basis, whose axes are orthonormal."""
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A handwired construction as data: its heads, its embeddings, and its ground truth.
+"""A handwired construction as data: its heads, its embeddings, and where its variables are stored.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
@@ -9,7 +9,7 @@
     >>> circuit.truth(values, "log_weights").shape, circuit.truth(values, "votes").shape
     ((3, 5, 2), (3, 5, 4))
 
-What the ground truth claims, and what holds it: ``docs/method/ground-truth.md``.
+``docs/method/ground-truth.md`` says what the ground truth claims and which tests check it.
 """
 
 from __future__ import annotations
@@ -38,20 +38,23 @@ from interp.support.errors import require, require_known, unknown_name
 @dataclass(frozen=True)
 @checked_fields
 class Location:
-    """A place where a variable lives; element k of its (flattened) value is read at position
-    ``labels[k]``.
+    """A place in a circuit's activations where a variable of its algorithm is stored.
+
+    Element k of the flattened variable is read at position ``labels[k]``.
 
     Attributes:
         name: unique among the locations of one variable.
-        hook: name of the hook point, "blocks.1.hook_resid_post" or
+        hook: name of the hook point, such as "blocks.1.hook_resid_post" or
             "blocks.2.attn.hook_attn_scores".
-        labels: position label of each element (the query position at attention scores).
-        directions: what reads each element; empty at attention scores, which have ``keys``
-            (positions) and a ``head``.
+        labels: position label of each element; the query position for attention scores.
+        directions: the direction of the residual stream that reads each element. Empty for
+            attention scores.
+        keys: the key position of each element, for attention scores.
+        head: name of the head, for attention scores.
         scale: the activation is ``scale`` times the variable.
-        drives: what an intervention here moves, in words.
-        one_hot: True if a class is stored as one number per class; False if as its index (0, 1,
-            ...).
+        drives: what changes downstream when this location is intervened on, in words.
+        one_hot: True if a class is stored as one number per class, False if it is stored as its
+            index.
     """
 
     name: str
@@ -73,9 +76,10 @@ class Location:
 
     @checked
     def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
-        """Return a function that reads the variable in an activation of this hook.
+        """Return a function that reads the variable from an activation of the location's hook.
 
-        It takes ``[..., pos, d_model]``, or ``[..., head, query, key]`` at attention scores, and can be called often.
+        The function takes an activation ``[..., pos, d_model]``, or attention scores ``[..., head,
+        query, key]``, and returns ``[..., element]``.
         """
         position = circuit.layout.position
         queries = [position(label) for label in self.labels]
@@ -96,9 +100,13 @@ class Location:
 
 
 EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
-"""The sources before the first layer: the tokens' own embedding, what the slots carry, scalar payloads, positions."""
+"""Sources of edges before the first layer: embeddings of tokens, latents, scalar payloads and
+positions.
+"""
 EXITS = ("prediction", "update")
-"""The targets behind the last layer: what the unembedding reads, and what becomes the new latent."""
+"""Targets of edges after the last layer: the unembedding, and the position that becomes the new
+latent.
+"""
 
 _Port = Literal["query", "key", "value", "residual"]
 Kind = Literal["content", "constant", "clean-up"]
@@ -107,16 +115,17 @@ Kind = Literal["content", "constant", "clean-up"]
 @dataclass(frozen=True)
 @checked_fields
 class Edge:
-    """Part ``target`` reads at its ``port`` what part ``source`` wrote.
+    """An edge of the circuit's wiring: component ``target`` reads what component ``source`` wrote.
 
     Attributes:
-        source, target: a head or a group of neurons; one of :data:`EMBEDDINGS`, or of
-            :data:`EXITS`.
-        port: of the target; neurons and exits read the "residual".
-        carries: what it is about, in words.
-        kind: "clean-up" where either end clears what is left over; "constant" wiring (positions,
-            tags) that is the same in every round of every episode; "content" otherwise.
-        positions: labels where the target reads it, in the order of the round.
+        source: name of a head or of a group of neurons, or one of :data:`EMBEDDINGS`.
+        target: name of a head or of a group of neurons, or one of :data:`EXITS`.
+        port: which input of the target reads: "query", "key" or "value" of a head, "residual" of
+            neurons and exits.
+        carries: what information passes, in words.
+        kind: "clean-up" if source or target erases values that are no longer needed; "constant" for
+            positions and tags, which are equal in every round; otherwise "content".
+        positions: labels of the positions where the target reads, in the order of the round.
     """
 
     source: str
@@ -130,17 +139,17 @@ class Edge:
 def table(
     rows: Iterable[Mapping[str, str]], parts: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[Edge, ...]:
-    """Make edges from the rows of a table, each row for a group of similar edges.
+    """Make edges from the rows of a table, where each row states a group of similar edges.
 
-    Sources and targets are numbers or names of parts, or embeddings and exits; a number without its
-    mark stands for both halves of a pair of heads.
+    A row names its sources and targets by the name or number of a head or group of neurons, or as
+    an embedding or exit. "2.2" stands for both halves "2.2+" and "2.2-" of a softmax pair.
 
     Args:
-        rows: the columns are source, target, port, kind, positions, carries
-            (:func:`circuits.heads.stated`).
+        rows: rows with the columns source, target, port, kind, positions and carries (read by
+            :func:`circuits.heads.stated`).
         parts: names of all heads and groups of neurons.
-        groups: positions by their word in the table; "ALL", the labels of the round in order,
-            is one of them.
+        groups: position labels by the word that the table uses for them; "ALL" must be the labels
+            of the round in order.
 
     >>> row = {"port": "query", "kind": "content", "positions": "VOTES", "carries": "the vote"}
     >>> groups = {"ALL": ("<w>", "p_1"), "VOTES": ("p_1",)}
@@ -164,13 +173,14 @@ def table(
 
 
 def _expand(words: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """Replace every word that names a group by the group's members."""
+    """Return the words in order, with each word that names a group replaced by the group's members."""
     return [label for word in words for label in groups.get(word, (word,))]
 
 
 def _find_parts(words: str, known: Sequence[str]) -> list[str]:
-    """Return names of parts from names or numbers: "3.2" is "3.2 update", or "3.2+ update" and
-    "3.2- update".
+    """Return full component names for a comma-separated list of names or numbers.
+
+    "3.2" stands for "3.2 update", or for "3.2+ update" and "3.2- update" if the head is a pair.
     """
     names: list[str] = []
     for word in words.split(", "):
@@ -188,8 +198,14 @@ def _find_parts(words: str, known: Sequence[str]) -> list[str]:
 class Carried:
     """The claim that some locations of a circuit together carry a variable of its algorithm.
 
-    ``outcome`` says where an interchange shows it. ``held_as`` is set where the circuit locates
-    another variable there (a policy, for the choice).
+    Swapping their activations between two runs (interchange) then acts like swapping the variable.
+
+    Attributes:
+        variable: key of the variable.
+        locations: names of the locations.
+        outcome: which output shows the effect of the swap, such as "prediction".
+        held_as: key of another variable that the locations belong to, if it determines this one
+            (the policy, which determines the choice); otherwise empty.
     """
 
     variable: str
@@ -199,7 +215,7 @@ class Carried:
 
     @property
     def located(self) -> str:
-        """The variable that the circuit locates there."""
+        """Key of the variable that the circuit lists these locations under."""
         return self.held_as or self.variable
 
 
@@ -210,18 +226,23 @@ def located(
     named: Mapping[str, Direction],
     scales: Mapping[str, float],
 ) -> dict[str, tuple[Location, ...]]:
-    """Make the locations that the rows of a table state, by variable.
+    """Return the locations of every variable, from the rows of a table.
+
+    The column "read" is one of three: a block and its axes, with every axis read at every label; a
+    word of ``named``; or "score", a head and the key positions. After a block, a last word "each"
+    reads axis by axis at all labels, and "own" reads one axis per label.
 
     Args:
-        rows: the columns are variable, name, hook, labels, read, scale, drives
-            (:func:`circuits.heads.stated`), where ``read`` is a block and its axes: every axis at
-            every label, with "each" the labels first, with "own" one axis per label; or one of
-            ``named``; or "score", a head and the keys. A name that is a group stands for a location
-            at each of its labels.
-        basis: the axes of the residual stream.
+        rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by
+            :func:`circuits.heads.stated`). A name that is a group stands for one location per label
+            of the group.
+        basis: basis of the residual stream.
         groups: labels or axes by the word that stands for them.
         named: directions by the word that stands for them.
-        scales: by the word of the column "scale"; 1 where that is empty.
+        scales: scales by the word in the column "scale"; an empty word means 1.
+
+    Returns:
+        Locations by the key of their variable.
     """
     locations: dict[str, list[Location]] = {}
     for row in rows:
@@ -261,13 +282,13 @@ def held(
     sites: Mapping[str, Iterable[Location]],
     groups: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`, as a table states
-    them.
+    """Return the fields ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit` from a
+    table.
 
     Args:
-        rows: the columns are variable, locations, outcome, holds ("all", "partly" or "no"), why and
-            held_as. A row of "all" counts only where all its locations are in ``sites``.
-        sites: locations that this form of the circuit has, by variable.
+        rows: rows with the columns variable, locations, outcome, holds ("all", "partly" or "no"),
+            why and held_as. A row "all" is dropped unless ``sites`` has all its locations.
+        sites: the locations that this variant of the circuit has, by variable.
         groups: names of locations by the word that stands for them.
     """
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
@@ -288,23 +309,29 @@ def held(
 @dataclass(frozen=True)
 @checked_fields
 class Circuit(Result):
-    """A construction as data; :func:`circuits.compile_circuit` makes the model.
+    """A handwired construction as data; :func:`circuits.compile_circuit` makes the model.
 
     Attributes:
-        name, arguments: what builds it again, in the registry.
-        tokens, payloads: embedding of each token of the vocabulary; direction that a token's scalar payload scales.
-        payload_range: scalar payloads that the construction is proven for; None takes any.
-        float32_range: those that it is proven for in float32, where ``payload_range`` takes any.
-        outcomes: unembedding direction of each outcome; the model's output is a probability.
+        name, arguments: key and builder arguments that rebuild the circuit from the registry.
+        layout: the positions of a round and what they hold.
+        basis: the labelled basis of the residual stream.
+        heads, neurons: the attention heads and the MLP neurons.
+        tokens: embedding of each token of the vocabulary.
+        payloads: direction that a token's scalar payload (such as a reward) multiplies, by token.
+        latents: initial vector of each latent slot.
+        payload_range: range of payloads for which the construction is proven; None for any payload.
+        float32_range: the same range in float32, where ``payload_range`` is None.
+        outcomes: unembedding direction of each outcome. The model's output is a probability.
         state: directions that read the algorithm's state from a latent.
-        sites: the ground truth: key of a variable of the algorithm -> the locations where it lives.
-        carried: which locations together hold a variable, as an interchange shows it.
-        partial: (variable, location) -> what setting it there alone does, for the locations that no row of ``carried``
-            names: constants, and copies that feed a part of what the variable drives.
-        not_carried: site -> (variable that it does not hold, outcome): controls.
-        edges: every read of what another part wrote, or an embedding holds.
-        edits: what was changed by hand since it was built.
-        float64_only: why float32 does not do, and what to take instead; empty where it does.
+        algorithm: the algorithm that the circuit computes.
+        sites: the ground truth: locations of each variable, by the variable's key.
+        carried: which locations together carry a variable, so that an interchange moves it.
+        partial: effect of setting a variable at one location alone, by (variable, location), for
+            locations in no row of ``carried``.
+        not_carried: negative controls: (variable that is not stored there, outcome) by site.
+        edges: every read of another component's output or of an embedding.
+        edits: descriptions of what was changed by hand after building.
+        float64_only: why float32 is too coarse, and what to use instead; empty if float32 works.
     """
 
     name: str
@@ -345,7 +372,7 @@ class Circuit(Result):
 
     @property
     def sentence(self) -> str:
-        """What it computes, of how many heads, and what was edited."""
+        """What the circuit computes, its size, and which edits were made."""
         memory = self.algorithm.variable(self.algorithm.memory).noun
         size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold {memory}"
         finding = f"{self.name} runs {self.algorithm.name}: {size}"
@@ -353,14 +380,18 @@ class Circuit(Result):
 
     @property
     def n_layers(self) -> int:
-        """How many layers heads and neurons need."""
+        """Number of layers that the heads and neurons need."""
         layers = [head.layer for head in self.heads]
         layers += [neuron.layer for neuron in self.neurons]
         return 1 + max(layers, default=0)
 
     @property
     def leak(self) -> float:
-        """What one competitor of a hard head's choice weighs in its softmax form; 0 where hard heads are hard."""
+        """Attention weight, relative to the target's, that a hard head's runner-up gets in the
+        softmax form.
+
+        It is 0 if hard heads stay hard.
+        """
         eta = self.arguments.get("eta")
         if eta is None:
             return 0.0
@@ -369,9 +400,11 @@ class Circuit(Result):
 
     @checked
     def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-        """Compute what a pair (:func:`circuits.heads.softmax_pair`) misses of a sum x of ``size``.
+        """Bound the error of a sum x that a pair of softmax heads computes in place of a linear
+        head.
 
-        That is ``epsilon^2 x^3 / 6``, and rounding of its logits.
+        ``size`` is the absolute value of x. The error is ``epsilon^2 x^3 / 6``, plus the rounding error of the logits
+        (:func:`circuits.heads.softmax_pair`).
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
         rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
@@ -398,20 +431,23 @@ class Circuit(Result):
 
     @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
-        """Return the locations of a variable, in the order of computation: those called ``names``, or all of them."""
+        """Return the locations of variable ``key`` in the order of computation.
+
+        With ``names``, return only the locations with these names.
+        """
         require_known(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
         return tuple(self.location(key, name) for name in names) if names else self.sites[key]
 
     @checked
     def location(self, key: str, name: str) -> Location:
-        """Return one location of a variable.
+        """Return the location of a variable that has this name.
 
         Args:
-            key: the variable.
+            key: key of the variable.
             name: name of the location.
 
         Raises:
-            InputError: no such location; the message lists the known ones.
+            InputError: there is no such location; the message lists the known ones.
         """
         known = {location.name: location for location in self.locations(key)}
         require_known(f"location of {key!r}", name, known, limit=20)
@@ -419,14 +455,16 @@ class Circuit(Result):
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
-        """Return what every location of a variable must hold.
+        """Return the values that every location of a variable must hold.
 
-        A real variable is flattened. A class is one-hot, one number per class, unless its locations
-        store its index.
+        A real variable is flattened. A class is one-hot, unless its locations store its index.
 
         Args:
-            values: ``circuit.algorithm.run(episodes)``.
-            key: the variable.
+            values: the algorithm's values, ``circuit.algorithm.run(episodes)``.
+            key: key of the variable.
+
+        Returns:
+            True values ``[episode, round, element]``.
         """
         variable = self.algorithm.variable(key)
         require(
@@ -441,21 +479,27 @@ class Circuit(Result):
 
     @checked
     def edit(self, name: str, **changes: Any) -> Circuit:
-        """Return a copy in which one head's fields are replaced: a wrong version is so written down and tested."""
+        """Return a copy in which fields of one head are replaced, to make a deliberately wrong
+        circuit.
+
+        The edit is listed in ``edits``.
+        """
         old = self.head(name)
         heads = tuple(replace(head, **changes) if head is old else head for head in self.heads)
         edit = f"{old.name}: {', '.join(sorted(changes))}"
         return replace(self, heads=heads, edits=(*self.edits, edit))
 
     def without(self, *names: str) -> Circuit:
-        """Return a copy without some heads."""
+        """Return a copy without some heads; the removals are listed in ``edits``."""
         removed = [self.head(name) for name in fit("names", names, tuple[str, ...])]
         heads = tuple(head for head in self.heads if head not in removed)
         edits = [f"{head.name}: removed" for head in removed]
         return replace(self, heads=heads, edits=(*self.edits, *edits))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the head table, one row a head (and a row for each group of neurons), in the order of computation."""
+        """Return the head table: one row per head and per group of neurons, in the order of
+        computation.
+        """
         rows: list[dict[str, Any]] = []
         for head in self.heads:
             row = {
@@ -484,7 +528,7 @@ class Circuit(Result):
         return pd.DataFrame(rows).sort_values("layer", kind="stable", ignore_index=True)
 
     def _draw(self, figures: Any) -> Any:
-        """Draw which head reads what another wrote."""
+        """Draw which head reads the output of which other head."""
         heads = self.to_frame()
         edges = pd.DataFrame(list(self.edges), columns=[field.name for field in fields(Edge)])
         layers = [list(of_layer["head"]) for _, of_layer in heads.groupby("layer")]
@@ -492,7 +536,7 @@ class Circuit(Result):
         return figures.wiring(layers, edges[is_between_heads])
 
     def ground_truth(self) -> pd.DataFrame:
-        """Return where the algorithm's variables live, one row a location."""
+        """Return a table of where the algorithm's variables are stored, one row per location."""
         rows = []
         for key, locations in self.sites.items():
             variable = self.algorithm.variable(key)
@@ -518,28 +562,30 @@ class Circuit(Result):
 
 
 Size = int | tuple[int, ...]
-"""The sizes of a task, in its order: one number, or several as in (states, actions)."""
+"""The size of a task: one number, or several, such as (states, actions)."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class VerificationPlan:
-    """How :func:`circuits.verify` checks a machine. The functions take the circuit and its
-    algorithm's values.
+    """How :func:`circuits.verify` checks one handwired model.
+
+    ``undecided``, ``unit`` and ``soft`` are functions whose first two arguments are the circuit and
+    the algorithm's values.
 
     Attributes:
-        sizes: those that are promised, and checked by default.
-        episodes: (circuit, rounds, episodes, seed) -> episodes to run on, or fewer where more would
-            repeat the same.
+        sizes: task sizes for which the model is promised to be exact; checked by default.
+        episodes: (circuit, n_rounds, n_episodes, seed) -> episodes to run on. It may return fewer
+            if more would repeat the same.
         output: key of the variable that the model's prediction must equal.
-        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative"
-            is meant; also called for "carried_state", "residue", "position_code" and
-            "distribution".
-        undecided: (..., dtype) -> variable -> ``[episode, round]``, where it hangs on a tie and is
-            not compared.
-        unit: (..., variable) -> what a value counts as large against in a relative error, > 0.
-        soft: (..., variable) -> what softmax forms leave beyond the tolerance, and its derivation;
-            (0, "") for none.
+        tolerance: (variable, dtype) -> the largest allowed error, and "error" or "relative" for its
+            kind. Also called with "carried_state", "residue", "position_code" and "distribution".
+        undecided: (circuit, values, dtype) -> by variable, a mask ``[episode, round]`` of values
+            that a tie leaves undetermined; these are not compared.
+        unit: (circuit, values, variable) -> the scale of relative errors, > 0: smaller values are
+            compared against this scale instead of themselves.
+        soft: (circuit, values, variable) -> the error that softmax heads add to the tolerance, and
+            its derivation; (0, "") if none.
     """
 
     sizes: tuple[Size, ...]

@@ -1,9 +1,8 @@
-"""Compile a circuit to a model, and its ground truth to places of that model, where a variable
-lives.
+"""Compile a circuit to a transformer, and its locations of variables to sites of that transformer.
 
-Score term r of a head is column r of its W_Q and W_K, move term r is column r of W_V and row r of
-W_O. Every layer gets as many heads as the largest one; the missing ones are zero and named "-". The
-model has no normalisation, no biases in attention, and unscaled scores.
+Score term r of a head becomes column r of its W_Q and W_K; move term r becomes column r of W_V and
+row r of W_O. Layers with fewer heads than the largest layer are padded with zero heads named "-".
+The model has no normalisation, no attention biases, and unscaled scores.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ def compile_circuit(
     Args:
         circuit: the circuit; it is validated first.
         dtype: float64 or float32, of the weights.
-        max_gb: a model that needs more than this, in units of 1e9 bytes, is refused before memory
-            is taken.
+        max_gb: refuse a model that needs more memory than this, in units of 1e9 bytes.
     """
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
@@ -69,13 +67,13 @@ def compile_circuit(
 
 
 def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
-    """Write the terms of a head into its four matrices.
+    """Write the score and move terms of a head into W_Q, W_K, W_V and W_O.
 
     Args:
-        attn: the layer's attention, whose weights change.
-        index: the head in the layer.
-        head: its terms.
-        circuit: gives the basis.
+        attn: the layer's attention module, which is changed in place.
+        index: index of the head in the layer.
+        head: the head.
+        circuit: the circuit, whose basis turns directions into vectors.
     """
     queries, keys = _split_terms(head.scores)
     reads, writes = _split_terms(head.moves)
@@ -86,17 +84,17 @@ def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
 
 
 def _split_terms(terms: Sequence[Term]) -> tuple[list[Direction], list[Direction]]:
-    """Return the first and the second directions of terms."""
+    """Split (first, second) pairs of directions into two lists."""
     return [first for first, _ in terms], [second for _, second in terms]
 
 
 def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> None:
-    """Write the neurons of a layer, from the first one on.
+    """Write a layer's neurons into the first columns of its MLP.
 
     Args:
-        mlp: the layer's MLP, whose weights change.
+        mlp: the layer's MLP, which is changed in place.
         neurons: the layer's neurons.
-        circuit: gives the basis.
+        circuit: the circuit, whose basis turns directions into vectors.
     """
     n = len(neurons)
     biases = [neuron.bias for neuron in neurons]
@@ -106,7 +104,9 @@ def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> Non
 
 
 def _validate(circuit: Circuit) -> None:
-    """Refuse data that do not make a circuit."""
+    """Refuse a circuit whose tokens, direction counts, head names, layers or bases are
+    inconsistent.
+    """
     for token in circuit.layout.vocabulary:
         require(
             token in circuit.tokens,
@@ -137,7 +137,7 @@ def _validate(circuit: Circuit) -> None:
 
 
 def require_dtype(circuit: Circuit, dtype: str) -> None:
-    """Refuse a dtype too coarse for the circuit."""
+    """Raise InputError if ``dtype`` is too coarse for the circuit."""
     require(
         dtype == "float64" or not circuit.float64_only,
         f"dtype {dtype!r} is too coarse: {circuit.float64_only}",
@@ -145,7 +145,7 @@ def require_dtype(circuit: Circuit, dtype: str) -> None:
 
 
 def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
-    """Return sizes, rules and names; ``origin`` says how to build the circuit again."""
+    """Return the model's configuration; its ``origin`` says how to build the circuit again."""
     layers = [circuit.layer(index) for index in range(circuit.n_layers)]
     n_heads = max(len(heads) for heads in layers)
     rules: list[tuple[AttentionRule, ...]] = []
@@ -202,7 +202,7 @@ def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "di
 
 
 def places(circuit: Circuit, location: Location) -> list[Place]:
-    """Return the places that together hold a variable at one of its locations, one per position.
+    """Return the activation sites that together store a variable at one location, one per position.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
@@ -224,7 +224,8 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
 
 
 def wired(circuit: Circuit) -> list[Claim]:
-    """Return what the circuit's ground truth claims of every variable, and then its controls.
+    """Return the circuit's ground truth as interchange claims: every carried variable, then the
+    controls.
 
     >>> from circuits.registry import build
     >>> claims = wired(build("wma-handwired", n_experts=2))

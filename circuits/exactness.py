@@ -1,7 +1,7 @@
-"""How far a circuit that runs lies from its algorithm: every variable, everywhere, every round.
+"""Measure how far a handwired model is from its algorithm, for every variable, location and round.
 
-Six checks are about no single variable of the algorithm (``docs/method/ground-truth.md``): ``distribution``,
-``carried_state``, ``residue``, ``position_code``, ``causality`` and ``horizon``.
+Six checks concern no single variable: ``distribution``, ``carried_state``, ``residue``,
+``position_code``, ``causality`` and ``horizon`` (``docs/method/ground-truth.md``).
 """
 
 from __future__ import annotations
@@ -31,31 +31,43 @@ from interp.support.errors import require
 from interp.support.files import read_rows
 
 CARRIED = "carried_state"
-"""What verification calls the state that the latents hold."""
+"""Name of the check of the algorithm's state, as the latents store it."""
 _CLAIMS = {
     row["check"]: (row["yes"], row["no"]) for row in read_rows(Path(__file__).with_suffix(".csv"))
 }
-"""What a sentence whose subject is the model says of the checks that are about no single variable."""
+"""Predicates (if passed, if failed) of checks that concern no single variable; the subject is the
+model.
+"""
 
 _SHORT = 10  # rounds of the short horizon
 _MOST_UNDECIDED = (
     0.1  # share of the rows of a variable that may hang on a tie before its check fails
 )
 _MOST_SOFT = 1e-4
-"""The largest error that a form may leave and still be verified: a tenth of what a weight off by 1e-3 changes."""
+"""The largest error by softmax heads that still passes: a tenth of what a weight off by 1e-3
+changes.
+"""
 
 
 @dataclass(frozen=True)
 @checked_result
 class Check:
-    """One comparison: a variable at a location (``where``, hook and positions), or an output, for one size and dtype.
+    """One comparison with the algorithm, for one size and dtype: a variable at a location, or an
+    output.
 
     Attributes:
-        size: of the task, in the order of its sizes: one number, or several.
-        error, relative: largest absolute difference from the algorithm, and as a share of ``max(unit, |reference|)``.
-        tolerance: what ``error`` or ``relative``, as ``by`` says, may be at most.
-        undecided: share of the rows (episode, round) that hang on a tie closer than rounding and were not compared.
-        allowance: the part of the tolerance that a softmax form leaves, with its derivation; empty where there is none.
+        size: size of the task: one number, or several.
+        dtype: dtype of the model.
+        variable: key of the variable, or name of the check.
+        where: hook and positions, or "output" or "latents".
+        error: largest absolute difference from the algorithm.
+        relative: largest difference, each divided by ``max(unit, |reference|)``.
+        tolerance: the largest value that ``error`` or ``relative`` may have.
+        by: "error" or "relative": which of the two is compared with the tolerance.
+        undecided: share of (episode, round) rows that were not compared because a tie was closer
+            than rounding.
+        allowance: the part of the tolerance that is due to softmax heads, with its derivation;
+            empty if there is none.
     """
 
     size: Size
@@ -71,26 +83,30 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within the tolerance and at most the allowed share of rounds is
-        undecided.
+        """True if the error is within tolerance and few enough rounds were left out because of
+        ties.
         """
         return self.measure().verdict == "yes"
 
     @property
     def strain(self) -> float:
-        """The error in units of the tolerance; infinite where too many rounds are undecided, or none is tolerated."""
+        """The error in units of the tolerance.
+
+        It is infinite if too many rounds were left out because of ties, or if any error exceeds a
+        tolerance of 0.
+        """
         if self.undecided > _MOST_UNDECIDED or (self.judged and not self.tolerance):
             return float("inf")
         return self.judged / self.tolerance if self.judged else 0.0
 
     @property
     def judged(self) -> float:
-        """The error that the tolerance is about."""
+        """The error that is compared with the tolerance: absolute or relative, as ``by`` says."""
         return self.error if self.by == "error" else self.relative
 
     def measure(self) -> Measure:
-        """Return the check as a measure of its variable; too many rounds at a tie leave it
-        undecided.
+        """Return the check as a measure, which is undecided if too many rounds were left out for
+        ties.
         """
         name = self.variable.replace("_", " ")
         exact = f"computes the {name} exactly", f"does not compute the {name} exactly"
@@ -125,16 +141,21 @@ def check(
     model: HookedLatentTransformer | None = None,
     device: str | torch.device = "cpu",
 ) -> list[Check]:
-    """Compare everything that verification compares, for one circuit on some episodes.
+    """Compare a circuit's variables, outputs, state and causality with its algorithm on some
+    episodes.
 
     Args:
         circuit: the circuit, with its ground truth.
-        episodes: what the model is run on.
-        size: of the task, for the records.
+        episodes: the episodes to run on.
+        size: size of the task, which is copied to the records.
         dtype: "float64" or "float32", of the compiled model.
-        plan: of the circuit's machine.
-        model: an edited model to run in place of the compiled circuit.
-        device: where the model runs.
+        plan: the model's verification plan.
+        model: a model to run in place of the compiled circuit, such as an edited one.
+        device: device that the model runs on.
+
+    Returns:
+        One check per location and variable, one per output, and the checks of no single variable
+        except ``horizon``.
     """
     if model is None:
         model = compile_circuit(circuit, getattr(torch, dtype))
@@ -201,7 +222,7 @@ def check(
 
 
 class _Error(NamedTuple):
-    """The largest difference of a variable at a place, absolute and relative."""
+    """The largest absolute and relative difference of one variable at one place."""
 
     key: str
     where: str
@@ -212,12 +233,12 @@ class _Error(NamedTuple):
 def _place_meters(
     circuit: Circuit, truths: Mapping[str, np.ndarray], get_unit: Callable[[str], float]
 ) -> list[_Meter]:
-    """Return a meter for every location of the circuit's ground truth.
+    """Return one meter for every location of the circuit's ground truth.
 
     Args:
-        circuit: gives the locations.
+        circuit: the circuit.
         truths: true values ``[episode, round, element]`` by variable.
-        get_unit: returns what a variable's values count as large against, in a relative error.
+        get_unit: returns a variable's scale of relative errors.
     """
     meters = []
     for key, locations in circuit.sites.items():
@@ -235,14 +256,15 @@ def _place_meters(
 def _meter_distribution(
     circuit: Circuit, model: HookedLatentTransformer, distribution: np.ndarray
 ) -> _Meter:
-    """Return a meter of the scores of all outcomes, read by the model's unembedding.
+    """Return a meter of the scores of all outcomes at the prediction, read by the model's
+    unembedding.
 
-    The model's prediction is one outcome, which does not show the scores of the rest.
+    It is needed where the model's prediction is only the chosen outcome, without the other scores.
 
     Args:
-        circuit: gives the layout and the last layer.
-        model: gives the final norm and the unembedding.
-        distribution: the algorithm's, ``[episode, round, outcome]``.
+        circuit: the circuit, for the layout and the last layer.
+        model: the compiled model, for the final norm and the unembedding.
+        distribution: the algorithm's scores ``[episode, round, outcome]``.
     """
     layout = circuit.layout
     final, unembed = model.ln_final, model.unembed
@@ -261,16 +283,16 @@ def _meter_distribution(
 def _run_with_meters(
     model: HookedLatentTransformer, circuit: Circuit, episodes: Episodes, meters: list[_Meter]
 ) -> Rollout:
-    """Run a model with meters at its hooks.
+    """Run a model while meters record activations at their hooks.
 
-    A model that chooses runs some rounds twice, and is read in a replay, where every round is a
-    row.
+    A model that feeds back its choice runs some rounds twice. It is therefore recorded in a replay
+    afterwards, where each (episode, round) is a batch row.
 
     Args:
         model: the model.
-        circuit: gives the layout.
-        episodes: what it runs on.
-        meters: each stores the activations of its hook.
+        circuit: the circuit, for the layout.
+        episodes: the episodes to run on.
+        meters: the meters, which store activations.
 
     Returns:
         The run, on the CPU.
@@ -290,12 +312,15 @@ def _run_with_meters(
 
 
 def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error]:
-    """Measure what latents hold besides the state, and along the axes of positions.
+    """Measure what the latents contain besides the state ("residue"), and along the position axes.
 
     Args:
-        circuit: gives the directions of the state and of positions.
-        latents: of a run.
-        unit: what the state's values count as large against.
+        circuit: the circuit, for the directions of the state and of positions.
+        latents: latents of a run.
+        unit: the scale of the state's values in relative errors.
+
+    Returns:
+        The errors "residue" and "position_code", measured from 0.
     """
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
@@ -312,7 +337,9 @@ def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error
 
 
 def _get_carried(algorithm: Algorithm, values: Values) -> np.ndarray:
-    """Return the carried state before the first round and after each, ``[episode, round + 1, ...]``."""
+    """Return the algorithm's state before the first round and after each one, ``[episode, round +
+    1, ...]``.
+    """
     before, after = values[algorithm.memory], values[NEXT + algorithm.memory]
     return np.concatenate([before[:, :1], after], axis=1)
 
@@ -327,19 +354,23 @@ def check_horizon(
     device: str | torch.device = "cpu",
     model: HookedLatentTransformer | None = None,
 ) -> list[Check]:
-    """Measure the error of the state after a short and a long horizon, by the same weights.
+    """Measure the error of the state after few and after many rounds, with unchanged weights.
 
-    Why it may grow by T roundings and no more: docs/method/ground-truth.md.
+    After T rounds the error may be at most T roundings (docs/method/ground-truth.md).
 
     Args:
-        size: of the task, for the records.
-        plan: of the circuit's machine.
-        n_rounds: the long horizon has twice as many, or as many as the plan runs.
-        model: runs in place of the compiled circuit.
+        circuit: the circuit.
+        size: size of the task, which is copied to the records.
+        dtype: "float64" or "float32", of the compiled model.
+        plan: the model's verification plan.
+        n_rounds: the long horizon is twice this, or as many rounds as the plan allows.
+        seed: seed of the episodes.
+        device: device that the model runs on.
+        model: a model to run in place of the compiled circuit.
 
     Returns:
-        Two checks; none for softmax forms, rotated bases and sinusoidal codes. A weight that changed counts as an
-        infinite error.
+        Two checks; no check for softmax variants, rotated bases and sinusoidal codes. The error is
+        infinite if a weight changed during the run.
     """
     arguments = circuit.arguments
     is_soft = arguments.get("eta") is not None
@@ -379,13 +410,14 @@ def check_horizon(
 def check_exits(
     machine: Machine, algorithm: Algorithm, episodes: Episodes, tolerance: float
 ) -> list[Check]:
-    """Compare what a machine predicts and what it carries with an algorithm: no circuit is needed.
+    """Compare a machine's predictions and its carried state with an algorithm; no circuit is
+    needed.
 
     Args:
-        machine: a machine with an exact reader of its state.
-        algorithm: computes what it should predict and carry.
-        episodes: what both run on.
-        tolerance: of errors relative to the larger of 1 and the algorithm's value.
+        machine: a machine with a function that reads its state exactly.
+        algorithm: the algorithm that it should compute.
+        episodes: the episodes to run on.
+        tolerance: largest error, relative to the larger of 1 and the algorithm's value.
     """
     values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
     predicted = run.layout.distribution(run.predictions)
@@ -420,12 +452,13 @@ def check_exits(
 
 
 def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
-    """Measure the largest change at any position when the embeddings of all later ones are replaced by noise.
+    """Measure how much later positions influence earlier ones: 0 if the model is causal.
 
-    The last round of the first two episodes runs once for every position.
+    For each position, the embeddings of all later positions are replaced by noise in the last round
+    of the first two episodes.
 
     Returns:
-        0 where the model is causal. A change of any size counts, NaN included: infinite where it cannot be measured.
+        The largest change of a residual stream or output; infinite if a change is NaN.
     """
     first_rows, last = slice(2), run.n_rounds - 1
     tokens, latents = run.tokens[first_rows, last], run.latents[first_rows, last]
@@ -434,7 +467,9 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=generator).to(model.W_E)
 
     def run_first_positions(n_known: int) -> tuple[list[Tensor], Tensor]:
-        """Return the residual streams and logits, and the prediction, with noise from a position on."""
+        """Run with noise from position ``n_known`` on; return residual streams and logits, and
+        predictions.
+        """
         streams: list[Tensor] = []
 
         def blind(activation: Tensor, hook: object) -> Tensor:
@@ -469,8 +504,20 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
 
 @dataclass
 class _Meter:
-    """A meter of a hook and its true value; it reads the rounds of a batch of episodes in order,
-    then the next batch.
+    """Records a variable at one hook during a run, beside its true values.
+
+    Its hook fires once per round. It fills in the rounds of one batch of episodes in order, then
+    those of the next batch.
+
+    Attributes:
+        key: key of the variable.
+        at: name of the hook.
+        where: hook and positions, in words.
+        read: reads the variable from an activation.
+        truth: true values ``[episode, round, element]``.
+        unit: scale of relative errors.
+        first: index of the batch's first episode.
+        round: index of the next round.
     """
 
     key: str
@@ -486,10 +533,10 @@ class _Meter:
         self.values = torch.full_like(self.truth, torch.nan)
 
     def note(self, activation: Tensor, hook: object) -> None:
-        """Set the values of one round from an activation.
+        """Record one round from an activation; the signature is that of a TransformerLens hook.
 
         Args:
-            activation: of a batch of episodes.
+            activation: activation of a batch of episodes.
             hook: the hook point; not used.
         """
         last = self.first + len(activation)
@@ -499,13 +546,14 @@ class _Meter:
 
 
 def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
-    """Return the largest absolute and relative difference.
+    """Return the largest absolute and the largest relative difference between two tensors.
 
-    NaN in the value is an infinite error; NaN in the truth is not compared.
+    A NaN in ``value`` counts as an infinite error. Entries where ``truth`` is NaN are not compared.
 
     Args:
-        value, truth: of one shape.
-        unit: sizes below this count as this in relative differences.
+        value, truth: tensors of one shape.
+        unit: differences are divided by the absolute true value, or by ``unit`` where that is
+            larger.
     """
     difference = (value.double() - truth).abs().nan_to_num(nan=float("inf"))
     difference = difference.masked_fill(truth.isnan(), 0.0)

@@ -1,12 +1,11 @@
-"""Attention heads and MLP neurons as data, and the two building blocks that the paper's
-constructions use.
+"""Attention heads and MLP neurons as data, and the head types that the paper's constructions use.
 
-A head is a rule over causally masked scores and two lists of rank-one terms (``<u, h>`` is what
-direction u reads)::
+A head has an attention rule for causally masked scores, and two lists of rank-one terms. With ``<u,
+h>`` for what direction u reads from residual h::
 
     score(i, j) = sum_r <q_r, h_i> <k_r, h_j>          output(i) = sum_j A_ij sum_r <v_r, h_j> o_r
 
-A query without content or target attends to the sink. The sink's value is zero, so a silent head
+A query that finds no match attends to a sink token. The sink's value is zero, so that such a head
 outputs exactly 0.
 """
 
@@ -34,9 +33,11 @@ class Head:
     Attributes:
         name: the paper's number and a word, "1.1 bind"; unique in a circuit.
         layer: index of the block, from 0.
+        rule: "softmax", "hard" (average over the maximal scores) or "linear" (scores as they are).
         scores: (query direction, key direction) terms.
         moves: (direction read at the key, direction written at the query) terms.
-        reads, writes: what it attends to, and what holds afterwards, in words.
+        reads: what the head attends to, in words.
+        writes: what is true of its output, in words.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Head:
 
     @property
     def n_nonzero(self) -> int:
-        """Non-zero entries of its four matrices in an axis-aligned basis."""
+        """Number of non-zero entries of W_Q, W_K, W_V and W_O in an axis-aligned basis."""
         terms = self.scores + self.moves
         return sum(len(first.coefficients) + len(second.coefficients) for first, second in terms)
 
@@ -57,7 +58,7 @@ class Head:
 @dataclass(frozen=True)
 @checked_fields
 class Neuron:
-    """``relu(<read, h> + bias)`` times ``write``, added to the residual stream after a layer's attention."""
+    """An MLP neuron as data: it adds ``relu(<read, h> + bias) * write`` to the residual stream h."""
 
     name: str
     layer: int
@@ -67,30 +68,30 @@ class Neuron:
 
     @property
     def n_nonzero(self) -> int:
-        """How many of its weights are not 0."""
+        """Number of its weights that are not 0, the bias included."""
         n_directions = len(self.read.coefficients) + len(self.write.coefficients)
         return n_directions + (self.bias != 0.0)
 
 
 def numbered(letter: str, n: int) -> tuple[str, ...]:
-    """Return the labels ``e_1 ... e_n`` of like tokens or positions."""
+    """Return numbered labels: ``e_1 ... e_n`` for the letter "e"."""
     return tuple(f"{letter}_{i}" for i in range(1, n + 1))
 
 
 def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
-    """Return the different names of heads and neurons, in order; neurons of a group share one."""
+    """Return the distinct names of heads and neurons, in order; neurons of one group share a name."""
     return tuple(dict.fromkeys(part.name for part in parts))
 
 
 def copy(
     basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return moves that copy axes from one block to another.
+    """Return move terms that copy axes from one block to another.
 
     Args:
-        basis: has both blocks.
-        labels: the axes.
-        source, target: names of the blocks.
+        basis: a basis that has both blocks.
+        labels: labels of the axes to copy.
+        source, target: names of the blocks to read and to write.
         scale: factor of what is written.
     """
     read, write = basis[source], basis[target]
@@ -100,12 +101,12 @@ def copy(
 def match(
     basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return score terms ``scale * <block query at i, block key at j>`` over some axes.
+    """Return score terms ``scale * <query block at i, key block at j>``, summed over some axes.
 
     Args:
-        basis: has both blocks.
-        labels: the axes.
-        query, key: names of the blocks.
+        basis: a basis that has both blocks.
+        labels: labels of the axes to compare.
+        query, key: names of the blocks that are read at the query and at the key.
         scale: factor of the score.
     """
     queries, keys = basis[query], basis[key]
@@ -120,12 +121,16 @@ def content_chooser(
     sink: Direction,
     theta: float = 0.5,
 ) -> Head:
-    """Make CC: a hard head that attends to the best match, or to the sink when none scores above ``theta``.
+    """Make the paper's head CC: hard attention to the best match, or to the sink if no score is
+    above theta.
 
     Args:
-        wanted: score terms, 1 for a match.
-        moves: what is moved from there.
-        sink: the direction of the sink's token.
+        name: name of the head.
+        layer: index of its block.
+        wanted: score terms that sum to 1 for a match.
+        moves: terms that are moved from the match.
+        sink: direction of the sink's token.
+        theta: score of the sink.
     """
     to_sink = (theta * sink.basis.one, sink)
     return Head(name, layer, "hard", scores=(*wanted, to_sink), moves=moves)
@@ -134,15 +139,16 @@ def content_chooser(
 def fixed_offset(
     name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction
 ) -> Head:
-    """Make FO(g, -l): a hard head that attends a fixed number of positions back.
+    """Make the paper's head FO(g, -l): hard attention to the position l before the query.
 
     Args:
-        name, layer: of the head.
-        offset: how many positions back.
-        moves: what is moved from there.
-        gate: the head fires where this functional is <= 0, and attends to the sink where it is >=
-            1.
-        sink: the direction of the sink's token.
+        name: name of the head.
+        layer: index of its block.
+        offset: how many positions back, l.
+        moves: terms that are moved from there.
+        gate: direction g. The head works where g reads <= 0, and attends to the sink where g reads
+            >= 1.
+        sink: direction of the sink's token.
     """
     basis = sink.basis
     shift = shift_terms(basis, offset)
@@ -154,11 +160,12 @@ def fixed_offset(
 
 
 def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
-    """Read the rows of a machine's table (a CSV file) that hold for one form of it.
+    """Read the rows of a construction's table (a CSV file) that apply to one variant of it.
 
     Args:
-        form: the words that describe the form. The column "form" of a row names those that must be among them,
-            alternatives joined by "/".
+        path: the file.
+        form: words that describe the variant. A row applies if ``form`` contains every word of its
+            column "form"; of alternatives joined by "/", one is enough.
     """
     words = set(form)
     rows = []
@@ -170,8 +177,10 @@ def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
 
 
 def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
-    """Add to heads what they read and write in words, from rows of number, reads and writes; later
-    rows of a number count.
+    """Return the heads with their ``reads`` and ``writes`` filled in from a table.
+
+    The rows have the columns head (its number), reads and writes. If a number has several rows, the
+    last one applies.
     """
     row_of_number = {row["head"]: row for row in rows}
     described = []
@@ -182,7 +191,11 @@ def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[
 
 
 def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
-    """Return ``<p_i, R^l p_j>`` as score terms: 1 exactly at ``j = i - l``, at most 1 - Delta elsewhere."""
+    """Return score terms of ``<p_i, R^l p_j>``: exactly 1 at ``j = i - l``, at most 1 - Delta
+    elsewhere.
+
+    l is ``offset``, and Delta is the margin of the position code.
+    """
     code, pos = basis.positions, basis["pos"]
     if not code.lines:
         n_pairs = len(code.labels) - offset
@@ -199,12 +212,13 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
 def softmax_only(
     heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
 ) -> tuple[Head, ...]:
-    """Replace all heads by softmax heads.
+    """Replace every hard and linear head by softmax heads.
 
     Args:
-        heads: the heads of an exact circuit.
-        eta: inverse temperature of hard heads; None leaves heads as they are.
-        linear: returns the softmax heads that replace a linear one.
+        heads: heads of an exact circuit.
+        eta: inverse temperature of the softmax that replaces hard attention; None returns the heads
+            unchanged.
+        linear: returns the softmax heads that replace a linear head.
     """
     if eta is None:
         return tuple(heads)
@@ -222,14 +236,18 @@ def softmax_only(
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
-    """Convert a linear head with scores 0 or ``scale`` into one softmax head that sums.
+    """Convert a linear head with scores 0 or ``scale`` into one softmax head that computes the same
+    sum.
+
+    The sink takes nearly all attention, so that the weights of matches hardly depend on each other
+    (docs/method/ground-truth.md).
 
     Args:
         head: the linear head.
-        sink: the direction of the sink's token.
+        sink: direction of the sink's token.
         scale: score of a match in the linear head.
-        match_logit: logit of a match.
-        heavy: by how much the sink's logit is larger (docs/method/ground-truth.md).
+        match_logit: logit of a match in the softmax head.
+        heavy: how much larger the sink's logit is.
     """
     require(
         head.rule == "linear",
@@ -242,14 +260,19 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
-    """Split a linear head into two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x +
-    O(eps^2 x^3)``.
+    """Split a linear head into two softmax heads that approximate it together.
+
+    The halves have scores of opposite sign: ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2
+    x^3)``.
 
     Args:
         head: the linear head.
-        sink: the direction of the sink's token.
-        epsilon: scale of the scores.
-        heavy: logit of the sink.
+        sink: direction of the sink's token.
+        epsilon: scale of the scores, eps.
+        heavy: logit of the sink, which takes nearly all attention.
+
+    Returns:
+        The positive and the negative half.
     """
     require(
         head.rule == "linear",
@@ -274,7 +297,7 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
 
 
 def needs_float64(model: str, instead: str) -> str:
-    """Return the sentence that refuses float32 for a circuit with pairs."""
+    """Return the error sentence that refuses float32 for a circuit with softmax pairs."""
     return (
         f"the pairs of softmax heads that {model} has at a finite eta subtract nearly equal numbers; load it with "
         f"dtype='float64', or take {instead}"

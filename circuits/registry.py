@@ -42,18 +42,20 @@ DTYPES = ("float64", "float32")
 @dataclass(frozen=True)
 @checked_fields
 class CircuitRecord:
-    """A handwired model.
+    """The registry entry of a handwired model.
 
     Attributes:
-        description, task: one line, for lists; key of the task. The task's sizes are arguments of
-            the circuit.
-        builder, verification: what builds the circuit, and its plan; or their "module:name",
-            imported on first use.
-        float32: arguments that differ by default in float32, where exponents and ties are coarser.
-        soft: arguments of the softmax-only variant: all but exact, with a gradient through every
-            choice.
-        weights: sizes -> about how many weights it has (within a quarter): a model that is too
-            large is refused before it is built.
+        key: name of the model.
+        description: one line, for lists.
+        task: key of the task, whose sizes are arguments of the circuit.
+        builder: function that builds the circuit, or its "module:name", which is imported on first
+            use.
+        verification: the verification plan, or its "module:name".
+        float32: arguments with another default in float32, where exponents and ties are coarser.
+        soft: arguments of the softmax-only variant, which is nearly exact and has a gradient
+            everywhere.
+        weights: sizes -> number of weights within a quarter, so that a model that is too large is
+            refused before it is built.
     """
 
     key: str
@@ -72,7 +74,7 @@ class CircuitRecord:
 
     @property
     def plan(self) -> VerificationPlan:
-        """How the circuit is verified; imported on first use."""
+        """The verification plan; imported on first use."""
         return named(self.verification) if isinstance(self.verification, str) else self.verification
 
 
@@ -98,7 +100,7 @@ _WEIGHTS: dict[str, Callable[[Mapping[str, int]], float]] = {
     "qlearning-handwired": _count_q_learning,
     "reachability-handwired": _count_reachability,
 }
-"""About how many weights a model has, by its sizes."""
+"""Approximate number of weights of each model, as a function of its task's sizes."""
 _TABLES = read_tables(Path(__file__).with_suffix(".toml"))
 RECORDS: dict[str, CircuitRecord] = unique(
     [CircuitRecord(key, **_TABLES[key], weights=weights) for key, weights in _WEIGHTS.items()],
@@ -108,13 +110,13 @@ RECORDS: dict[str, CircuitRecord] = unique(
 
 @checked
 def handwired(name: str) -> CircuitRecord:
-    """Return the record of a handwired model; InputError where there is none."""
+    """Return the registry entry of a handwired model; raise InputError for an unknown name."""
     require_known("handwired model", name, RECORDS)
     return RECORDS[name]
 
 
 def models() -> list[library.ModelRecord]:
-    """List every handwired model, as :func:`interp.models` does.
+    """List every handwired model, in the format of :func:`interp.models`.
 
     >>> [record.name for record in models()]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
@@ -127,10 +129,9 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     """Build the circuit of a handwired model.
 
     Args:
-        name: of the handwired model.
-        max_gb: a model that would need more than this in float64, in units of 1e9 bytes, is refused
-            before it is built.
-        **arguments: of its builder.
+        name: name of the handwired model.
+        max_gb: refuse a model that would need more memory in float64, in units of 1e9 bytes.
+        **arguments: arguments of the model's builder.
 
     >>> build("wma-handwired", n_experts=2).n_layers
     3
@@ -161,10 +162,10 @@ def load(
     """Build and compile a handwired model, in evaluation mode, on the CPU.
 
     Args:
-        name: of the handwired model.
+        name: name of the handwired model.
         dtype: "float64" or "float32".
-        max_gb: a larger model, in units of 1e9 bytes, is refused.
-        **arguments: of its builder.
+        max_gb: refuse a model that needs more memory, in units of 1e9 bytes.
+        **arguments: arguments of the model's builder.
 
     Raises:
         InputError: float32 for a circuit that needs float64, or unknown arguments.
@@ -182,12 +183,12 @@ def load(
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the defaults of ``dtype`` to the arguments; arguments that were passed take precedence.
+    """Return the arguments together with the model's defaults for ``dtype``; passed arguments win.
 
     Args:
-        name: of the handwired model.
+        name: name of the handwired model.
         dtype: "float64" or "float32".
-        arguments: of the builder.
+        arguments: arguments of the model's builder.
     """
     return {
         **(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}),
@@ -197,7 +198,7 @@ def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[s
 
 @checked
 def from_origin(origin: Mapping[str, Any]) -> Circuit:
-    """Build the circuit of a compiled model, from its ``config.origin``.
+    """Rebuild the circuit of a compiled model from the model's ``config.origin``.
 
     Raises:
         InputError: the model is learned, or its circuit was edited by hand.
@@ -216,8 +217,10 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
 
 @checked
 def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
-    """Return ``model``, or its softmax-only variant if it is handwired: gradients do not pass hard
-    attention.
+    """Return the softmax-only variant of a handwired model, for gradients; return other models
+    unchanged.
+
+    Gradients do not pass through hard attention.
 
     >>> set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ()))
     {'softmax'}
@@ -239,11 +242,10 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
 
 @checked
 def register(record: CircuitRecord) -> CircuitRecord:
-    """Add a handwired model, so that :func:`interp.load`, :func:`circuits.verify` and reports know
-    it.
+    """Register a handwired model for :func:`interp.load`, :func:`circuits.verify` and reports.
 
-    Its task must be registered (``interp.tasks.register``). Its key must be new, and be the name of
-    its circuit.
+    Its task must be registered already (``interp.tasks.register``). Its key must be new and equal
+    the name of its circuit.
 
     >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
     Traceback (most recent call last):

@@ -46,10 +46,15 @@ _COLUMNS = [
 @dataclass(frozen=True, repr=False)
 @checked_result
 class VerificationResult(Measured):
-    """What verification found: a measure of each variable, and every check behind it.
+    """The result of a verification: one measure per variable, and every check behind it.
 
-    A measure states the largest difference from the algorithm over places, sizes and dtypes, by the check that comes
-    closest to its tolerance (why it has no control: docs/method/ground-truth.md).
+    A measure reports the check of its variable that comes closest to its tolerance, over all
+    places, sizes and dtypes. docs/method/ground-truth.md says why it has no control.
+
+    Attributes:
+        model, algorithm: their names.
+        checks: all checks.
+        settings: rounds, episodes, seed and other provenance.
     """
 
     model: str
@@ -65,7 +70,7 @@ class VerificationResult(Measured):
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return not self.failures
 
     @property
@@ -75,7 +80,7 @@ class VerificationResult(Measured):
 
     @property
     def sentence(self) -> str:
-        """Whether the model is the algorithm, and where it is not most."""
+        """Whether the model computes the algorithm exactly, and which variables differ."""
         n = len(self.measures)
         wrong = [measure.key for measure in self.measures if measure.verdict != "yes"]
         if not wrong:
@@ -85,12 +90,14 @@ class VerificationResult(Measured):
         return f"{self.model} is not {self.algorithm}: {finding}."
 
     def table(self) -> pd.DataFrame:
-        """Return one row a check."""
+        """Return a table with one row per check."""
         rows = [[getattr(check, name) for name in _COLUMNS] for check in self.checks]
         return pd.DataFrame(rows, columns=list(_COLUMNS))
 
     def summary(self) -> pd.DataFrame:
-        """Return one row per size, dtype and variable: the worst of its locations."""
+        """Return a table with one row per size, dtype and variable, with the worst value of its
+        locations.
+        """
         worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
         table = worst.agg(
             {"error": "max", "relative": "max", "tolerance": "min", "undecided": "max"}
@@ -114,11 +121,16 @@ def verify(
     """Check a handwired model against its algorithm.
 
     Args:
-        sizes: of the task, such as numbers of experts, or (states, actions) pairs; those promised when None.
-        n_rounds, n_episodes: to run at every size; a machine may run fewer, and the result says how many.
-        dtype, device: "float64", "float32" or both; where the model runs.
-        seed, circuit_seed: of the episodes; and the argument ``seed`` of the circuit, its default when None.
-        arguments: further arguments of the circuit, the same at every size.
+        name: name of the handwired model.
+        sizes: task sizes to check: numbers of experts, or (states, actions) pairs. None checks all
+            sizes for which the model is promised to be exact.
+        n_rounds, n_episodes: how much to run at every size. A model may run less, and the result
+            says how much.
+        dtype: "float64", "float32" or both.
+        seed: seed of the episodes.
+        circuit_seed: seed of the circuit itself; None for its default.
+        device: device that the model runs on.
+        **arguments: further arguments of the circuit, the same at every size.
     """
     record, device = handwired(name), device_called(device)
     if circuit_seed is not None:
@@ -174,16 +186,18 @@ def verify_machine(
     seed: int = 0,
     tolerance: float | None = None,
 ) -> VerificationResult:
-    """Compare what a machine with exactly known state predicts and carries with an algorithm.
+    """Compare what a machine with a known reader of its state predicts and carries with an
+    algorithm.
 
     Args:
-        machine: a handwired one, such as ``interp.adapt(..., read=...)`` makes; it runs in its
-            sizes and dtype.
-        algorithm: what it should compute; the task's explanation of it when None.
-        n_rounds, n_episodes: to run; fewer rounds where the task says nothing new after them.
+        machine: a handwired machine, or one that ``interp.adapt(..., read=...)`` returned. It is
+            checked at its sizes and dtype.
+        algorithm: the algorithm that it should compute; None for the task's default algorithm of
+            this machine.
+        n_rounds, n_episodes: how much to run; a task may limit the rounds.
         seed: seed of the episodes.
-        tolerance: the largest error, relative to the larger of 1 and the algorithm's value; 1e-9 in
-            float64 and 1e-5 in float32 when None.
+        tolerance: largest error, relative to the larger of 1 and the algorithm's value. None means
+            1e-9 in float64 and 1e-5 in float32.
 
     >>> import interp
     >>> verify_machine(interp.load("wma-handwired", n_experts=2), n_rounds=5, n_episodes=2).passed
@@ -215,20 +229,20 @@ def verify_machine(
 
 
 def _span(counts: Iterable[int]) -> int | str:
-    """Return a count, or from the smallest to the largest where sizes were run for different ones."""
+    """Return the common count, or "smallest to largest" if the counts differ."""
     different = sorted(set(counts))
     return different[0] if len(different) == 1 else f"{different[0]} to {different[-1]}"
 
 
 def _size(size: Any) -> Any:
-    """Return a size that is alone in a tuple as a number."""
+    """Return a tuple of one number as that number, and any other size unchanged."""
     if isinstance(size, tuple) and len(size) == 1:
         return size[0]
     return size
 
 
 def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
-    """Return the arguments of a circuit that make a size of its task.
+    """Return a task size as keyword arguments of the circuit's builder.
 
     >>> _size_arguments(handwired("qlearning-handwired"), (4, 3))
     {'n_states': 4, 'n_actions': 3}
