@@ -1,4 +1,4 @@
-"""Run latent-context transformers, look inside them round by round, and intervene.
+"""Run transformers that carry latent tokens from round to round, look inside them, and intervene.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -6,9 +6,10 @@
     >>> interp.rollout(model, experts.sample(n_episodes=2, n_rounds=5, n_experts=4)).predictions.shape
     torch.Size([2, 5])
 
-:func:`load` a model, or :func:`adapt` a module of your own; :func:`rollout` it over episodes, :func:`play` it where it
-can act; what is particular to a task is in ``interp.tasks``. Importing this package imports no torch. What goes on is
-logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
+:func:`load` opens a shipped or saved model, and :func:`adapt` wraps a module of your own.
+:func:`rollout` runs a model over recorded episodes; :func:`play` lets the model's own choices act
+in the task. Each task has a package in ``interp.tasks``. Importing ``interp`` does not import
+torch. Progress is logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
 """
 
 import logging

@@ -1,4 +1,6 @@
-"""The public names of :mod:`interp.results.measure`: a claim, its number with an interval, controls and a verdict."""
+"""Public names of :mod:`interp.results.measure`. A measure is a claim about a model, its number
+with an interval, controls and a verdict.
+"""
 
 from interp.results.measure import Control, Measure, Result, best_of
 

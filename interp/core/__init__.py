@@ -1,1 +1,1 @@
-"""What an algorithm, a machine and a task are, the catalogue that finds them by name, and how records are shown."""
+"""Defines what an algorithm, a machine and a task are; looks tasks up by name; shows results."""

@@ -1,4 +1,5 @@
-"""An algorithm as a causal model of one round: named variables, their equations, and counterfactuals.
+"""An algorithm as a causal model of one round: named variables, their equations, and
+counterfactuals.
 
     >>> import interp.tasks
     >>> from interp.tasks import experts
@@ -7,11 +8,12 @@
     >>> values["log_weights"].shape, values["next_log_weights"].shape, values["prediction"].shape
     ((2, 10, 4), (2, 10, 4), (2, 10))
 
-A round computes every variable from its parents, in order. An *input* is read from the episodes; a *state* variable is
-carried from round to round, and ``next_<key>`` is what the round makes of it; a *round* variable is computed within the
-round. ``do={key: values}`` sets a variable, and everything downstream follows.
+A round computes every variable from its parents, in causal order. An *input* is read from the
+episodes. A *state* variable is carried from round to round; ``next_<key>`` is its value after the
+round. A *round* variable is computed within the round. ``do={key: values}`` sets a variable to
+values (an intervention), and everything downstream is recomputed.
 
-What these keys are used for, and what an algorithm is no evidence of: docs/method/causal-model.md.
+What these keys are used for, and what an algorithm is not evidence of: docs/method/causal-model.md.
 """
 
 from __future__ import annotations
@@ -35,41 +37,49 @@ from interp.support.files import read_rows
 from interp.support.session import once
 
 Values = Mapping[str, NDArray[Any]]
-"""Variables by key: arrays ``[..., *elements]`` with the same leading axes."""
+"""Arrays of variables by key, ``[..., *elements]``, all with the same leading axes."""
 Equation = Callable[[Values], NDArray[Any]]
 Predicted = Literal["classes", "mean", "normal"]
-"""What a prediction is: probabilities of outcomes, or of a real number its mean, or a normal: mean and log variance."""
+"""Kind of prediction: class probabilities, or for a real number its mean, or a normal distribution
+(mean and log variance).
+"""
 NEXT = "next_"
-"""What the key of a state variable begins with when it is meant after the round."""
+"""Prefix of a state variable's key that denotes its value after the round."""
 
 
 @runtime_checkable
 class Episodes(Protocol):
-    """What every task's batch of episodes has; tasks add further attributes."""
+    """Protocol for a batch of episodes of any task; tasks add further attributes."""
 
     @property
     def task(self) -> str:
-        """The key of the task that the episodes are of."""
+        """Key of the task of these episodes."""
 
     @property
     def n_rounds(self) -> int:
-        """Rounds of every episode."""
+        """Number of rounds of every episode, padding rounds included."""
 
     @property
     def regime(self) -> str:
-        """The name of the regime that they were drawn from."""
+        """Name of the regime (kind of environment) that the episodes were sampled from."""
 
     @property
     def seed(self) -> int | None:
-        """The seed that they were drawn with; None for recorded ones."""
+        """Seed that the episodes were sampled with; None for recorded episodes."""
 
     def __len__(self) -> int: ...
     def select(self, rows: Any) -> Any:
-        """Return the chosen episodes: a slice, indices or a mask over episodes."""
+        """Return the selected episodes.
+
+        Args:
+            rows: a slice, indices or a mask over episodes.
+        """
 
 
 def with_parameters(algorithm: Algorithm) -> str:
-    """Return the name of an algorithm followed by its parameters, unless they end it already."""
+    """Return the name of an algorithm with its parameters appended, unless the name ends with
+    them.
+    """
     if not algorithm.parameters:
         return algorithm.name
     parameters = f" ({in_words(algorithm.parameters)})"
@@ -77,12 +87,16 @@ def with_parameters(algorithm: Algorithm) -> str:
 
 
 def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
-    """Return Bool[episode, round], True where a round of episodes did not take place; None where all did."""
+    """Return Bool[episode, round], True for missing rounds: missed trials and padding. None if
+    there are none.
+    """
     return getattr(episodes, "missing", None)
 
 
 def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
-    """Return Bool[episode, round], True where a round of episodes took place."""
+    """Return Bool[episode, round], True for rounds that took place: neither missed trials nor
+    padding.
+    """
     missing = missing_rounds(episodes)
     if missing is not None:
         return ~missing
@@ -90,7 +104,11 @@ def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
 
 
 def counted_of(missing: NDArray[np.bool_] | None) -> str:
-    """Return how many rounds took place, in words; empty where all did."""
+    """Return a sentence on how many rounds took place; "" if none is missing.
+
+    Args:
+        missing: as returned by :func:`missing_rounds`.
+    """
     if missing is None:
         return ""
     n_counted = (~missing).sum()
@@ -98,7 +116,12 @@ def counted_of(missing: NDArray[np.bool_] | None) -> str:
 
 
 def refuse_missing(analysis: str, *batches: Any) -> None:
-    """Refuse episodes with missing rounds, for an analysis that counts every round."""
+    """Refuse episodes with missing rounds.
+
+    Args:
+        analysis: name of the analysis, which needs every round, for the error message.
+        batches: the batches of episodes.
+    """
     for episodes in batches:
         missing = missing_rounds(episodes)
         if missing is not None and missing.any():
@@ -111,9 +134,9 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
 
 
 def participants_of(*batches: Any) -> NDArray[np.int64]:
-    """Return the number of the participant of each episode of one or more batches, one batch after the other.
+    """Return the participant's number for each episode of one or more batches, concatenated.
 
-    Where one of them has no participants, each episode is one.
+    If one of the batches has no participants, each episode counts as its own participant.
     """
     participants: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
     n_episodes = sum(map(len, batches))
@@ -128,15 +151,22 @@ class Variable:
     """A variable of an algorithm.
 
     Attributes:
-        key: the one name that code, tables and the command line use.
-        role: "input", "state" (carried from round to round) or "round".
-        parents: keys of the variables that the equation reads; none for inputs and the carried state.
-        equation: the values from those of the parents, for any leading axes; None for inputs and the carried state.
-        outputs: a label for each element, from the values themselves.
-        kind: "real", or "class" for the numbers 0, 1, ...
-        n_classes: how many classes there are, from all values of the round; None for real variables.
-        scored: entries that a probe's score counts, from all values of the round; all of them when None.
-        noun: what a sentence calls it, such as "the set of reached nodes"; the words of its key when empty.
+        key: the variable's name in code, tables and on the command line.
+        symbol: its mathematical symbol.
+        meaning: what it is, in words.
+        units: its units.
+        role: "input" (read from the episodes), "state" (carried from round to round) or "round"
+            (computed within a round).
+        parents: keys of the variables that the equation reads; none for inputs and states.
+        equation: computes the variable from its parents, for any leading axes; None for inputs and
+            states.
+        outputs: returns a label for each element of the variable, from its values.
+        kind: "real", or "class" for the class numbers 0, 1, ...
+        n_classes: returns the number of classes, from the values of all variables; None for "real".
+        scored: returns a mask of the entries that count in a probe's score, from the values of all
+            variables; None if all count.
+        noun: name in a sentence, such as "the set of reached nodes"; the words of the key when
+            empty.
     """
 
     key: str
@@ -153,7 +183,9 @@ class Variable:
     noun: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse an equation where the role has none, and classes that nobody counts."""
+        """Check that exactly the round variables have an equation, and exactly the classes
+        ``n_classes``.
+        """
         is_computed = self.role == "round"
         has_equation = self.equation is not None
         fits = has_equation == is_computed and (is_computed or not self.parents)
@@ -170,7 +202,9 @@ class Variable:
         object.__setattr__(self, "noun", self.noun or f"the {words}")
 
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
-        """Return a label for each element of ``values``, ``[episode, round, *elements]``, flattened."""
+        """Return a label for each element of ``values [episode, round, *elements]``, with elements
+        flattened.
+        """
         if self.outputs is not None:
             return self.outputs(values)
         n_elements = int(np.prod(values.shape[2:], dtype=int))
@@ -185,15 +219,18 @@ class Algorithm:
     """A causal model of one round of a task.
 
     Attributes:
-        parameters: what it was made with.
-        variables: in causal order.
-        inputs: episodes to the input variables, ``[episode, round, ...]``.
-        initial: episodes to the state before the first round, ``[episode, ...]``.
-        distribution: all variables of a round to the predicted probability of each outcome, ``[..., outcome]``; where
-            the task predicts a real number (``RoundLayout.kind``), to its mean ``[..., 1]``, or mean and log variance
-            ``[..., 2]``.
-        memory: the variable that holds what earlier rounds left, in the units that steering uses.
-        written: the variable that a round writes into its slot of the state: all of it, or one column of a table.
+        key: name in code and on the command line.
+        name: name in sentences and legends.
+        task: key of the task.
+        parameters: the parameters that it was made with, such as a learning rate.
+        variables: the variables in causal order.
+        inputs: maps episodes to the input variables, ``[episode, round, ...]``.
+        initial: maps episodes to the state before the first round, ``[episode, ...]``.
+        distribution: maps all variables of a round to the predicted probability of each outcome,
+            ``[..., outcome]``. If the task predicts a real number, it returns the mean ``[...,
+            1]``, or the mean and the log variance ``[..., 2]``.
+        memory: key of the variable that summarises earlier rounds, in the units that steering uses.
+        written: key of the variable that a round's update writes into the latent of its slot.
     """
 
     key: str
@@ -209,7 +246,9 @@ class Algorithm:
     _by_key: dict[str, Variable] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse variables that are not in causal order, and a state that no variable continues."""
+        """Check that variables are in causal order, and that every state variable has a ``next_``
+        variable.
+        """
         known: dict[str, Variable] = {}
         for variable in self.variables:
             require(
@@ -247,7 +286,9 @@ class Algorithm:
 
     @cached_property
     def of_the_state(self) -> tuple[str, ...]:
-        """Keys of the variables that the carried state alone determines: they exist before and after a round."""
+        """Keys of the variables that depend on the carried state alone; they have a value before
+        and after a round.
+        """
         determined: set[str] = set()
         for variable in self.variables:
             is_computed = bool(variable.parents) and set(variable.parents) <= determined
@@ -261,7 +302,7 @@ class Algorithm:
 
     @cached_property
     def of_the_inputs(self) -> tuple[str, ...]:
-        """Keys of the variables that the round's inputs alone determine."""
+        """Keys of the variables that depend on the round's inputs alone."""
         determined: list[str] = []
         for variable in self.variables:
             is_computed = bool(variable.parents) and set(variable.parents) <= set(determined)
@@ -271,12 +312,14 @@ class Algorithm:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key that :meth:`run` gives, the ``next_`` ones included."""
+        """All keys that :meth:`run` returns, including those that begin with ``next_``."""
         after = [NEXT + key for key in self.of_the_state]
         return tuple(dict.fromkeys([*self._by_key, *after]))
 
     def variable(self, key: str) -> Variable:
-        """Return the variable called ``key``; ``next_<key>`` is a state variable after the round."""
+        """Return the variable called ``key``. ``next_<key>`` returns the variable that it is the
+        next value of.
+        """
         if key in self._by_key:
             return self._by_key[key]
         before = key.removeprefix(NEXT)
@@ -289,13 +332,16 @@ class Algorithm:
     def step(
         self, state: Values, inputs: Values, do: Values | None = None
     ) -> tuple[dict[str, NDArray[Any]], Values]:
-        """Compute one round: the state after it, and every variable.
+        """Compute one round.
 
         Args:
-            state: before the round, with any leading axes: all rounds can be computed at once where the state of each
-                is known.
-            inputs: of the round, with the same leading axes.
-            do: variables that are set.
+            state: the state before the round, by key, with any leading axes. If the state before
+                every round is known, all rounds can be computed in one call.
+            inputs: inputs of the round, by key, with the same leading axes.
+            do: values that variables are set to, by key.
+
+        Returns:
+            The state after the round, and the values of all variables.
         """
         do = {} if do is None else do
         for key in do:
@@ -315,13 +361,13 @@ class Algorithm:
     def run(self, episodes: Episodes, do: Values | None = None) -> Values:
         """Compute every variable at every round, ``[episode, round, ...]``.
 
-        State variables have their key for the value before the round and ``next_<key>`` for that
-        after it. A missing round leaves them as they are; the values of other variables in such a
-        round have no meaning.
+        A state variable's value before the round is stored under its key, and its value after the
+        round under ``next_<key>``. A missing round leaves the state unchanged; the values of other
+        variables in such a round have no meaning.
 
         Args:
             episodes: the episodes.
-            do: variables that are set to values, ``[episode, round, ...]``, by key.
+            do: values ``[episode, round, ...]`` that variables are set to, by key.
         """
         if do is None:
             return once(
@@ -332,12 +378,12 @@ class Algorithm:
     def _kept(
         self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
     ) -> Values:
-        """Compute every variable; a missing round leaves the state as it is.
+        """Compute every variable of all rounds, with the state unchanged by missing rounds.
 
         Args:
-            episodes: say which rounds are missing.
-            carried: state and inputs, as :meth:`carried` returns them.
-            do: variables that are set, by key.
+            episodes: the episodes, which have the mask of missing rounds.
+            carried: state and inputs, as returned by :meth:`carried`.
+            do: values that variables are set to, by key.
         """
         state, inputs = carried
         _, computed = self.step(state, inputs, do)
@@ -349,14 +395,15 @@ class Algorithm:
         return values
 
     def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
-        """Return the state before every round and the inputs, as :meth:`step` takes them.
+        """Return the state before every round and the inputs of every round, as :meth:`step` takes
+        them.
 
         Args:
             episodes: the episodes.
-            do: variables that are set, by key.
+            do: values that variables are set to, by key.
 
         Returns:
-            State and inputs, ``[episode, round, ...]`` by key.
+            The state and the inputs, each a mapping of keys to ``[episode, round, ...]``.
         """
         inputs = self.read(episodes)
         state = self.unrolled(
@@ -378,15 +425,15 @@ class Algorithm:
         do: Values | None = None,
         missing: NDArray[Any] | None = None,
     ) -> Values:
-        """Compute the state before every round, ``[episode, round, ...]``.
+        """Compute the state before every round, ``[episode, round, ...]`` by key.
 
         Args:
-            state: before the first round, of :meth:`start`.
-            inputs: of :meth:`read`.
-            n_episodes: first axis of both.
-            n_rounds: second axis of the inputs.
-            do: as for :meth:`run`.
-            missing: Bool[episode, round]; these rounds leave the state as it is.
+            state: the state before the first round, as returned by :meth:`start`.
+            inputs: the inputs of every round, as returned by :meth:`read`.
+            n_episodes: number of episodes: the first axis of state and inputs.
+            n_rounds: number of rounds: the second axis of the inputs.
+            do: as in :meth:`run`.
+            missing: Bool[episode, round], True for rounds that leave the state unchanged.
         """
         sizes = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1))
         do = {} if do is None else do
@@ -420,12 +467,12 @@ class Algorithm:
         return {key: np.stack(states, 1) for key, states in states_before.items()}
 
     def start(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """Return the state before the first round, ``[episode, ...]``."""
+        """Return the state before the first round, ``[episode, ...]`` by key."""
         self._refuse_others(episodes)
         return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
 
     def read(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """Return the inputs of every round, ``[episode, round, ...]``."""
+        """Return the inputs of every round, ``[episode, round, ...]`` by key."""
         self._refuse_others(episodes)
         return self._given(
             "inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds)
@@ -441,16 +488,16 @@ class Algorithm:
     def _given(
         self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]
     ) -> dict[str, NDArray[Any]]:
-        """Validate what a function of the algorithm returned.
+        """Check what one of the algorithm's functions returned.
 
         Args:
-            what: names the function in errors.
+            what: name of the function in the error message.
             values: what it returned.
             keys: the keys that it must have.
-            begin: the axes that every array must begin with.
+            begin: the sizes of the leading axes that every array must have.
 
         Returns:
-            The mapping, with arrays under ``keys``.
+            The mapping, with NumPy arrays under ``keys``.
         """
 
         names = ", ".join(keys) or "nothing"
@@ -472,11 +519,11 @@ class Algorithm:
     def at(
         self, values: Values, rounds: Sequence[int] | slice
     ) -> tuple[dict[str, NDArray[Any]], ...]:
-        """Return state and inputs of some rounds of a run, as :meth:`step` takes them.
+        """Return the state before some rounds and their inputs, as :meth:`step` takes them.
 
         Args:
-            values: of :meth:`run`.
-            rounds: indices, or a slice.
+            values: values returned by :meth:`run`.
+            rounds: indices of the rounds, or a slice.
         """
         before_round = [variable for variable in self.variables if variable.role != "round"]
         missing = [variable.key for variable in before_round if variable.key not in values]
@@ -490,13 +537,16 @@ class Algorithm:
     def interchange(
         self, base: Values, source: Values, key: str, element: int | tuple[int, ...] | None = None
     ) -> Values:
-        """Compute every variable of rounds ``base`` with one of them set to its value in ``source``.
+        """Recompute the rounds of ``base`` with one variable set to its value in ``source``.
 
         Args:
-            base: values of a run.
-            source: values of another run, in the same shape.
-            key: the variable that is set.
-            element: the one element of it that is set; all when None.
+            base: values returned by :meth:`run`.
+            source: values of another run, in the same shapes.
+            key: key of the variable that is set.
+            element: index of the single element of the variable that is set; None for all elements.
+
+        Returns:
+            All variables after this intervention.
         """
         self.variable(key)
         for what, values, needed in (
@@ -530,14 +580,14 @@ class Algorithm:
         changes: Mapping[str, tuple[tuple[str, ...], Equation]],
         **others: Any,
     ) -> Algorithm:
-        """Return a variant with the parents and equations of some variables exchanged.
+        """Return a variant of this algorithm in which some variables have other parents and
+        equations.
 
         Args:
-            key, name: of the variant.
-            parameters: of the variant.
-            changes: key of a variable -> (the variables that it reads, its equation).
-            others: further fields; ``variables``, if present, replace the algorithm's variables
-                before the changes.
+            key, name, parameters: those of the variant.
+            changes: key of a changed variable -> (its new parents, its new equation).
+            others: further fields of the variant. If ``variables`` is among them, the changes apply
+                to these variables instead of the algorithm's.
         """
         variables = others.pop("variables", self.variables)
         for changed in changes:
@@ -559,7 +609,7 @@ class Algorithm:
         )
 
     def downstream(self, keys: Iterable[str]) -> set[str]:
-        """Return these variables and all that depend on them within a round."""
+        """Return ``keys`` and the keys of all variables that depend on them within a round."""
         reached = set(keys)
         for variable in self.variables:
             if reached & set(variable.parents):
@@ -567,7 +617,12 @@ class Algorithm:
         return reached
 
     def needed(self, keys: Sequence[str]) -> tuple[Variable, ...]:
-        """Return the variables that these of the state depend on after a round, in order."""
+        """Return the variables needed to compute some state variables after a round, in causal
+        order.
+
+        Args:
+            keys: keys of the state variables.
+        """
         wanted = {NEXT + key for key in keys}
         for variable in reversed(self.variables):
             if variable.key in wanted:
@@ -585,13 +640,13 @@ class Algorithm:
         do: Values | None = None,
         keys: Sequence[str] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Compute the state after one round, or some keys of it; only what they depend on is computed.
+        """Compute the state after one round; variables that it does not depend on are not computed.
 
         Args:
-            state: before the round.
-            inputs: of the round.
-            do: variables that are set.
-            keys: of the state; all when None.
+            state: the state before the round, by key.
+            inputs: inputs of the round, by key.
+            do: values that variables are set to, by key.
+            keys: keys of the state variables to compute; all when None.
         """
         if keys is None:
             keys, variables = self.state, self._needed
@@ -602,11 +657,11 @@ class Algorithm:
 
 
 def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """Return the state before a round where it is missing, and the state after it elsewhere.
+    """Return a state variable after a round, or before it where the round is missing.
 
     Args:
-        missing: its axes are the first axes of the states.
-        before, after: one state variable.
+        missing: True for missing rounds; its axes are the first axes of the state.
+        before, after: the state variable before and after the round.
     """
     n_inner = np.ndim(before) - missing.ndim
     inner_axes = tuple(range(-n_inner, 0))
@@ -616,13 +671,15 @@ def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any
 def _computed(
     variables: Sequence[Variable], state: Values, inputs: Values, do: Values
 ) -> dict[str, NDArray[Any]]:
-    """Compute variables in causal order; an error of an equation is raised with the sizes of what it reads.
+    """Compute variables in causal order.
+
+    If an equation raises, the error message lists the shapes of the equation's parents.
 
     Args:
-        variables: in causal order.
-        state: before the round.
-        inputs: of the round.
-        do: variables that are set.
+        variables: the variables in causal order.
+        state: the state before the round, by key.
+        inputs: inputs of the round, by key.
+        do: values that variables are set to, by key.
     """
     values: dict[str, NDArray[Any]] = {}
     for variable in variables:
@@ -651,9 +708,15 @@ def _computed(
 @dataclass(frozen=True)
 @checked_fields
 class AlgorithmRecord:
-    """An algorithm that a task registers, with a short name for legends, before its parameters are chosen.
+    """An algorithm that a task registers, before its parameters are chosen.
 
-    ``parameters`` takes episodes to those that they were made with, where these differ from the defaults.
+    Attributes:
+        key: name in code and on the command line.
+        name: name in sentences.
+        short_name: name in legends.
+        make: makes the algorithm from parameters, which all have defaults.
+        parameters: maps episodes to the parameters that they were generated with, where these
+            differ from the defaults.
     """
 
     key: str
@@ -663,23 +726,30 @@ class AlgorithmRecord:
     parameters: Callable[[Any], Mapping[str, Any]] = lambda episodes: {}
 
     def for_episodes(self, episodes: Episodes, **parameters: Any) -> Algorithm:
-        """Make the algorithm with the parameters that the episodes were made with; ``parameters`` override these."""
+        """Make the algorithm with the parameters that the episodes were generated with.
+
+        Args:
+            episodes: the episodes.
+            parameters: override the episodes' parameters.
+        """
         return self.make(**{**self.parameters(episodes), **parameters})
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Searched:
-    """A parameter of a family of algorithms, and the values that a fit tries.
+    """A parameter of a family of algorithms, and the grid of values that a fit searches.
 
     Attributes:
-        grid: the values that are tried, ascending; the first and the last are its bounds.
-        kind: "real" also allows values between those of the grid; a "choice" allows only these.
-        enters: keys of the variables whose equations use it; empty for all. A fit recomputes only
-            what depends on these, so that a parameter of the prediction alone needs no second run
-            of the state.
-        unit: the array of the episodes, such as "rewards", whose usual size times the parameter is a
-            pure number: a fit to choices searches it in that unit.
+        name: name of the parameter.
+        grid: values to try, ascending; the first and the last are the bounds of the parameter.
+        kind: "real" also allows values between grid points; "choice" allows grid points only.
+        enters: keys of the variables whose equations use the parameter; empty for all. A fit
+            recomputes only what depends on them: a parameter that only affects the prediction needs
+            no new run of the state.
+        unit: name of the array of the episodes that sets the parameter's scale, such as "rewards";
+            empty for none. A fit to choices searches the product of the parameter and this array's
+            typical size.
     """
 
     name: str
@@ -701,20 +771,24 @@ class Searched:
 @dataclass(frozen=True)
 @checked_fields
 class Family:
-    """Algorithms that differ in their parameters alone: one answer to "which algorithm explains
-    this model?".
+    """Algorithms that differ only in their parameters: one hypothesis about which algorithm a model
+    runs.
 
     Attributes:
-        make: parameters to :class:`Algorithm`. A fit reports the ``parameters`` of that algorithm.
-        searched: the parameters that a fit looks for; none for a single algorithm.
-        memoryless: True if its algorithms carry no state, so that any learner should do better.
-        extends: key of the family that it adds something to and can imitate, such as a memory that
-            fades. The simpler one stands unless the extension explains much more; they are no
-            rivals of each other.
-        tempered: True if one of its parameters is an inverse temperature: a fit to choices then
+        key: name in code and on the command line.
+        name: name in sentences.
+        make: makes an :class:`Algorithm` from parameters. A fit reports the ``parameters`` of that
+            algorithm.
+        searched: the parameters that a fit searches; none for a single algorithm.
+        memoryless: True if the algorithms carry no state, so that any learner should predict
+            better.
+        extends: key of a simpler family that this one contains, to which it adds something, such as
+            forgetting. The simpler family is preferred unless the extension explains much more; the
+            two do not count as rivals.
+        tempered: True if one of the parameters is an inverse temperature; a fit to choices then
             adds none.
-        vectorised: True if ``make`` takes arrays of parameters, with an axis for each leading axis
-            of the variables: a fit to choices then solves many players at once.
+        vectorised: True if ``make`` takes arrays of parameters, with the leading axes of the
+            variables; a fit to choices then fits many players at once.
     """
 
     key: str
@@ -727,7 +801,9 @@ class Family:
     vectorised: bool = False
 
     def __post_init__(self) -> None:
-        """Let ``make`` refuse a parameter that is no number, or no truth value where a fit tries 0 and 1 alone."""
+        """Wrap ``make`` so that it checks its parameters: numbers, or 0 and 1 if the grid has only
+        these.
+        """
         make = self.make
         truth_values = {place.name for place in self.searched if {*place.grid} <= {0, 1}}
         known = {place.name for place in self.searched}
@@ -751,7 +827,7 @@ class Family:
 
 
 def in_words(given: Mapping[str, Any]) -> str:
-    """Return parameters of an algorithm in words."""
+    """Return the parameters of an algorithm as text, such as "learning rate 0.1"."""
     parts = []
     for name, value in given.items():
         parts.append(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}")
@@ -759,7 +835,9 @@ def in_words(given: Mapping[str, Any]) -> str:
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
-    """Return labels for :attr:`Variable.outputs`: each # of ``template`` counts from 1 along one of the last axes.
+    """Return a function for :attr:`Variable.outputs` that makes labels with counters.
+
+    Each # in ``template`` is replaced by an index, from 1, along one of the last axes.
 
     >>> numbered("e_#")(np.zeros((1, 1, 3)))
     ('e_1', 'e_2', 'e_3')
@@ -780,18 +858,18 @@ def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
 def variable_table(
     path: Path, **classes: Callable[[Values], int]
 ) -> Callable[..., tuple[Variable, ...]]:
-    """Read the variables of a CSV file, with their symbols, meanings, units, roles, parents and
-    labels.
+    """Read a CSV file of variables: their symbols, meanings, units, roles, parents and labels.
 
-    Where algorithms differ in a variable, its row is called ``algorithm.key``.
+    A row named ``algorithm.key`` replaces the row ``key`` for that algorithm.
 
     Args:
         path: the file.
-        **classes: functions of values that return a variable's number of classes, by the word in
-            the column ``classes``.
+        **classes: word in the column ``classes`` -> function that returns the number of classes,
+            from the values of all variables.
 
     Returns:
-        A function that makes variables: ``made(algorithm, {key: equation, ...}, scored={})``.
+        A function that makes the variables of an algorithm:
+        ``made(algorithm, {key: equation, ...}, scored={})``.
     """
     rows = {row.pop("name"): row for row in read_rows(path)}
 
@@ -822,18 +900,20 @@ def maker(
     zeros: Callable[[Any, str], NDArray[Any]],
     distribution: Callable[[Values], NDArray[Any]],
 ) -> Callable[..., Algorithm]:
-    """Make a function that builds the algorithms of a task.
+    """Return a function that builds the algorithms of a task from their equations.
 
     Args:
         task: key of the task.
-        table: the variables, of :func:`variable_table`.
-        read: each input by its key, from episodes; an algorithm may have further ones.
-        zeros: episodes and the key of a carried variable to what it is before the first round.
-        distribution: values to the prediction's distribution.
+        table: makes variables; returned by :func:`variable_table`.
+        read: key of each input -> function that reads it from episodes. An algorithm may have
+            further inputs.
+        zeros: returns the initial value of a state variable, from the episodes and the variable's
+            key.
+        distribution: maps the values of a round to the predicted distribution.
 
     Returns:
-        A function of a key, a name, the equation of each variable but the inputs (None for the
-        carried state), the memory and the parameters.
+        A function of the algorithm's key, its name, the equation of each variable except inputs
+        (None for states), the key of its memory, and its parameters.
     """
 
     def made(

@@ -1,8 +1,8 @@
 """The registered tasks: :func:`get` looks one up by key, :func:`of` by its episodes, layout or
 model.
 
-Users reach it as ``interp.tasks``. It is separate from the tasks' folders: every room can look a
-task up, and the folders can import from those rooms.
+Users call these functions as ``interp.tasks.get`` and ``interp.tasks.of``. They are in this module,
+apart from the tasks' folders, so that every package can look tasks up without importing them.
 """
 
 from __future__ import annotations
@@ -24,27 +24,33 @@ _REGISTERED: dict[str, Task] = {}
 
 
 def every() -> tuple[Task, ...]:
-    """Return all tasks: those of the package, in the order of their folders' names, then those registered."""
+    """Return all tasks: the shipped ones, ordered by folder name, then those that users
+    registered.
+    """
     return tuple({**_shipped(), **_REGISTERED}.values())
 
 
 @cache
 def _shipped() -> dict[str, Task]:
-    """Return the tasks of the package by key, found once: patching looks tasks up for every measurement."""
+    """Return the shipped tasks by key; cached, since patching looks tasks up for every
+    measurement.
+    """
     package = entry("tasks")
     folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
     return {key: import_module(f"{package.__name__}.{key}").TASK for key in folders}
 
 
 def get(key: object) -> Task:
-    """Return the task called ``key``, as it was registered."""
+    """Return the task called ``key``, as it was registered (ignoring :func:`using`)."""
     known = {task.key: task for task in every()}
     require_known("task", key, list(known))
     return known[str(key)]
 
 
 def of(subject: object) -> Task:
-    """Return the task that episodes, a layout or a model belong to, with what is in use (:func:`using`)."""
+    """Return the task of episodes, of a layout or of a model, as changed by an open
+    :func:`using`.
+    """
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):
         raise InputError(
@@ -57,16 +63,19 @@ def of(subject: object) -> Task:
 def using(
     episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None
 ) -> Iterator[Task]:
-    """Make analyses draw recorded episodes in place of the task's sampler, and use a fitted
-    algorithm.
+    """Make analyses sample from recorded episodes, and compare models with a fitted algorithm.
 
-    Every analysis of a model of the task (comparisons, audits, patching, reports) draws from the
-    episodes (:meth:`~interp.core.task.Task.of_recorded`). It compares the model with the algorithm,
-    at its parameters (:meth:`~interp.core.task.Task.held_against`). The settings of results record
-    both. Either may be left out.
+    Within the context every analysis of a model of the task (comparisons, audits, patching,
+    reports) samples from the recorded episodes instead of the task's sampler
+    (:meth:`~interp.core.task.Task.of_recorded`). Models are compared with the algorithm
+    (:meth:`~interp.core.task.Task.held_against`). Results record both in their settings.
 
-    A thread that is started inside does not inherit it, and is refused until it is started by
+    A new thread does not inherit the context. It raises an error unless it is started by
     ``contextvars.copy_context().run``.
+
+    Args:
+        episodes: recorded episodes; None to sample as usual.
+        algorithm: the fitted algorithm; None to compare with the task's usual one.
 
     >>> from interp.tasks import bandit
     >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -89,11 +98,11 @@ def using(
 
 @checked
 def register(task: Task) -> Task:
-    """Add a task; its models can then be trained, saved, loaded and analysed like those of the
-    built-in tasks.
+    """Add a task, so that its models can be trained, saved, loaded and analysed like those of
+    shipped tasks.
 
-    Two of its episodes are drawn twice, encoded and compared. A record that breaks the contract is
-    refused (:func:`interp.check_task`).
+    The task's record is checked on two sampled episodes (:func:`interp.check_task`); a task that
+    fails is refused.
 
     Example:
         >>> register(get("experts"))                                   # examples/own_task.py registers one of its own

@@ -1,4 +1,4 @@
-"""How results look at a prompt and in a notebook: one line as text, their table as HTML.
+"""Show results: one line of text at a prompt, an HTML table in a notebook.
 
     >>> from interp.tasks import experts
     >>> from interp.evaluation.experts.regret import score
@@ -36,11 +36,16 @@ _COMPONENTS = {
     "resid_pre": "residual stream",
     "resid_post": "layers",
 }
-"""What it means to lack a component of transformers."""
+"""What a machine without this component lacks, in words."""
 
 
 def lacks(machine: Machine, *keys: str) -> str:
-    """Return which components a machine lacks, in the place of what needs them; empty where it has all."""
+    """Return a message that names the components a machine lacks; "" if it has all of them.
+
+    Args:
+        machine: the machine.
+        keys: keys of the components that an analysis needs, such as "pattern".
+    """
     missing = [_COMPONENTS.get(key, key) for key in keys if key not in machine.points]
     if not missing:
         return ""
@@ -48,7 +53,7 @@ def lacks(machine: Machine, *keys: str) -> str:
 
 
 def drawn(figure: Any) -> Any:
-    """Return a matplotlib figure that a notebook draws, though pyplot did not make it.
+    """Return a matplotlib figure that notebooks display, although it was not made by pyplot.
 
     >>> from matplotlib.figure import Figure
     >>> drawn(Figure(figsize=(1, 1)))._repr_png_()[:4]
@@ -65,7 +70,7 @@ def drawn(figure: Any) -> Any:
 
 
 def described(machine: Machine) -> str:
-    """Return a few lines about a machine: how it was made, its parts, its channels, and its named
+    """Return a description of a machine in a few lines: kind, size, channels, positions and named
     heads.
 
     >>> import interp
@@ -97,12 +102,12 @@ def described(machine: Machine) -> str:
 
 
 def _without_number(name: str) -> str:
-    """Return the name of a head of the paper without its section."""
+    """Return the paper's name of a head without its section number."""
     return re.sub(r"^[0-9.]+ ", "", name)
 
 
 def _shorten(names: Any) -> str:
-    """Return a list of names, the middle ones left out where there are many."""
+    """Return names as one text; "..." replaces the middle ones if there are many."""
     names = list(map(str, names))
     if len(names) > _MOST_NAMES:
         names[_MOST_NAMES - 3 : -2] = ["..."]
@@ -111,9 +116,10 @@ def _shorten(names: Any) -> str:
 
 
 class Cache(dict[str, Any]):
-    """Activations by name; at a prompt their names and shapes, not their numbers.
+    """Activations by hook name. At a prompt it shows names and shapes instead of numbers.
 
-    TransformerLens' short names work, too, as do the keys of an adapted machine's points.
+    A key may also be a short name as in TransformerLens, such as ``("pattern", 1)``, or the key of
+    a hook point of an adapted machine.
 
     >>> cache = Cache({"blocks.1.attn.hook_pattern": 0, "points.cell": 1, "points.cycle.2": 2})
     >>> cache["pattern", 1], cache["cell"], cache["cycle", 2]
@@ -146,7 +152,9 @@ class Cache(dict[str, Any]):
 
 
 def _full_names(key: object) -> list[str]:
-    """Return the hook points that a short name may stand for: ``"embed"``, ``("pattern", 1)``, ``("cycle", 2)``."""
+    """Return the hook names that a key may stand for, such as ``"embed"``, ``("pattern", 1)`` or
+    ``("cycle", 2)``.
+    """
     parts = key if isinstance(key, tuple) else (key,)
     if not parts or not isinstance(parts[0], str):
         return []
@@ -159,7 +167,7 @@ def _full_names(key: object) -> list[str]:
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
-    """Return a caption over a table, for a notebook; what does not fit is counted."""
+    """Return a captioned HTML table for a notebook; a note says how many rows do not fit."""
     rows = frame.head(_MOST_ROWS).dropna(axis="columns", how="all")
     note = ""
     if len(frame) > len(rows):

@@ -1,12 +1,13 @@
-"""A machine: any model that carries a state from round to round. The module defines what every room
-may use of it.
+"""A machine is any model that carries a state from round to round; this module defines its
+interface.
 
-Each round a machine reads what it carries and the round's inputs, predicts, receives the truth, and
-writes what the next round reads: ``prediction, carried = machine.step(carried, fed)``. What is
-carried is one tensor ``[episode, row, width]``: its :class:`Channel` s one after the other (an
-LSTM's ``h`` and ``c``), padded with zeros to the widest. ``interp.adapt`` makes a machine of any
-``nn.Module``; ``interp.check_machine`` says whether a machine keeps this contract. Rooms ask for
-the :class:`Component` s that its ``points`` list, never for the kind of machine.
+Each round a machine reads the carried state and the round's inputs, makes a prediction, receives
+the true outcome, and writes the state for the next round: ``prediction, carried =
+machine.step(carried, fed)``. The carried state is one tensor ``[episode, row, width]``: its
+:class:`Channel` s (such as an LSTM's ``h`` and ``c``) stacked along the rows, padded with zeros to
+the widest. ``interp.adapt`` makes a machine from any ``nn.Module``; ``interp.check_machine`` checks
+this interface. Analyses look only at the :class:`Component` s listed in ``points``, never at the
+type of machine.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 @checked_fields
 class Channel:
-    """A named part of what passes from round to round; what is in no channel does not pass.
+    """A named part of the state that is carried from round to round. All of the state is in
+    channels.
 
     Attributes:
-        shape: without the batch axis: ``(width,)``, or ``(row, ..., width)``.
-        grows: rows that a round writes behind those before, as into a cache; ``shape`` is the room for all rounds.
+        name: an identifier, such as "h".
+        shape: shape without the batch axis: ``(width,)``, or ``(row, ..., width)``.
+        grows: number of rows that each round appends, as to a key-value cache; 0 for a fixed size.
+            If it grows, ``shape`` has room for the rows of all rounds.
     """
 
     name: str
@@ -52,12 +56,12 @@ class Channel:
 
     @property
     def rows(self) -> int:
-        """How many rows of what is carried are its."""
+        """Number of rows of the carried tensor that this channel takes."""
         return prod(self.shape[:-1])
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """A name for each of its rows, for sites: ``h``, or ``cache_1``, ``cache_2``, ..."""
+        """A name for each of the channel's rows: ``h``, or ``cache_1``, ``cache_2``, ..."""
         if self.rows == 1:
             return (self.name,)
         return tuple(f"{self.name}_{number}" for number in range(1, self.rows + 1))
@@ -66,14 +70,17 @@ class Channel:
 @dataclass(frozen=True)
 @checked_fields
 class Component:
-    """A kind of activation of a machine: sites call it by its key, tables by its name.
+    """A kind of activation of a machine, such as attention patterns.
 
     Attributes:
-        hook: its hook point, with ``{layer}`` to be filled in where there are several.
-        axes: between the batch axis and the vector: "latent" (rows of what is carried), "pos",
-            "head", or several.
-        n_layers, n_heads: one for each layer, or each cycle of a loop within the round; 0 for none.
-        labels: names along its "latent" or "pos" axis; the round's positions where empty.
+        key: name in sites, which say where to intervene, such as "resid_pre".
+        hook: name of its hook point, with ``{layer}`` in place of the layer if there are several.
+        axes: axes between the batch axis and the feature axis, separated by spaces: "latent" (rows
+            of the carried state), "pos", "head".
+        name: name in tables.
+        n_layers: number of layers, or of cycles of a loop within the round; 0 if it has none.
+        n_heads: number of heads; 0 if it has none.
+        labels: names along the "latent" or "pos" axis; empty for the round's position labels.
     """
 
     key: str
@@ -86,25 +93,32 @@ class Component:
 
     @property
     def has_layer(self) -> bool:
-        """Whether there is one in every layer or cycle."""
+        """Whether there is one of these activations in every layer or cycle."""
         return "{layer}" in self.hook
 
     @property
     def has_head(self) -> bool:
-        """Whether there is one for every head."""
+        """Whether there is one of these activations for every head."""
         return "head" in self.axes
 
     @property
     def position_axis(self) -> int | None:
-        """Axis of the round's positions in ``[batch, ...]``; None for latents, whose rows are not
-        positions of the round.
+        """Index of the axis of the round's positions, counting the batch axis; None if there is
+        none.
+
+        Carried latents have none, since their rows are not positions of the round.
         """
         axes = ["batch", *self.axes.split()]
         return axes.index("pos") if "pos" in axes else None
 
 
 class Stepped(NamedTuple):
-    """What a round gives: the prediction ``[batch, ...]``, as the layout has it, and what the next round reads."""
+    """Result of one round.
+
+    Attributes:
+        prediction: ``[batch, ...]``, in the form that the layout defines.
+        carried: the state that the next round reads, ``[batch, row, width]``.
+    """
 
     prediction: Tensor
     carried: Tensor
@@ -112,78 +126,88 @@ class Stepped(NamedTuple):
 
 @runtime_checkable
 class Machine(Protocol):
-    """What every room may ask of a machine, which is an ``nn.Module``."""
+    """The interface of a machine, which is also an ``nn.Module``."""
 
     name: str
-    layout: Any  # RoundLayout: its task, what a round is, and where in it the prediction is read
-    origin: Mapping[str, Any]  # how to make it again
+    layout: Any  # RoundLayout: the task, the positions of a round, and where the prediction is read
+    origin: Mapping[str, Any]  # how to build this machine again
     channels: tuple[Channel, ...]
     points: Mapping[
         str, Component
-    ]  # in the order in which a round computes them, "latent" among them
-    is_handwired: bool  # whether read_state is exact
+    ]  # by key, in the order in which a round computes them; "latent" is always among them
+    is_handwired: bool  # if True, read_state decodes the algorithm's state exactly
     device: torch.device
     dtype: torch.dtype
     eval: Callable[[], Self]
     to: Callable[..., Self]
 
     def initial(self, n_episodes: int, layout: Any = None) -> Tensor:
-        """Return what the first round reads, ``[episode, row, width]``.
+        """Return the state that the first round reads, ``[episode, row, width]``.
 
         Args:
-            n_episodes: rows of the batch.
-            layout: of the rounds; the model's layout when None.
+            n_episodes: size of the batch.
+            layout: layout of the rounds; None for the model's own layout.
         """
 
     def prepare(self, fed: Any) -> Any:
-        """Return encoded rounds on its device and in its dtype; refused where it cannot take them."""
+        """Return encoded rounds on the machine's device and in its dtype; refuse rounds that do not
+        fit it.
+        """
 
     def step(self, carried: Tensor, fed: Any) -> Stepped:
         """Run one round of a batch, without side effects.
 
         Args:
-            carried: what the round reads, ``[episode, row, width]``.
-            fed: the round's inputs.
+            carried: the state that the round reads, ``[episode, row, width]``.
+            fed: the round's encoded inputs.
 
         Returns:
-            The prediction and what the next round reads.
+            The prediction, and the state that the next round reads.
         """
 
     def stepper(self) -> Callable[[Tensor, Any], Stepped]:
-        """Return :meth:`step`, for callers that run many rounds without hooks."""
+        """Return a function equal to :meth:`step`, which may be quicker for many rounds without
+        hooks.
+        """
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Return the algorithm's state, exactly; only where ``is_handwired``."""
+        """Return the algorithm's state, decoded exactly from latents; only if ``is_handwired``."""
 
     def untrained(self, seed: int = 0) -> Self:
-        """Return an untrained copy: the control of every claim."""
+        """Return a freshly initialised copy, which serves as a control."""
 
     def digest(self) -> str:
-        """Return the SHA-256 of what it is and of its weights."""
+        """Return a SHA-256 of the machine's configuration and weights."""
 
     def weights_version(self) -> tuple[Any, ...]:
-        """Return what changes with any weight, at no cost."""
+        """Return a value that changes whenever a weight is changed; cheap, unlike
+        :meth:`digest`.
+        """
 
     def precision(self) -> dict[str, Any]:
-        """Return its dtype and how coarsely that rounds."""
+        """Return the machine's dtype and its rounding error, for a result's record."""
 
     def hook_names(self, names: Any) -> list[str]:
-        """Return the hook points that a filter selects; names that do not exist are refused."""
+        """Return the names of the hook points that a filter selects; refuse names that do not
+        exist.
+        """
 
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = ()) -> AbstractContextManager[Any]:
-        """Add hooks for the duration of a context, as TransformerLens' context manager does.
+        """Open a context in which hooks are attached, like ``hooks`` in TransformerLens.
 
         Args:
-            fwd_hooks: pairs of a hook point and a function, for forward passes.
-            bwd_hooks: the same for gradients.
+            fwd_hooks: pairs of a hook point's name and a function, for forward passes.
+            bwd_hooks: the same for backward passes.
         """
 
     def is_quiet(self) -> bool:
-        """Return whether no hook is attached and no gradient needed, so that a run may be
-        shared.
+        """Return whether no hook is attached and no gradient is needed, so that a cached run may be
+        used.
         """
 
 
 def runs_from(machine: Machine) -> bool:
-    """Return whether it can run a round on from any layer, from the residual stream before it: ``run_from``."""
+    """Return whether a machine has ``run_from``: it can resume a round at any layer's residual
+    stream.
+    """
     return hasattr(machine, "run_from")

@@ -1,4 +1,4 @@
-"""Recorded episodes as a source of batches, in the place of a task's sampler."""
+"""Recorded episodes as a source of batches, in place of a task's sampler."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from interp.stats.intervals import of_whom
 from interp.support.errors import require
 
 _SHARE_OF_SHORT = 0.1
-"""Share of the episodes that may be shorter than all are cut to; these are left out."""
+"""Largest share of episodes that are left out because they are shorter than a batch."""
 
 
 def digest_episodes(arrays: Sequence[Any]) -> list[str]:
-    """Return a digest of what each episode holds: those of equal ones are equal.
+    """Return a digest of each episode's contents; episodes with equal contents have equal digests.
 
     Args:
-        arrays: their first axis is that of the episodes.
+        arrays: arrays whose first axis is the episode.
     """
     digests = []
     for parts in zip(*arrays, strict=True):
@@ -37,10 +37,10 @@ def digest_episodes(arrays: Sequence[Any]) -> list[str]:
 
 
 class RecordedSource:
-    """Draws batches of recorded episodes; see :meth:`interp.core.task.Task.of_recorded`.
+    """Samples batches from recorded episodes; see :meth:`interp.core.task.Task.of_recorded`.
 
     Attributes:
-        n_rounds: the most rounds of a batch.
+        n_rounds: the most rounds that a batch can have.
     """
 
     def __init__(self, episodes: Any, sizes: Mapping[str, int]) -> None:
@@ -61,7 +61,11 @@ class RecordedSource:
         self._warnings: set[str] = set()
 
     def sampler(self, half: int | None = None) -> Callable[..., Any]:
-        """Return a sampler of all participants, or of the first or second half of them."""
+        """Return a sampler for one half of the participants.
+
+        Args:
+            half: 0 for the first half, 1 for the second, None for all participants.
+        """
         middle = (len(self.names) + 1) // 2
         names = self.names
         if half is not None:
@@ -69,7 +73,9 @@ class RecordedSource:
         return partial(self._sample, names)
 
     def describe(self) -> dict[str, Any]:
-        """Return how much was recorded, and a digest of it."""
+        """Return the numbers of episodes, participants and rounds that were recorded, and a digest
+        of the data.
+        """
         sha = hashlib.sha256()
         for field in fields(self.episodes):
             value = getattr(self.episodes, field.name)
@@ -92,12 +98,17 @@ class RecordedSource:
         seed: int = 0,
         **sizes: Any,
     ) -> Any:
-        """Draw episodes of some participants: as many participants as can be.
+        """Sample a batch of episodes of some participants.
+
+        As many participants as possible are in the batch. It is smaller than ``n_episodes`` if too
+        few episodes were recorded.
 
         Args:
-            names: the participants' numbers.
-            n_episodes, n_rounds, seed: of the batch.
-            regime, sizes: must be those of the recorded episodes.
+            names: numbers of the participants.
+            n_episodes, n_rounds: size of the batch.
+            regime: empty, or the regime of the recorded episodes.
+            seed: seed of the choice of episodes.
+            sizes: sizes such as ``n_arms``, which must equal those of the recorded episodes.
         """
         self._require_sizes(sizes)
         require(

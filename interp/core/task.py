@@ -1,14 +1,14 @@
-"""What a task is: one record that says everything the rest of the toolkit needs to know of it.
+"""What a task is: one record with everything that the rest of the toolkit needs to know about it.
 
-A task is a kind of online learning: its episodes, the round that a model reads, the algorithms that
-solve it, what a model is trained on and measured by. Rooms look the record up
-(``interp.tasks.get``, ``interp.tasks.of``) and do not depend on which task it is.
+A task is a kind of online learning. Its record names its episodes, the tokens of a round, the
+algorithms that solve it, and how models are trained and evaluated. Other code looks the record up
+(``interp.tasks.get``, ``interp.tasks.of``) and is the same for every task.
 
-Only a key and its :class:`Data` are required. Each further part enables a feature: ``algorithms``
-interchange, steering and probe targets, ``analysis`` patching by name and the defaults of probes
-and interventions, ``training`` ``interp train``, ``evaluation`` ``interp evaluate``, ``report``
-further sections. What needs heavy imports, or rooms above this one, is named
-(:func:`interp.support.lazy.lazy`) instead of imported.
+Only a key and :class:`Data` are required. Each further part enables a feature. ``algorithms``
+enables interchange, steering and probe targets; ``analysis`` enables patching by name and defaults
+of probes and interventions. ``training`` enables ``interp train``, ``evaluation`` enables
+``interp evaluate``, and ``report`` adds sections to the report. Functions that need slow imports
+are given by name (:func:`interp.support.lazy.lazy`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ from interp.support.errors import InputError, require, require_known, theirs, un
 from interp.support.session import once
 
 _SCORED = 2**31 - 1
-"""The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
+"""Seed of the episodes that are scored when a caller fixes them for all seeds.
+
+It is odd, and episodes to fit on have even seeds, so the two never coincide.
+"""
 
 _WORDS = """
 agent arguments as_json at backend base_url budget components concurrency conditions config corruption device
@@ -60,13 +63,23 @@ response_format retries round rounds say scheduler seed seeds send_seed set shar
 temperature thinking_off time_limit timeout top_p units verbose version view windows
 """
 _TAKEN = frozenset(_WORDS.split())
-"""What the options and arguments of commands are called that take sizes, too."""
+"""Names of arguments and options of commands that also take sizes; a size may not have these
+names.
+"""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Size:
-    """A size of a task's episodes: an argument ``name`` of sampler, layout and circuits, and a shell's ``--option``."""
+    """A size of a task's episodes, such as the number of experts.
+
+    Attributes:
+        name: argument name in the sampler, the layout and circuits, such as "n_experts".
+        option: name of the command line's option, without dashes.
+        what: what the size is, for help texts.
+        minimum: the smallest allowed value.
+        default: the default value.
+    """
 
     name: str
     option: str
@@ -75,7 +88,7 @@ class Size:
     default: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse what no argument and no option of the shell could be called."""
+        """Refuse a name that cannot be an argument, and an option that commands already have."""
         _require_word("name", self.name)
         _require_word("option", self.option)
         is_free = self.option == self.option.lower() and self.option not in _TAKEN
@@ -98,15 +111,19 @@ def _require_word(what: str, word: str) -> None:
 @dataclass(frozen=True)
 @checked_fields
 class Corruption:
-    """A corruption: from episodes, a pair (clean, corrupted) that differs in one thing at one round.
+    """A way to make pairs (clean, corrupted) of episodes that differ in one thing at one round.
 
     Attributes:
-        delay: rounds after the corrupted one until a prediction can differ.
+        key: name in code and on the command line.
+        name: name in sentences.
+        delay: number of rounds after the corrupted one until a prediction can differ.
         build: ``(episodes, round, **options) -> (clean, corrupted)``.
-        changes_history: whether it changes what came before the round, and so the latents that the round reads.
-        possible: whether the corrupted episodes are such as the task can draw; not where what all rounds share is
-            changed in one.
-        each: episodes to the options of ``build`` for each single input that it can change, by a name for tables.
+        changes_history: True if it changes rounds before ``round``, and so the latents that the
+            round reads.
+        possible: False if the task could never sample such episodes, as when something that all
+            rounds share is changed in one round.
+        each: maps episodes to the single inputs that can be corrupted: a name for tables -> the
+            options of ``build``.
     """
 
     key: str
@@ -126,14 +143,14 @@ def episode_array(
     high: float = np.inf,
     whole: bool = False,
 ) -> NDArray[Any]:
-    """Return ``values`` as an array of these axes: finite numbers as float64, whole ones as int64.
+    """Check numbers of episodes and return them as an array: float64, or int64 if ``whole``.
 
     Args:
-        name: what an error calls them.
-        values: numbers.
-        axes: names of the axes, divided by commas.
+        name: name of the array in the error message.
+        values: the numbers, which must be finite.
+        axes: names of the axes, separated by commas.
         low, high: bounds of the numbers.
-        whole: whether they must be whole.
+        whole: True if they must be whole numbers.
 
     >>> episode_array("labels", [[0, 1.0]], "episode, round", 0, 1, whole=True)
     array([[0, 1]])
@@ -159,13 +176,13 @@ def _bounds(low: float, high: float) -> str:
 def _wrong_numbers(
     name: str, array: NDArray[Any], is_wrong: NDArray[np.bool_], rule: str
 ) -> InputError:
-    """Return the error for numbers that are wrong, with the first of them.
+    """Return an error about invalid numbers, which names the first of them and its index.
 
     Args:
-        name: what they are called.
+        name: name of the array.
         array: the numbers.
-        is_wrong: which are wrong.
-        rule: what they must be.
+        is_wrong: True for invalid numbers.
+        rule: what the numbers must be, in words.
     """
     place = np.argwhere(is_wrong)[0].tolist()
     text = f"{name} must be {rule}, got {array[tuple(place)]} at {place}"
@@ -175,13 +192,18 @@ def _wrong_numbers(
 
 
 def freeze(record: object, **values: Any) -> None:
-    """Set the checked values of a frozen dataclass."""
+    """Set fields of a frozen dataclass, after they have been checked."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 
 
 def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
-    """Return the indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
+    """Return the indices, Int[chosen], that a selection of episodes stands for.
+
+    Args:
+        index: a slice, integers (repeats allowed) or a mask over episodes.
+        size: number of episodes.
+    """
     selection: Any = index
     if not isinstance(index, slice):
         selection = array_of("the selection of episodes", index)
@@ -200,12 +222,12 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def length_of(array: str, axis: int, doc: str) -> property:
-    """Return a property of episodes: the length of an axis of one of their arrays.
+    """Return a property for a class of episodes: the length of one axis of one of its arrays.
 
     Args:
-        array: the array's name.
-        axis: its axis.
-        doc: what the property is.
+        array: name of the array.
+        axis: the axis.
+        doc: docstring of the property.
     """
 
     def length(episodes: Any) -> int:
@@ -216,25 +238,24 @@ def length_of(array: str, axis: int, doc: str) -> property:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BaseEpisodes:
-    """What the episodes of every task share: which of their rounds took place, and who played them.
+    """Base class for the episodes of every task: which rounds took place, and who played them.
 
-    A subclass holds arrays that begin with an axis of episodes, and calls
-    ``super().__post_init__()`` once they are checked. ``round_arrays`` names the required ones that
-    are ``[episode, round, ...]``.
+    A subclass adds arrays whose first axis is the episode, and calls ``super().__post_init__()``
+    after it has checked them. ``round_arrays`` names its required arrays ``[episode, round, ...]``.
 
     Attributes:
-        missing: True where a round did not take place (a missed trial, or after the episode's end),
-            ``[episode, round]``; None where all did. What the arrays hold there is valid, and
-            changes no result.
-        participants: a name or a number for each episode: the groups of every interval and fold.
-            None where every episode is a separate unit.
-        reading: what was read, where they were read from a table
-            (:class:`~interp.tasks.trials.TrialsRead`); None elsewhere.
+        missing: True where a round did not take place: a missed trial, or padding after the
+            episode's end, ``[episode, round]``. None if all took place. Array entries there are
+            valid numbers, and affect no result.
+        participants: a name or a number for each episode. Intervals and folds are grouped by it.
+            None if each episode is an independent unit.
+        reading: how the table that the episodes come from was read
+            (:class:`~interp.tasks.trials.TrialsRead`); None if they come from no table.
     """
 
     round_arrays: ClassVar[tuple[str, ...]] = ()
     optional_arrays: ClassVar[tuple[str, ...]] = ()
-    """Further arrays ``[episode, round, ...]``, of which each may be None."""
+    """Names of further arrays ``[episode, round, ...]``, each of which may be None."""
 
     missing: NDArray[Any] | None = None
     participants: Any = None
@@ -251,7 +272,9 @@ class BaseEpisodes:
         check_fields(self)
 
     def _check_missing(self, missing: NDArray[Any]) -> None:
-        """Refuse a mask of another shape, or one that leaves no round of an episode."""
+        """Refuse a mask of the wrong shape or dtype, or one that leaves an episode without any
+        round.
+        """
         shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
         require(
             missing.shape == shape and missing.dtype == bool,
@@ -268,33 +291,35 @@ class BaseEpisodes:
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """Bool[episode, round]: which rounds took place."""
+        """Bool[episode, round], True where a round took place."""
         return counted_rounds(self)
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round]: the rounds in which predictions are scored: those that took
+        """Bool[episode, round], True where a prediction is scored; here, wherever a round took
         place.
         """
         return self.counted
 
     @property
     def arrays_by_round(self) -> tuple[str, ...]:
-        """Names of the arrays ``[episode, round, ...]`` that there are."""
+        """Names of the arrays ``[episode, round, ...]`` that are not None."""
         present = [name for name in self.optional_arrays if getattr(self, name) is not None]
         return (*self.round_arrays, *present)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Int[episode]: rounds up to and with the last one that took place."""
+        """Int[episode]: the length of each episode, up to its last round that took place."""
         from_the_end = self.counted[:, ::-1]
         return from_the_end.shape[1] - from_the_end.argmax(1)
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """Make episodes of unequal length, from lists with an entry for each episode; other fields are passed on.
+        """Make episodes of unequal length.
 
-        A round for which a value is NaN or None did not take place.
+        Args:
+            values: the fields by name. Each of ``round_arrays`` is a list with one entry per
+                episode; a round with a value of NaN or None is marked as missing.
 
         >>> from interp.tasks.experts import ExpertEpisodes
         >>> played = ExpertEpisodes.of(advice=[[[0, 1], [1, 1], [0, 0]], [[1, 0]]], labels=[[1, None, 0], [1]])
@@ -305,7 +330,9 @@ class BaseEpisodes:
 
     @classmethod
     def _of_fields(cls, **values: Any) -> Self:
-        """Make episodes of fields by their names, all that have no default among them."""
+        """Make episodes from fields by name; refuse unknown names, and missing fields without a
+        default.
+        """
         names = [known.name for known in fields(cls)]
         for name in values:
             require_known(f"field of {cls.__name__}", name, names)
@@ -322,7 +349,11 @@ class BaseEpisodes:
         return cls(**values)
 
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> Self:
-        """Return the episodes at ``indices`` (a slice, integers with repeats, or a mask of episodes), in that order."""
+        """Return the episodes at ``indices``, in that order.
+
+        Args:
+            indices: a slice, integers (repeats allowed) or a mask over episodes.
+        """
         chosen = chosen_indices(indices, len(self))
         selected: dict[str, Any] = {}
         for known in fields(self):
@@ -334,8 +365,7 @@ class BaseEpisodes:
         return replace(self, **selected)
 
     def first(self, n_rounds: int) -> Self:
-        """Return the first ``n_rounds`` that took place of each episode; missing rounds change no
-        state.
+        """Return the first ``n_rounds`` rounds of each episode, skipping missing rounds.
 
         >>> from interp.tasks.experts import ExpertEpisodes
         >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
@@ -372,11 +402,18 @@ class BaseEpisodes:
 
 
 def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill up the lists ``names`` of ``given`` to one number of rounds, and mark the missing
-    rounds.
+    """Pad lists of unequal length to one number of rounds, and mark the missing rounds.
 
     A round is missing after the end of its episode, where a value is NaN or None, and where the
-    mask ``given["missing"]``, a list for each episode, is True.
+    mask ``given["missing"]`` is True.
+
+    Args:
+        names: the fields to pad.
+        given: fields by name. Those in ``names``, and ``missing`` if present, are lists with one
+            entry per episode.
+
+    Returns:
+        The fields, with the padded arrays and ``missing``, Bool[episode, round].
 
     >>> padded(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
     [[False, False], [False, True]]
@@ -416,7 +453,7 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
-    """Return an array for each episode, ``[round, ...]``."""
+    """Return a list with one array ``[round, ...]`` for each episode."""
     is_list = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
     require(is_list, f"{name} must be a list with an entry for each episode, got {shown(values)}")
     episodes = [array_of(name, episode) for episode in values]
@@ -429,12 +466,13 @@ def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
 
 
 def _pad(name: str, episodes: Sequence[NDArray[Any]], n_rounds: int) -> NDArray[np.float64]:
-    """Return arrays of unequal length as one, ``[episode, round, ...]``, NaN after the end of each.
+    """Stack arrays of unequal length to ``[episode, round, ...]``, with NaN after each episode's
+    end.
 
     Args:
-        name: names the arrays in errors.
+        name: name of the arrays in the error message.
         episodes: an array ``[round, ...]`` for each episode.
-        n_rounds: of the longest.
+        n_rounds: number of rounds of the longest episode.
     """
     shapes = {episode.shape[1:] for episode in episodes if len(episode)}
     require(
@@ -450,12 +488,12 @@ def _pad(name: str, episodes: Sequence[NDArray[Any]], n_rounds: int) -> NDArray[
 
 @checked
 def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> int:
-    """Return the index of the round to corrupt; negative counts from the end, and round 0 has no ``history`` to change.
+    """Return the non-negative index of the round to corrupt; refuse a round out of range.
 
     Args:
         episodes: the episodes.
-        round: an index.
-        history: whether what came before the round is changed.
+        round: an index; a negative one counts from the end.
+        history: True if the rounds before it are changed, so that round 0 is refused.
 
     >>> from interp.tasks import experts
     >>> corrupted_round(experts.sample(n_episodes=1, n_rounds=5, n_experts=2), -1)
@@ -471,9 +509,11 @@ def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> in
 
 @checked
 def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
-    """Return each episode with the next one's rounds before ``t``.
+    """Return the array with each episode's rounds before ``t`` replaced by those of the next
+    episode.
 
-    ``values`` are ``[episode, round, ...]``, of 2 episodes or more.
+    ``values`` are ``[episode, round, ...]`` with at least 2 episodes; the last episode gets the
+    first one's rounds.
 
     >>> exchanged(np.array([[1, 2, 3], [7, 8, 9]]), 2)
     array([[7, 8, 3],
@@ -494,15 +534,15 @@ def exchange_history(
     held: Callable[[Any, str], NDArray[Any]] = getattr,
     remade: Callable[..., Any] = replace,
 ) -> tuple[Any, Any]:
-    """Return the episodes, and each with the next one's history: its arrays, and gaps, before a
-    round.
+    """Return the episodes, and a copy in which each has the next episode's rounds before ``round``.
 
     Args:
-        episodes: two or more.
-        round: the round.
-        names: the arrays; all ``round_arrays`` when empty.
-        held: episodes and a name to the array ``[episode, round, ...]``.
-        remade: the episodes and the exchanged arrays by name to episodes with these.
+        episodes: two or more episodes.
+        round: the first round that is not exchanged.
+        names: names of the arrays to exchange; empty for all ``[episode, round, ...]`` arrays. The
+            mask of missing rounds is always exchanged.
+        held: reads an array ``[episode, round, ...]`` from episodes, by name.
+        remade: makes new episodes from the episodes and the changed arrays.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
     with theirs("names are of arrays of the episodes: {error}", of=AttributeError):
@@ -519,11 +559,11 @@ def in_one_round(
     held: Callable[[Any, str], NDArray[Any]] = getattr,
     remade: Callable[..., Any] = replace,
 ) -> Callable[[Any, int], tuple[Any, Any]]:
-    """Return a function that corrupts an array of episodes in one round alone.
+    """Return a ``build`` function for a :class:`Corruption` that changes one array in one round.
 
     Args:
-        array: its name.
-        edit: episodes and round to the array's values there.
+        array: name of the array.
+        edit: ``(episodes, round)`` -> the array's new values in that round, ``[episode, ...]``.
         held, remade: as in :func:`exchange_history`.
     """
 
@@ -539,11 +579,13 @@ def in_one_round(
 @dataclass(frozen=True)
 @checked_fields
 class RoundInputs:
-    """The inputs of single rounds: the control of every probe.
+    """What can be read from single rounds, without memory: the control of every probe.
 
-    ``features`` are several forms of it, ``[episode, round, feature]``; the control takes the best.
-    ``kinds`` are numbers that together identify the kind of round, ``[episode, round, part]``,
-    for the control task.
+    Attributes:
+        features: several encodings of a round's inputs, each ``[episode, round, feature]``; the
+            control uses the one that decodes best.
+        kinds: whole numbers that together identify the kind of round, ``[episode, round, part]``,
+            for the control task with random labels.
     """
 
     features: tuple[NDArray[Any], ...]
@@ -553,13 +595,15 @@ class RoundInputs:
 @dataclass(frozen=True)
 @checked_fields
 class Steering:
-    """How a model of a task is steered by default; ``what`` and ``shows`` are the change and the
-    outcome in words.
+    """How models of a task are steered by default.
 
     Attributes:
-        change: the state change of dose 1: (shape of the state of one episode) -> array.
-        outcome: (episodes, round) -> the outcome with a probability that should change, one for all
-            or one per episode.
+        change: shape of one episode's state -> the change of the state at dose 1.
+        doses: multiples of this change to apply.
+        outcome: ``(episodes, round)`` -> the outcome whose probability should change: one number
+            for all episodes, or one per episode.
+        what: the change of the state, in words.
+        shows: the outcome, in words.
     """
 
     change: Callable[[tuple[int, ...]], NDArray[Any]]
@@ -572,30 +616,31 @@ class Steering:
 @dataclass(frozen=True)
 @checked_fields
 class Data:
-    """What there is to learn: the episodes of a task, and the round of them that a model reads.
+    """The episodes of a task, and the layout of a round that a model reads.
 
     Attributes:
-        layout: sizes to the :class:`~interp.model.layout.RoundLayout`.
-        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` to episodes with the task's key
-            as ``task``.
-        losses: ``(predictions, episodes, rounds)`` to the expected loss of each prediction by the
-            truth of the episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was
-            predicted.
-        regimes: names of what episodes can be drawn from, each with a description.
-        sample_options: model to further options of the sampler, such as its learning rate.
-        interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a
-            model can act in (``done``, ``step(choices)`` to a batch of one round, ``episodes()``);
-            None where a model cannot act.
-            Where the layout has ``draws``, ``told=True`` is passed, too: the model explores by
-            itself.
-        read: ``(path, **columns)`` to episodes from a table of recorded ones; None where the task
-            reads none.
-        rounds: of an episode in which something new can still happen; analyses sample no more by
-            default. 0 where there is no end, as in learning.
-        first_asked: the first round with a scored prediction. Earlier predictions are not trained,
-            so comparison leaves them out.
-        halves: samplers of either half of what was recorded (:meth:`Task.half`); none where new
-            episodes are drawn.
+        layout: maps sizes to the :class:`~interp.model.layout.RoundLayout`.
+        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes whose ``task`` is
+            the task's key.
+        losses: ``(predictions, episodes, rounds)`` -> the expected loss of each prediction,
+            ``[*batch, episode, round]``; ``rounds`` is the slice of rounds that the predictions are
+            for.
+        sizes: the sizes of the episodes.
+        regimes: returns the names of the regimes (kinds of environments) with a description of
+            each.
+        sample_options: maps a model to further options of the sampler, such as its learning rate.
+        interaction: ``(worlds, n_rounds, seed, epsilon)`` -> an environment for a model to act in.
+            It has ``done``, ``step(choices)``, which returns a batch of one round, and
+            ``episodes()``. None if models cannot act. If the layout has ``draws``, ``told=True`` is
+            passed, too: the model then explores by itself, without epsilon.
+        read: ``(path, **columns)`` -> episodes, from a table of recorded ones; None if not
+            supported.
+        rounds: number of rounds in which something new can still happen; analyses sample no more by
+            default. 0 if there is no such limit, as in learning.
+        first_asked: index of the first round whose prediction is scored. Earlier predictions are
+            not trained, so comparisons ignore them.
+        halves: a sampler for each half of the recorded participants (:meth:`Task.half`); empty if
+            episodes are generated.
     """
 
     layout: Callable[..., Any]
@@ -627,18 +672,19 @@ class Data:
 @dataclass(frozen=True)
 @checked_fields
 class Algorithms:
-    """What could explain a model of a task.
+    """The algorithms that could explain a model of a task.
 
     Attributes:
-        records: the algorithms that the task registers, in order of preference: a variable that
-            several share is the first one's.
-        hypothesis: model to the algorithm that it is compared with; the first one by default.
-        families: families of algorithms that comparison fits to a model's predictions; by default
-            every registered algorithm, as it is.
-        updates: families that comparison fits to what a round makes of the decoded state; the
-            families by default.
-        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` to sets of episodes on which the
-            families predict differently, by name; the sampler's default regime alone by default.
+        records: returns the registered algorithms in order of preference: a variable that several
+            of them have is taken from the first.
+        hypothesis: maps a model to the algorithm that it is compared with; the first one when None.
+        families: returns the families of algorithms that a comparison fits to a model's
+            predictions; when None, one family without free parameters for every registered
+            algorithm.
+        updates: returns the families that a comparison fits to the update of the decoded state;
+            ``families`` when None.
+        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` -> sets of episodes, by name, on which
+            the families predict differently; when None, episodes of the sampler's default regime.
     """
 
     records: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
@@ -651,15 +697,19 @@ class Algorithms:
 @dataclass(frozen=True)
 @checked_fields
 class Analysis:
-    """What probes and interventions look for in a model of a task, and where, when a caller does not say.
+    """Defaults of a task for probes and interventions: what to look for in a model, and where.
 
     Attributes:
-        round_inputs: what one round says by itself, the control of every probe.
-        probed: variables that ``interp probe`` decodes.
-        default_corruption: the key of the one that ``interp patch`` and circuits of edges take.
-        aligned: model to (variable, site) cases for learned subspaces, the last a place that cannot hold it.
-        claims: model to what interchange tests in a learned model: rows (variable, sites, outcome, control), as
-            ``Claim.at`` takes them; sites None are all that the machine carries.
+        round_inputs: what can be read from one round without memory: the control of every probe.
+        probed: keys of the variables that ``interp probe`` decodes.
+        corruptions: returns the corruptions of the task's episodes.
+        default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
+        aligned: maps a model to pairs (variable, site) for learned subspaces; the last site cannot
+            hold its variable, as a control.
+        claims: maps a model to the interchange hypotheses to test if it is learned: rows (variable,
+            sites, outcome, control), as ``Claim.at`` takes them. Sites of None mean the whole
+            carried state.
+        steering: returns the default steering.
     """
 
     round_inputs: Callable[[Any], RoundInputs] | None = None
@@ -674,10 +724,12 @@ class Analysis:
 @dataclass(frozen=True)
 @checked_fields
 class Reporting:
-    """How a report on a task differs from that on any other.
+    """How the report of a task differs from the default report.
 
-    ``parts`` lists the whole report in page order; the parts that every report has when None. ``looks`` gives the hue
-    and dash of the line of an algorithm or baseline, such as "green short" (``interp.results.palette``).
+    Attributes:
+        parts: returns all parts of the report, in page order; None for the default parts.
+        looks: name of an algorithm or baseline -> hue and dash of its line, such as "green short"
+            (``interp.results.palette``).
     """
 
     parts: Callable[[], Any] | None = None
@@ -687,12 +739,20 @@ class Reporting:
 @dataclass(frozen=True)
 @checked_fields
 class Task:
-    """A task, in parts; each caller reads the parts that it needs.
+    """A task: its record, in parts that are used by different analyses.
 
-    ``training`` gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``,
-    ``evaluation`` the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
-    ``recorded`` names the episodes that replace the sampler, and the algorithm that models are
-    compared with, where these were changed (:func:`interp.tasks.using`).
+    Attributes:
+        key: name in code and on the command line.
+        name: name in sentences.
+        what: description of the task.
+        data: episodes and layout.
+        algorithms: what could explain a model.
+        analysis: defaults of probes and interventions.
+        training: returns the :class:`~interp.training.goal.TrainingGoal` of ``interp train``.
+        evaluation: returns the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
+        report: how the report differs from the default.
+        recorded: describes the recorded episodes and the fitted algorithm in use
+            (:func:`interp.tasks.using`); empty otherwise.
     """
 
     key: str
@@ -709,23 +769,27 @@ class Task:
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
 
-    # The sizes of its episodes; what makes the layout of a round of sizes; and the sampler.
+    # Shortcuts: sizes of the episodes, the function that makes a layout, and the sampler.
     sizes = property(attrgetter("data.sizes"))
     layout = property(attrgetter("data.layout"))
     sample = property(attrgetter("data.sample"))
 
     @cached_property
     def kind(self) -> Predicted:
-        """What a prediction is (``RoundLayout.kind``): of "classes", or of a real number the "mean", or a "normal"."""
+        """Kind of prediction (``RoundLayout.kind``): "classes", the "mean" of a real number, or a
+        "normal".
+        """
         sizes = {size.name: size.default for size in self.sizes}
         return self.layout(**sizes).kind
 
     def at_most(self, n_rounds: int) -> int:
-        """Return ``n_rounds``, or as many as an episode of this task has new things in."""
+        """Return ``n_rounds``, or fewer if nothing new can happen after that many rounds of this
+        task.
+        """
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """Return the sizes of a layout, or of episodes."""
+        """Return the task's sizes, by name, of a layout or of episodes."""
         names = [size.name for size in self.sizes]
         missing = [name for name in names if not hasattr(layout, name)]
         missing_names = ", ".join(missing)
@@ -737,7 +801,9 @@ class Task:
         return {name: int(getattr(layout, name)) for name in names}
 
     def explains(self, model: Machine) -> Algorithm:
-        """Return the algorithm that a model is compared with: the one that it was made to compute, if it says so."""
+        """Return the algorithm that a model is compared with: its own, if the model was built to
+        compute one.
+        """
         own_algorithm = getattr(model, "algorithm", None)
         if isinstance(own_algorithm, Algorithm):
             return own_algorithm
@@ -760,13 +826,13 @@ class Task:
         regime: str = "",
         sizes: Mapping[str, int] | None = None,
     ) -> Any:
-        """Sample episodes of a model's sizes.
+        """Sample episodes with a model's sizes.
 
         Args:
             model: the model.
-            n_episodes, n_rounds, seed: of the episodes.
-            regime: the sampler's default if empty.
-            sizes: sizes that are not the model's.
+            n_episodes, n_rounds, seed: passed to the sampler.
+            regime: the regime; "" for the sampler's default.
+            sizes: sizes that replace the model's.
         """
         sizes = sizes or {}
         names = [size.name for size in self.sizes]
@@ -778,13 +844,13 @@ class Task:
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
 
     def of_recorded(self, episodes: BaseEpisodes) -> Task:
-        """Return this task with recorded episodes for a source, in place of its sampler.
+        """Return this task with recorded episodes in place of its sampler.
 
-        A batch is drawn from all participants (all episodes, where these have none) and from all
-        that each of them played. A smaller batch has as many participants as possible. No episode
-        is repeated or made up: where too few are recorded the batch is smaller, with a warning.
-        Analyses that fit and score draw from :meth:`half`. Missed trials are left out. Episodes are
-        cut to the number of rounds that nine of ten have; shorter ones are left out.
+        A batch takes as many participants as possible, or episodes if they have no participants. No
+        episode is repeated or generated: if too few are recorded, the batch is smaller, with a
+        warning. Analyses that fit and score take different participants for each (:meth:`half`).
+        Missed trials are dropped. Episodes are cut to a length that nine in ten of them reach, and
+        shorter ones are left out.
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
@@ -810,10 +876,12 @@ class Task:
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
 
     def half(self, which: int) -> Task:
-        """Return this task with half of its recorded participants for a source: 0 is to fit on, and
-        1 to score on.
+        """Return this task with half of its recorded participants as the source of episodes.
 
-        Where new episodes are drawn it is the same task, since episodes of another seed are new.
+        If episodes are generated this is the same task, since another seed gives new episodes.
+
+        Args:
+            which: 0 for the participants to fit on, 1 for those to score on.
         """
         halves = self.data.halves
         if not halves:
@@ -822,11 +890,11 @@ class Task:
 
     @checked
     def held_against(self, algorithm: Algorithm) -> Task:
-        """Return this task with ``algorithm``, such as one that was fitted, as the first that it
-        registers.
+        """Return this task with ``algorithm``, such as a fitted one, as its first registered
+        algorithm.
 
-        Models are compared with it and probed for its variables, at its parameters. Its name shows
-        the parameters.
+        Models are then compared with it and probed for its variables. Its name includes its
+        parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -852,13 +920,13 @@ class Task:
         return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
-        """Return an algorithm of this task."""
+        """Return the algorithm called ``key``, made with ``parameters``."""
         records = self.algorithm_records()
         require_known(f"algorithm of {self.key!r}", key, records, limit=20)
         return records[key].make(**parameters)
 
     def rivals(self) -> dict[str, Family]:
-        """Return the families of algorithms that could explain a model, by key."""
+        """Return the families of algorithms that could explain a model's predictions, by key."""
         families: dict[str, Family] = {}
         if self.algorithms.families is not None:
             families = unique(self.algorithms.families(), f"family of {self.key!r}")
@@ -881,7 +949,9 @@ class Task:
         return families
 
     def update_families(self) -> dict[str, Family]:
-        """Return the families of updates of a carried state, by key."""
+        """Return the families of algorithms that could explain the update of the carried state, by
+        key.
+        """
         if self.algorithms.updates is None:
             return self.rivals()
         return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
@@ -889,15 +959,19 @@ class Task:
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
     ) -> dict[str, tuple[Any, Any]]:
-        """Sample each set of the battery: episodes to fit on, and different episodes to score on.
+        """Sample each set of the battery twice: episodes to fit on, and different episodes to score
+        on.
 
         Args:
-            n_episodes: of each set, to fit on; and to score on where ``n_scored`` is None.
-            n_rounds: of every episode.
-            seed: of the episodes.
-            n_scored: how many are scored, the same ones for every seed: scores are then of one set
-                of episodes.
-            sizes: of the episodes.
+            n_episodes: number of episodes of each set.
+            n_rounds: number of rounds of every episode.
+            seed: seed of the episodes.
+            n_scored: number of episodes to score on, which are then the same for every seed; None
+                for ``n_episodes`` new ones.
+            sizes: sizes of the episodes.
+
+        Returns:
+            Name of the set -> (episodes to fit on, episodes to score on).
         """
 
         def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:

@@ -1,1 +1,3 @@
-"""Statistics grouped by episode: intervals, affine decoders, refits that resample the fit as well as the test."""
+"""Statistics with the episode as the unit: intervals, affine decoders and scores of refitted
+decoders.
+"""

@@ -1,12 +1,11 @@
-"""The model confidence set: the models with a mean loss that the data cannot distinguish from the
-least one.
+"""The model confidence set: the models that may have the least mean loss, given the data.
 
-Hansen, Lunde and Nason (2011), with their statistic T_max. A model's loss is compared with the mean
-loss of the models that are left. Where the largest of these differences, over its standard error,
-is larger than a bootstrap explains, its model is eliminated, and the test is repeated on the rest.
-The set holds the best model with probability ``level``, whatever the number of models. Independent
-units (episodes, participants or blocks of trials) are resampled. A standard error is computed in
-each resample, since there may be few units.
+The method is that of Hansen, Lunde and Nason (2011), with their statistic T_max. Each model's loss
+is compared with the mean loss of the remaining models. If the largest difference, in standard
+errors, is larger than a bootstrap explains, its model is eliminated, and the test is repeated on
+the rest. The set contains the best model with probability ``level``, whatever the number of models.
+The bootstrap resamples independent units: episodes, participants or blocks of trials. The standard
+error is computed anew in each resample, since there may be few units.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -27,15 +26,16 @@ from interp.support.checks import array_of, checked
 from interp.support.errors import require
 
 _ROUNDING = 1e-9
-"""Models whose losses differ nowhere by more than this share of the largest loss are one model."""
+"""Models whose losses differ by at most this share of the largest loss are treated as one model."""
 
 
 class ModelConfidenceSet(NamedTuple):
-    """The models that are not rejected.
+    """The models that the test does not reject.
 
     Attributes:
-        included: whether each model is in the set, ``[model]``.
-        p_values: of each model; those of at least ``1 - level`` are in the set. The last model left has 1.
+        included: True for each model in the set, ``[model]``.
+        p_values: p-value of each model, ``[model]``. A model is in the set if its p-value is at
+            least ``1 - level``; the last remaining model has 1.
     """
 
     included: NDArray[np.bool_]
@@ -46,19 +46,21 @@ class ModelConfidenceSet(NamedTuple):
 def model_confidence_set(
     losses: ArrayLike, level: float = 0.95, *, n_resamples: int = 1000, seed: int = 0
 ) -> ModelConfidenceSet:
-    """Find the models that may have the least mean loss.
+    """Return the set of models that may have the least mean loss.
 
     Args:
-        losses: ``[unit, model]``, finite; the units are independent and the same for every model.
-        level: the probability with which the set holds the best model.
-        n_resamples: draws of the bootstrap.
-        seed: of the bootstrap.
+        losses: finite losses, ``[unit, model]``. Units, such as participants, are independent, and
+            every model is scored on the same ones.
+        level: the probability that the set contains the best model.
+        n_resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
 
     Returns:
-        Which models are in the set, and their p-values. Models of equal losses are in it together, or not at all.
+        Which models are in the set, and their p-values. Models with equal losses share a p-value.
 
     Raises:
-        InputError: fewer than 2 units, no model, losses that are not finite, or a level outside of (0, 1).
+        InputError: fewer than 2 units, no model, losses that are not finite, or a level outside of
+            (0, 1).
     """
     table = array_of("losses", losses).astype(np.float64)
     require(table.ndim == 2, f"losses must be [unit, model], got shape {table.shape}")
@@ -85,7 +87,7 @@ def model_confidence_set(
 
 
 def _representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return for each model the first one with the same losses."""
+    """Return, for each model, the index of the first model with the same losses, ``[model]``."""
     tolerance = _ROUNDING * np.abs(losses).max()
     representative = np.arange(losses.shape[1])
     for model in range(losses.shape[1]):
@@ -98,11 +100,12 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
     """Test whether all models have the same mean loss.
 
     Args:
-        losses: ``[unit, model]`` of the models that are left.
-        weights: of the units in every resample, ``[resample, unit]``.
+        losses: losses of the remaining models, ``[unit, model]``.
+        weights: weight of each unit in each bootstrap resample, ``[resample, unit]``.
 
     Returns:
-        The index of the model with the largest loss beyond the mean one, in standard errors, and the p-value.
+        The index of the model whose loss exceeds the mean of all models by the most standard
+        errors, and the p-value of the test.
     """
     n_units = len(losses)
     differences = losses - losses.mean(1, keepdims=True)
@@ -120,12 +123,12 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
 def _over_error(
     means: NDArray[np.float64], variances: NDArray[np.float64], n_units: int
 ) -> NDArray[np.float64]:
-    """Return means over their standard errors; 0 where the mean is 0, and infinite where only the
-    error is.
+    """Return means divided by their standard errors: 0 if the mean is 0, infinite if only the error
+    is 0.
 
     Args:
-        means: of some quantities.
-        variances: of one unit, of the same quantities.
+        means: means of some quantities over units.
+        variances: variances of the same quantities between units.
         n_units: number of independent units.
     """
     errors = np.sqrt(variances / (n_units - 1))

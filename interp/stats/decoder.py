@@ -1,5 +1,6 @@
-"""Read a state out of latents: an affine map fitted on rollouts, for models where the weights do
-not show where a state is.
+"""Decode a state from latents by an affine map that is fitted on rollouts.
+
+For models whose weights do not show where a state is stored.
 
     >>> import numpy as np, torch
     >>> from interp.stats.decoder import Decoder
@@ -9,11 +10,11 @@ not show where a state is.
     >>> bool(np.allclose(decoder(latents[4:]).numpy(), states[4:]))
     True
 
-The map is least squares, or ridge regression; a penalty shrinks what is read, so leave it out where
-sizes matter. One map reads all latents together; with ``per_latent`` each latent holds a part of
-the state and has a separate map. :meth:`Decoder.move` writes: it changes latents so that the
-decoded state changes by a given amount and the rest of what is decoded with it stays. A state that
-can be decoded may still be idle: interventions show what a model uses.
+The map is fitted by least squares or ridge regression. A ridge penalty shrinks the decoded values,
+so use none where their sizes matter. One map reads all latents together; with ``per_latent`` each
+latent holds a part of the state and has its own map. :meth:`Decoder.move` changes latents so that
+the decoded state changes by a chosen amount, and nothing else that is decoded with it changes. A
+model need not use a state that can be decoded: interventions show what it uses.
 
 How latents are moved, and when a penalty is needed: docs/method/decoders.md.
 """
@@ -36,18 +37,30 @@ from interp.support.errors import require, theirs
 
 N_FOLDS = 5
 RIDGE = 1e-3
-"""Penalty of decoders of learned models. Latents that add up their updates are sums of random features of every round,
-and without a penalty a map reads counts off those even in an untrained network: it then follows 78 to 96 % of the
-algorithm's step, with this penalty 27 to 46 % (three seeds of
-``wma-learned-additive``'s shape; the learned model 99.8 and 99.7)."""
+"""Ridge penalty for decoders of learned models.
+
+Latents that add up their updates are sums of random features of every round. Without a penalty a
+map can decode counts from these features even in an untrained network: its decoded step then
+matches 78 to 96 % of the algorithm's step, with this penalty 27 to 46 % (three seeds of
+``wma-learned-additive``'s shape; the learned model has 99.8 and 99.7).
+"""
 RANK = 1e-10
-"""A direction that varies less than this share of the widest one is left out of a fit: it is rounding."""
+"""Directions with less than this share of the largest direction's size are rounding, and not
+fitted.
+"""
 
 
 @dataclass(frozen=True)
 @checked_result
 class Affine:
-    """``y = (x - centre) slopes + middle``; ``along`` is the covariance of ``y``, as read, with ``x``."""
+    """An affine map from features to outputs: ``y = (x - centre) @ slopes + middle``.
+
+    Attributes:
+        centre: mean of the features ``x`` in the fit, ``[feature]``.
+        middle: mean of the outputs ``y`` in the fit, ``[output]``.
+        slopes: ``[feature, output]``.
+        along: covariance of the decoded outputs with the features, ``[output, feature]``.
+    """
 
     centre: Float[Tensor, " feature"]
     middle: Float[Tensor, " output"]
@@ -64,9 +77,9 @@ class Affine:
         """Fit the least-squares map from ``x`` to ``y``, in double precision.
 
         Args:
-            x: what is read.
-            y: what is decoded.
-            ridge: penalty on the slopes of features in units of their standard deviation; none when 0.
+            x: the features, ``[sample, feature]``.
+            y: the outputs to decode, ``[sample, output]``.
+            ridge: penalty on the slopes of standardised features; 0 for none.
         """
         x = x.double()
         y = y.double()
@@ -85,11 +98,10 @@ class Affine:
 
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
-        """How ``x`` moves for one unit of each output while the rest is unchanged: ``(A^T C A)^-1
-        A^T C``.
+        """The change of ``x`` that changes one decoded output by 1 and no other, for each output.
 
-        Outputs that only vary together (numbers that are centred, say) move together as far as they
-        can.
+        ``(A^T C A)^-1 A^T C`` for slopes A and feature covariance C. Outputs that cannot vary
+        alone, such as numbers that sum to zero, get the closest possible change.
         """
         decoded = self.along @ self.slopes
         return torch.linalg.pinv(decoded, rtol=RANK, hermitian=True) @ self.along
@@ -98,14 +110,14 @@ class Affine:
 def _least_squares_slopes(
     features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
 ) -> Float[Tensor, "feature output"]:
-    """Fit least squares without a penalty; features may have any rank.
+    """Fit least squares without a penalty; the features need not have full rank.
 
-    `lstsq` takes only full rank on accelerators, and on a CPU its "gelsd" takes 40 times as long
-    for 19,200 outputs (a cache).
+    The pseudoinverse is used because ``torch.linalg.lstsq`` needs full rank on accelerators, and
+    its CPU driver "gelsd" takes 40 times as long for 19,200 outputs.
 
     Args:
-        features, outputs: centred.
-        ridge: 0; not used.
+        features, outputs: data with their means subtracted.
+        ridge: unused; there so that both fits have one signature.
     """
     return torch.linalg.pinv(features, rtol=RANK) @ outputs
 
@@ -116,8 +128,8 @@ def _ridge_slopes(
     """Fit ridge regression.
 
     Args:
-        features, outputs: centred.
-        ridge: the penalty, see :meth:`Affine.fit`.
+        features, outputs: data with their means subtracted.
+        ridge: the penalty of :meth:`Affine.fit`.
     """
     n_samples = len(features)
     unit = units(features)
@@ -130,33 +142,34 @@ def _ridge_slopes(
 
 
 def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
-    """Return whether features outnumber samples: a map without a penalty fits anything; the dual form is shorter."""
+    """Return whether there are more features than samples.
+
+    Without a penalty such a map fits any outputs; with one, the dual form of ridge regression is
+    quicker.
+    """
     return features.shape[1] > features.shape[0]
 
 
 def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
-    """Return the standard deviation of centred features; infinite for those that hardly vary
-    compared with the widest one.
+    """Return the standard deviation of each centred feature, infinite for one that hardly varies.
 
-    Divided by it, features have one scale whatever the scales of their coordinates, so that a
-    penalty is the same for all.
+    Features divided by it have the same scale, so that a penalty weighs equally on all of them.
     """
     size = features.square().mean(0).sqrt()
     return size.where(size > RANK * size.max(), torch.inf)
 
 
 def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> Tensor:
-    """Compute the ridge regression of :meth:`Affine.fit`, from the products of features in their
-    :func:`units`.
+    """Solve ridge regression, as in :meth:`Affine.fit`, from products of standardised features.
 
-    ``features.T @ features`` and ``features.T @ outputs`` give slopes. In the dual form ``features
-    @ features.T`` and the outputs give weights of samples; the slopes are then ``features.T @
-    weights``.
+    In the primal form pass ``features.T @ features`` and ``features.T @ outputs``; the solution is
+    the slopes. In the dual form pass ``features @ features.T`` and ``outputs``; the solution is a
+    weight for each sample, and the slopes are ``features.T @ weights``.
 
     Args:
-        square: the features times themselves.
-        product: the features times the outputs, or the outputs.
-        n_samples: that the penalty is multiplied by.
+        square: product of the features with themselves.
+        product: product of the features with the outputs, or the outputs themselves.
+        n_samples: number of samples, by which the penalty is multiplied.
         ridge: the penalty.
     """
     if not square.any():  # features that never vary say nothing
@@ -172,11 +185,12 @@ def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> 
 @dataclass(frozen=True)
 @checked_result
 class Decoder:
-    """A fitted map from latents ``[..., latent, d_model]`` to a state ``[..., *shape]``; calling it decodes.
+    """A fitted map from latents ``[..., latent, d_model]`` to states ``[..., *shape]``; call it to
+    decode.
 
     Attributes:
-        maps: one map for all latents together, or one per latent.
-        shape: of the state at one time.
+        maps: one affine map that reads all latents together, or one for each latent.
+        shape: shape of the state of one episode at one round.
     """
 
     maps: tuple[Affine, ...]
@@ -191,16 +205,19 @@ class Decoder:
         ridge: float = 0.0,
         per_latent: bool = False,
     ) -> Decoder:
-        """Fit on a rollout, in double precision.
+        """Fit a decoder on a rollout, in double precision.
 
-        Fit it at the rounds that it is used at: how much a state changes in one round depends on the round.
+        Fit it on the rounds at which it will be used, since the size of one round's update depends
+        on the round.
 
         Args:
-            latents: with any leading axes.
-            states: the algorithm's at the same times, ``[*sample, ...]``; ``[*sample, latent, k]``, the part of each
-                latent, with ``per_latent``.
+            latents: ``[*sample, latent, d_model]`` with any leading axes, such as episode and
+                round.
+            states: the algorithm's states at the same samples, ``[*sample, ...]``. With
+                ``per_latent``: ``[*sample, latent, k]``, the part of the state that each latent
+                holds.
             ridge: penalty of :meth:`Affine.fit`.
-            per_latent: fit one map for each latent, to its part of the state.
+            per_latent: True to fit a separate map from each latent to its part of the state.
         """
         targets = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
         sample = latents.shape[:-2]
@@ -233,11 +250,11 @@ class Decoder:
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
-        """Move latents so that the decoded state changes by ``change``.
+        """Return latents moved so that the decoded state changes by ``change``.
 
         Args:
             latents: ``[*batch, latent, d_model]``.
-            change: ``[*batch, *shape]``, with the shape of the decoder's states.
+            change: ``[*batch, *shape]``, where ``shape`` is the shape of the decoder's states.
         """
         n_leading = change.ndim - len(self.shape)
         shape = tuple(change.shape[n_leading:])
@@ -266,17 +283,20 @@ def cross_fitted(
     seed: int = 0,
     participants: Any = None,
 ) -> Float[Tensor, episode * any]:
-    """Decode the states of every episode by maps that were fitted without this episode.
+    """Decode the states of each episode by a decoder that was not fitted on this episode.
 
     Args:
         latents: ``[episode, ..., latent, d_model]``.
         states: as in :meth:`Decoder.fit`.
-        n_folds: parts of the participants; each is decoded by a map that was fitted on the
-            remaining parts.
+        n_folds: number of folds of participants; each fold is decoded by a fit to the other folds.
         ridge: penalty of :meth:`Affine.fit`.
         per_latent: as in :meth:`Decoder.fit`.
-        seed: of the folds.
-        participants: of each episode; when None, each episode is one.
+        seed: seed of the random folds.
+        participants: the participant of each episode; when None, each episode is its own
+            participant.
+
+    Returns:
+        The decoded states, in the shape of ``states``.
     """
     participant = of_whom(participants, len(latents))
     n = int(participant.max()) + 1

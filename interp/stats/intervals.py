@@ -1,9 +1,10 @@
-"""Uncertainty over episodes: the bootstrap that every interval in the toolkit comes from.
+"""Bootstrap intervals over episodes, which all intervals of the toolkit use unless a fit is
+involved.
 
-Rounds of one episode depend on each other, so episodes are resampled, never rounds; and where several episodes are of
-one participant, participants. A resample is a row of weights (how often each episode was drawn, over the number of
-episodes); a statistic that is a ratio of sums, such as R2, is the ratio of two weighted sums, so no resample is ever
-materialised.
+Rounds of one episode depend on each other, so episodes are resampled, never rounds. If a
+participant has several episodes, participants are resampled. A resample is a row of weights: how
+often each episode was drawn, divided by the number of episodes. The bootstrap of a ratio of sums,
+such as R2, is the ratio of two weighted sums, so no resampled data set is ever built.
 
     >>> import numpy as np
     >>> samples = resample_weights(100) @ np.arange(100.0)
@@ -28,12 +29,12 @@ from interp.support.errors import InputError, require
 @dataclass(frozen=True)
 @checked
 class Interval:
-    """An estimate with its interval (95 % unless stated): of the bootstrap here, of a refit in
-    :mod:`interp.stats.refit`.
+    """An estimate with the lower and upper bound of its interval (95 % unless stated otherwise).
 
-    The bounds are in order, or NaN where there are none. The estimate may lie outside of them:
-    percentiles of a bootstrap need not hold a statistic that is biased in its resamples, such as a
-    largest value.
+    The interval is a bootstrap interval of this module, or an interval of a refit
+    (:mod:`interp.stats.refit`). The bounds are in order, or NaN if there are none. The estimate may
+    lie outside of them: percentiles of a bootstrap need not contain a statistic that is biased in
+    its resamples, such as a maximum.
     """
 
     estimate: float
@@ -41,7 +42,7 @@ class Interval:
     high: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no number, and bounds that are exchanged."""
+        """Refuse values that are no numbers, and a lower bound above the upper bound."""
         require_real("estimate", self.estimate)
         require_real("low", self.low)
         require_real("high", self.high)
@@ -53,13 +54,15 @@ class Interval:
 
     @classmethod
     def of_samples(cls, samples: ArrayLike, estimate: float, level: float = 0.95) -> Interval:
-        """Make the interval around ``estimate`` that holds the middle ``level`` of ``samples``.
+        """Make the interval from the middle ``level`` of bootstrap samples, with a separate
+        estimate.
 
-        Samples that are not finite, such as a ratio over 0, are left out; where none is left, the bounds are NaN.
+        Samples that are not finite, such as a ratio over 0, are left out; if none remain, the
+        bounds are NaN.
 
         Args:
-            samples: ``[resample]``.
-            estimate: of the statistic itself.
+            samples: the statistic in each resample, ``[resample]``.
+            estimate: the statistic of the data themselves.
             level: the share of the samples between the bounds.
         """
         drawn = array_of("samples", samples)
@@ -69,11 +72,11 @@ class Interval:
 
     @property
     def complement(self) -> Interval:
-        """The interval of 1 minus the estimate: the other part of a share."""
+        """The interval of 1 minus the quantity, such as the error rate for an accuracy."""
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
     def columns(self, name: str) -> dict[str, float]:
-        """Return the three numbers as columns of a table: ``name``, ``name_low`` and ``name_high``."""
+        """Return the three numbers as table columns ``name``, ``name_low`` and ``name_high``."""
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def __str__(self) -> str:
@@ -81,11 +84,14 @@ class Interval:
 
 
 NO_NUMBER = Interval(float("nan"), float("nan"), float("nan"))
-"""The interval of what was not measured, or has no number."""
+"""The interval of a quantity that was not measured or is undefined: NaN three times."""
 
 
 def exact_share(hits: ArrayLike) -> Interval:
-    """Return the share of independent ``hits [one]`` with its exact 95 % interval (Clopper and Pearson); NaN of none.
+    """Return the share of True in independent ``hits [trial]`` with its exact 95 % interval
+    (Clopper-Pearson).
+
+    All three numbers are NaN if there are no trials.
 
     >>> print(exact_share([True] * 11))
     1 [0.7151, 1]
@@ -105,12 +111,16 @@ def exact_share(hits: ArrayLike) -> Interval:
 def percentile_bounds(
     samples: ArrayLike, level: float = 0.95, axis: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the lower and the upper percentile of many statistics.
+    """Return the lower and the upper percentile of samples, such as bootstrap resamples of a
+    statistic.
 
     Args:
         samples: numbers with any axes; those that are not finite are left out.
-        level: the share of the samples between the two.
-        axis: of the resamples.
+        level: the share of the samples between the two percentiles.
+        axis: the axis of the resamples.
+
+    Returns:
+        Two arrays without this axis: the lower and the upper bounds.
     """
     samples = np.asarray(samples, dtype=np.float64)
     levels = [(1 - level) / 2, (1 + level) / 2]
@@ -137,14 +147,16 @@ def resample_weights(
     plain_first: bool = False,
     participants: Any = None,
 ) -> NDArray[np.float64]:
-    """Draw bootstrap weights ``[n_resamples, n_episodes]``, which nobody may write into; each row sums to 1.
+    """Draw bootstrap weights ``[resample, episode]``; each row sums to 1. The array is read-only.
 
     Args:
-        n_episodes: the episodes that are drawn from.
-        n_resamples: rows.
-        seed: of the draw.
-        plain_first: put one more row first, in which all episodes have the same weight: it gives the estimate itself.
-        participants: of each episode; participants are then drawn, each with all of its episodes.
+        n_episodes: number of episodes that are resampled.
+        n_resamples: number of resamples (rows).
+        seed: seed of the draw.
+        plain_first: True to add a first row in which all episodes have the same weight, which gives
+            the estimate itself.
+        participants: the participant of each episode. Participants are then resampled, each with
+            all of their episodes. When None, episodes are resampled.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
@@ -163,7 +175,9 @@ def resample_weights(
 
 
 _MOST_KEPT = 2**18
-"""Weights that are kept for the next interval of as many episodes: an analysis asks for the same hundreds of times."""
+"""Arrays with at most this many weights are cached: an analysis draws the same weights hundreds of
+times.
+"""
 
 
 @lru_cache(maxsize=16)
@@ -180,12 +194,13 @@ def _draw_and_keep(
 
 
 def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> NDArray[np.int64]:
-    """Return the number of the participant of each episode, counted from 0 in the order in which they first come.
+    """Return the number of each episode's participant, counted from 0 in order of first appearance.
 
     Args:
-        participants: a name or a whole number per episode; when None, each episode is a participant.
-        n_episodes: how many there must be.
-        what: what an error calls them.
+        participants: a name or a whole number for each episode; when None, each episode is its own
+            participant.
+        n_episodes: the number of episodes.
+        what: name of the participants in the error message.
 
     >>> of_whom(["bob", "ann", "bob"], 3), of_whom(None, 3)
     (array([0, 1, 0]), array([0, 1, 2]))
@@ -215,7 +230,8 @@ def _is_whole(value: object) -> bool:
 
 
 def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
-    """Return the mean of ``values [episode, ...]`` of each participant; the values themselves where each has one.
+    """Return the mean of ``values [episode, ...]`` for each participant; unchanged if each has one
+    episode.
 
     >>> of_each([1.0, 5.0, 2.0], ["bob", "ann", "bob"]), of_each([1.0, 2.0], None)
     (array([1.5, 5. ]), array([1., 2.]))
@@ -233,12 +249,16 @@ def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
 def bootstrap_mean(
     values: ArrayLike, *, seed: int = 0, participants: Any = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean over episodes and the bounds of its interval: (mean, low, high), each ``[...]``.
+    """Return the mean over episodes and the bounds of its interval.
 
     Args:
         values: ``[episode, ...]``.
-        seed: of the resamples.
-        participants: of each episode (:func:`of_whom`): the interval is then over participants.
+        seed: seed of the resamples.
+        participants: the participant of each episode (:func:`of_whom`). If not None, participants
+            are resampled instead of episodes.
+
+    Returns:
+        The mean, the lower bound and the upper bound, each ``[...]``.
     """
     values = np.asarray(values, dtype=np.float64)
     require(values.ndim >= 1, "values are [episode, ...], got one number")
@@ -249,12 +269,13 @@ def bootstrap_mean(
 
 @checked
 def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None) -> Interval:
-    """Return the mean of one number per episode, as :func:`bootstrap_mean` does.
+    """Return the mean of one number per episode, with its bootstrap interval
+    (:func:`bootstrap_mean`).
 
     Args:
         values: ``[episode]``.
         seed: seed of the bootstrap.
-        participants: of each episode.
+        participants: the participant of each episode; None if each episode is its own.
     """
     require(
         np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}"
@@ -272,18 +293,19 @@ def ratio_interval(
     weights: NDArray[np.float64] | None = None,
     participants: Any = None,
 ) -> Interval:
-    """Return a ratio of sums over episodes, such as hits over steps.
+    """Return a ratio of two sums over episodes, such as hits over steps, with its bootstrap
+    interval.
 
-    Resamples with denominator 0 are left out. Where none remains the bounds are NaN, and
-    without any step at all the estimate is NaN, too.
+    Resamples whose denominator is 0 are left out. If none remain the bounds are NaN; if the
+    denominator of the data is 0, the estimate is NaN, too.
 
     Args:
         numerators: ``[episode]``.
         denominators: ``[episode]``.
-        seed: of the resamples.
-        weights: of :func:`resample_weights`, to share one draw between many ratios; drawn when
-            None.
-        participants: of each episode (:func:`of_whom`).
+        seed: seed of the resamples.
+        weights: weights from :func:`resample_weights`, to share them between many ratios; drawn
+            when None.
+        participants: the participant of each episode (:func:`of_whom`).
     """
     shape, other_shape = np.shape(numerators), np.shape(denominators)
     require(

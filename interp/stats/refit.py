@@ -1,15 +1,15 @@
-"""Intervals of refitted quantities: scores of cross-validated fits, with the luck of the training
-episodes counted.
+"""Intervals for scores of cross-validated fits, which count that the fit varies with its training
+data.
 
-A score is 1 minus a ratio of sums over episodes, ``sum L / sum R`` (R2: squared errors over squares
-about the mean; accuracy: misses over steps), of the out-of-fold errors of a K-fold
-cross-validation. :func:`interval` is about the score, on new episodes, of this very fit, refitted
-on all episodes; :func:`difference` joins two scores of the same episodes. Episodes are independent
-and identically distributed, and folds are made of whole episodes. Where :func:`leans_low` is True,
-a small score does not show that no value can be decoded. Means without a fit:
+A score is 1 minus a ratio of sums over episodes, ``sum L / sum R``. L are the out-of-fold losses of
+a K-fold cross-validation, and R are reference losses. For R2 they are squared errors and squares
+about the mean; for accuracy, misses and steps. :func:`interval` is for the score, on new episodes,
+of the fit to all episodes. :func:`difference` compares two scores on the same episodes. Episodes
+are independent and identically distributed, and each belongs to one fold. If :func:`leans_low`
+returns True, a small score does not show that nothing can be decoded. For means without a fit use
 :mod:`interp.stats.intervals`.
 
-How the interval is made, and what it was measured to cover: docs/method/intervals.md.
+How the interval is made, and its measured coverage: docs/method/intervals.md.
 
     >>> print(interval([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0], n_folds=2))
     0.75 [-0.1207, 0.9442]
@@ -33,33 +33,49 @@ from interp.support.errors import require
 
 Score = Literal["skill", "accuracy", "ratio"]
 FEW_EPISODES = 16
-"""Below this many episodes a result should warn: at 8, coverage fell to 88 % where rounds depend on each other (before
-effective episodes were counted, which widens intervals). Where nothing is decoded intervals of 6 to 12 episodes covered
-91 to 98 % of 250 data sets, with the truth, just below 0, below up to 7 % of them: no false word follows."""
+"""Results from fewer episodes than this should carry a warning.
+
+With 8 episodes, coverage fell to 88 % where rounds depend on each other (before effective episodes
+were counted, which widens intervals). Where nothing can be decoded, intervals of 6 to 12 episodes
+covered 91 to 98 % of 250 data sets. The true score, just below 0, was below the interval in up to 7
+% of them, which leads to no wrong verdict.
+"""
 
 PLATEAU = 256
-"""Episodes from which an untrained model is decoded, at least: of few, a fit to it reads less than can be read."""
+"""The least number of episodes for an untrained control: a fit to fewer reads less than can be
+decoded.
+"""
 
 _FEWEST = 2.0
-"""The least effective number of episodes: Student's t has one degree of freedom, and no bound is beyond all numbers."""
+"""The least effective number of episodes: Student's t then has one degree of freedom, and bounds
+stay finite.
+"""
 
 _CONSTANT = 0.9
-"""A target varies hardly within an episode where this share of its sum of squares is that of episodes' means."""
+"""A target hardly varies within episodes if episode means make up this share of its sum of
+squares.
+"""
 
 _PER_FEATURE = 2.0
-"""Fewer effective episodes for each feature than this lean low for a target that is constant within episodes: of
-16 features, coverage of R2 was 90 and 92 % at 1.1 of them for each, and 93 and 94 % at 1.4 (200 data sets)."""
+"""Effective episodes per feature below which :func:`leans_low` is True for a target that is
+constant within episodes.
+
+With 16 features, the coverage of R2 was 90 and 92 % at 1.1 episodes per feature, and 93 and 94 % at
+1.4 (200 data sets).
+"""
 
 _WIDEST = 100.0  # half widths of a log beyond this are cut, so that no bound overflows
 
 
 def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
-    """Return the half width of an interval over the standard error of fixed errors; 1.96 for a mean of many episodes.
+    """Return the half width of an interval, in standard errors that ignore the refitting.
+
+    It is 1.96 for the mean of many episodes without a fit.
 
     Args:
-        n_episodes: all of them.
+        n_episodes: number of episodes.
         n_folds: K of the cross-validation.
-        n_effective: of :func:`effective`; all episodes when None.
+        n_effective: the effective number of episodes (:func:`effective`); ``n_episodes`` when None.
 
     >>> round(_inflation(8, 5), 3), round(_inflation(64, 5), 3), round(_inflation(64, 5, n_effective=8), 3)
     (4.054, 3.045, 4.054)
@@ -79,7 +95,10 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
 
 
 def effective(references: ArrayLike) -> float:
-    """Return over how many episodes a total is spread: ``(sum R)^2 / sum R^2``, 2 at least; n where all are equal.
+    """Return the effective number of episodes, ``(sum R)^2 / sum R^2``, and at least 2.
+
+    It equals the number of episodes if all references R are equal, and is smaller if few episodes
+    make up most of the sum.
 
     >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
     (4.0, 2.0, 2.0)
@@ -97,18 +116,18 @@ def leans_low(
     n_features: int,
     mask: Bool[Array, "episode round k"] | None = None,
 ) -> bool:
-    """Return whether a score made by fits on a part of the episodes is likely too low: too many
-    features for them.
+    """Return whether a cross-validated score is likely too low: too many features for too few
+    episodes.
 
-    This is so where some output is constant within episodes, or nearly, and has fewer than 2
-    effective episodes for each feature: an interval's truth is then above it more often than 2.5 %
-    (not below), so that a small score does not show that no value can be decoded. Targets that
-    change within an episode did not show this with 64 features.
+    This is so if an output is nearly constant within episodes and there are fewer than 2 effective
+    episodes per feature. The true score is then above the interval more often than in 2.5 % of data
+    sets, so a small score does not show that nothing can be decoded. Targets that change within an
+    episode did not show this with 64 features.
 
     Args:
-        values: the target.
-        n_features: that the fit reads.
-        mask: entries that count; all when None.
+        values: the target, ``[episode, round, output]``.
+        n_features: number of features that the fit reads.
+        mask: True for the entries that count; all when None.
 
     >>> per_episode = np.random.default_rng(0).normal(size=(16, 1, 1)) * np.ones((1, 10, 1))
     >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode, axis=1), 16)
@@ -131,12 +150,13 @@ def _centred(
     used: Bool[Array, "episode round k"],
     n_steps: Shaped[Array, "group k"],
 ) -> Float[Array, "episode round k"]:
-    """Return the distance of every used entry from the mean of all; 0 elsewhere.
+    """Return each used entry minus the mean of its output over all used entries; 0 for unused
+    entries.
 
     Args:
-        values: the target.
-        used: entries that count.
-        n_steps: number of used entries, by group.
+        values: the target, ``[episode, round, output]``.
+        used: True for the entries that count.
+        n_steps: number of used entries in each group of episodes, ``[group, output]``.
     """
     y = np.where(used, values, 0.0).astype(np.float64)
     mean = y.sum((0, 1)) / np.maximum(n_steps.sum(0), 1)
@@ -148,19 +168,22 @@ def totals(
     mask: Bool[Array, "episode round k"] | None = None,
     groups: Int[Array, " episode"] | None = None,
 ) -> Float[Array, "group k"]:
-    """Return what a constant would leave on new episodes: per episode, squares about the mean,
-    without its optimism.
+    """Return the squared error that a constant prediction would have on each episode, if it were
+    new.
 
-    Squares about the mean of the same episodes are too small, by a share 1/n where whole episodes
-    differ. Multiplying each value's distance from the mean of all by its distance from the mean of
-    the *other* episodes has no such bias (exactly for episodes of equal length): an episode gets
-    ``sum (y - m)^2 + (sum (y - m))^2 / steps of the rest``. The episodes of a group, one after
-    another, are one long episode.
+    Squares about the mean of the same episodes are too small, by a share 1/n if whole episodes
+    differ. Each value's distance from the overall mean is therefore multiplied by its distance from
+    the mean of the *other* episodes, which has no such bias (exactly so for episodes of equal
+    length). An episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the other episodes``. All
+    episodes of a group count as one long episode.
 
     Args:
-        values: the target.
-        mask: entries that count; all when None.
-        groups: the number of the group of each episode; every episode is one when None.
+        values: the target, ``[episode, round, output]``.
+        mask: True for the entries that count; all when None.
+        groups: the group number of each episode; when None, each episode is its own group.
+
+    Returns:
+        The squared errors, ``[group, output]``.
 
     >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
     [4.0, 4.0]
@@ -179,7 +202,7 @@ def totals(
 def in_groups(
     sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
 ) -> Float[Array, "group k"]:
-    """Add sums per episode to sums per group."""
+    """Add sums per episode up to sums per group."""
     n_groups = int(groups.max()) + 1
     result = np.zeros((n_groups, *sums.shape[1:]))
     np.add.at(result, groups, sums)
@@ -196,24 +219,24 @@ def interval(
     smallest: float = 0.0,
     width: float | None = None,
 ) -> Interval:
-    """Return a score of refitted fits with its interval.
+    """Return the score of a cross-validated fit with its interval.
 
-    Where all references are 0 the target does not vary and all three are NaN. Where all losses are
-    0 the fit is exact, and so are the bounds of a skill (1). The lower bound of an accuracy is then
-    that of half a miss in one episode: a rare miss could not have been seen in so few episodes.
+    If all references are 0, the target does not vary, and all three numbers are NaN. If all losses
+    are 0, the fit is exact, and both bounds of a skill are 1. The lower bound of an accuracy then
+    assumes half a miss in one episode, since a rare miss could have gone unseen.
 
     Args:
-        losses: out-of-fold, summed over the rounds of each episode: ``[episode]`` or ``[episode,
-            output]``.
-        references: what they are divided by, in the same shape: :func:`totals` (R2), scored steps
-            (accuracy, where the losses are misses), the losses of a baseline.
-        n_folds: K of the cross-validation; n for leaving one episode out.
-        score: "skill" (R2: one minus the ratio of the sums), "accuracy" (the same, within 0 and 1)
-            or "ratio".
-        smallest: the loss to assume in one episode for a bound where all are 0; half a miss for an
+        losses: out-of-fold losses, summed over the rounds of each episode: ``[episode]`` or
+            ``[episode, output]``.
+        references: the losses to divide by, in the same shape: :func:`totals` for R2, the number of
+            steps for accuracy (its losses are misses), or the losses of a baseline.
+        n_folds: K of the cross-validation; the number of episodes if each fold leaves one out.
+        score: "skill" (1 minus the ratio of sums, as R2), "accuracy" (the same, with bounds within
+            0 and 1) or "ratio" (the ratio of sums).
+        smallest: loss in one episode to assume for a bound if all losses are 0; half a miss for an
             accuracy.
-        width: half width over the standard error of fixed errors; that of :func:`_inflation` when
-            None.
+        width: half width in standard errors that ignore the refitting; when None, that of
+            :func:`_inflation`.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
@@ -232,17 +255,19 @@ def difference(
     *,
     control_references: ArrayLike | None = None,
 ) -> Interval:
-    """Return how much higher a score is than a control's; paired, as both are fitted in the same
-    folds.
+    """Return how much higher a fit's score is than a control's, with the interval of the paired
+    difference.
+
+    Both are fitted in the same folds of the same episodes.
 
     Args:
-        losses: out-of-fold, summed over the rounds of each episode.
-        control_losses: the control's, of the same episodes.
-        references: what losses are divided by (:func:`interval`).
+        losses: out-of-fold losses of the fit, summed over the rounds of each episode.
+        control_losses: the same of the control.
+        references: the losses to divide by, as in :func:`interval`.
         n_folds: K of the cross-validation.
         score: as in :func:`interval`.
-        control_references: those of the control, where its target differs (shuffled, say);
-            ``references`` when None.
+        control_references: the references of the control, if its target differs, as when it is
+            shuffled; ``references`` when None.
     """
     if control_references is None:
         control_references = references
@@ -264,11 +289,11 @@ def difference(
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """Return the smallest skill with an interval that would have excluded 0 in this sample: ``1 -
-    exp(-h)``.
+    """Return the smallest skill whose interval would have excluded 0 in a sample like this one.
 
-    It assumes the relative spread of the observed losses; NaN where the target does not vary. A
-    true skill of this size is found in about half of such samples.
+    It is ``1 - exp(-h)``, where h is the interval's half width on the log scale, from the observed
+    losses. NaN if the target does not vary. A true skill of this size is found in about half of
+    such samples.
 
     Args:
         losses, references, n_folds: as in :func:`interval`.
@@ -281,7 +306,14 @@ def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A ratio of sums with its interval on the log scale, and each episode's contribution to the log of the ratio."""
+    """A ratio of sums with its interval, which is symmetric on the log scale.
+
+    Attributes:
+        ratio: summed losses over summed references.
+        low, high: bounds of the ratio.
+        half: half width of the interval of the log of the ratio.
+        contributions: what each episode contributes to the log of the ratio, ``[episode]``.
+    """
 
     ratio: float
     low: float
@@ -299,12 +331,13 @@ class _Part:
         smallest: float = 0.0,
         width: float | None = None,
     ) -> _Part:
-        """Make the part of losses and references.
+        """Compute the ratio and its interval from losses and references.
 
         Args:
             losses, references, n_folds, score: as in :func:`interval`.
-            smallest: the loss to assume in one episode for a bound where all are 0.
-            width: half width over the standard error; that of :func:`_inflation` when None.
+            smallest: loss in one episode to assume for a bound if all losses are 0.
+            width: half width in standard errors that ignore the refitting; that of
+                :func:`_inflation` when None.
         """
         lost = _per_episode(losses)
         possible = _per_episode(references)
@@ -321,7 +354,7 @@ class _Part:
         if is_accuracy:
             smallest = 0.5
         highest = 1.0 if is_accuracy else inf
-        if loss == 0:  # one episode with all of the loss has the standard error 1
+        if loss == 0:  # assume that one episode has all of the loss: a standard error of 1
             high = smallest / reference * exp(min(factor, _WIDEST))
             half = factor if smallest else 0.0
             return cls(0.0, 0.0, min(high, highest), half, np.zeros(n))
@@ -339,7 +372,7 @@ class _Part:
 
 
 def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:
-    """Return sums per episode, added over the outputs."""
+    """Return one number per episode, summed over outputs; refuse negative and infinite values."""
     array = np.asarray(values, dtype=np.float64)
     require(
         array.ndim >= 1,

@@ -1,3 +1,1 @@
-"""What every room needs, independent of machines: errors, checks of input, files,
-lazy imports, sessions.
-"""
+"""Helpers that every package uses: errors, input checks, file access, lazy imports and sessions."""

@@ -1,9 +1,9 @@
-"""The one place where what a user gives is checked: whole numbers, finite numbers, seeds, names, selections.
+"""Check what users pass in: whole numbers, finite numbers, seeds, names, selections.
 
-:func:`checked` makes a public function check its arguments against its annotations before it does any work,
-:func:`check_fields` the fields of a configuration. Both keep NumPy's numbers as Python's and raise
-:class:`~interp.support.errors.InputError` in one sentence; ranges, shapes and names that exist the
-functions check themselves.
+:func:`checked` makes a public function check its arguments against its annotations before it does
+any work; :func:`check_fields` does the same for the fields of a dataclass. Both convert NumPy
+scalars to Python numbers, and raise :class:`~interp.support.errors.InputError` with a
+one-sentence message. Functions check ranges, shapes and the existence of names themselves.
 
     >>> import numpy as np
     >>> @checked
@@ -15,7 +15,7 @@ functions check themselves.
     Traceback (most recent call last):
     interp.support.errors.InputError: n_rounds must be an integer, got True
 
-Calls that are made while a checked function runs are trusted.
+Calls that a checked function makes to other checked functions are not checked again.
 """
 
 from __future__ import annotations
@@ -53,27 +53,34 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
 
 
-# Annotations: whether a value fits one, and what one asks for, in words. A library that checks types, such as beartype,
-# looks at one random element of a list, takes True for an integer, and converts nothing.
+# Annotations: does a value fit, and what is an annotation in words? A library that checks types,
+# such as beartype, looks at one random element of a list, accepts True as an integer, and converts
+# nothing.
 
 NO = object()
-"""What :func:`fitted` returns for a value of another kind."""
+"""Returned by :func:`fitted` if the value does not fit the annotation."""
 FREE = (Any, object, inspect.Parameter.empty)
-"""Annotations that take anything."""
+"""Annotations that accept any value."""
 _UNIONS = (typing.Union, types.UnionType)
 _LISTS = (tuple, list, Sequence, Iterable, Collection)
 _MOST_INTEGER = 2**63
-"""Integers from here on are no numbers to NumPy."""
+"""Integers of this size and larger do not fit into NumPy's 64-bit integers."""
 
 
 class _Numbers:
-    """What ``ArrayLike`` means in annotations: numbers in a rectangular array. NumPy's type also
-    takes texts.
+    """Stands for ``ArrayLike`` in annotations: numbers in a rectangular array.
+
+    NumPy's own type would accept strings, too.
     """
 
 
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
-    """Resolve an annotation in the names ``known`` to its module; one that cannot be resolved takes anything."""
+    """Resolve an annotation to a type; return Any if it cannot be resolved.
+
+    Args:
+        annotation: an annotation, possibly a string.
+        known: the global names of the module in which the annotation stands.
+    """
     namespace = {**vars(builtins), **known, "ArrayLike": _Numbers}
     names = defaultdict(lambda: Any, namespace)
     annotated = types.SimpleNamespace(__annotations__={"it": annotation})
@@ -84,12 +91,12 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
-    """Return ``value`` as ``kind``, or :data:`NO` if it does not fit.
+    """Return ``value`` converted to ``kind``, or :data:`NO` if it does not fit.
 
     Args:
-        kind: a type.
+        kind: a type, such as ``int`` or ``tuple[float, ...]``.
         value: any value.
-        finite: whether numbers must be finite.
+        finite: True to reject numbers that are NaN or infinite.
     """
     return _judge(kind)(value, finite)
 
@@ -99,7 +106,9 @@ _Judge = Callable[[Any, bool], Any]
 
 @cache
 def _judge(kind: Any) -> _Judge:
-    """Return the function that turns a value into ``kind`` or :data:`NO`; it is made once for each kind."""
+    """Return the function that converts a value to ``kind``, or to :data:`NO`; cached for each
+    kind.
+    """
     if kind in FREE:
         return lambda value, finite: value
     if kind in _SCALARS:
@@ -145,8 +154,8 @@ def _judge_of_class(kind: Any) -> _Judge:
 
 
 def _judge_of_instance(kind: Any) -> _Judge:
-    """Check arrays with named axes, protocols and other classes; of a generic class only the class,
-    not its elements.
+    """Check jaxtyping arrays, protocols and other classes; elements of a generic class are not
+    checked.
     """
     from jaxtyping import Float, Num, jaxtyped
 
@@ -203,8 +212,10 @@ _SCALARS: dict[Any, _Judge] = {
 
 
 def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
-    """Check a sequence and its elements; a list is accepted for a tuple, and a one-dimensional
-    array for a list.
+    """Check a sequence and its elements.
+
+    Where a tuple is expected a list is accepted, and where a list is expected a one-dimensional
+    array.
     """
     judges = [_judge(part) for part in parts if part is not ...]
     is_fixed_tuple = origin is tuple and parts[-1] is not ...
@@ -242,11 +253,11 @@ def _listed(value: Any) -> Any:
 
 
 def _unread_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
-    """Check an iterable that is no sequence. Only keys are checked, since reading an iterator would
-    use it up.
+    """Check an iterable that is no sequence. If it is a mapping its keys are checked; an iterator's
+    elements are not, since reading them would use it up.
 
     Args:
-        origin: the expected class.
+        origin: the expected class, such as ``Iterable``.
         judge: checks a key.
         value: any value.
     """
@@ -277,7 +288,7 @@ def _judge_of_mapping(origin: Any, parts: tuple[Any, ...]) -> _Judge:
 
 
 def described(kind: Any) -> str:
-    """Return a kind in words, for the sentence of an error."""
+    """Return a type in words, such as "an integer", for an error message."""
     if kind in _WORDS:
         return _WORDS[kind]
     origin = typing.get_origin(kind)
@@ -295,7 +306,7 @@ def described(kind: Any) -> str:
 
 
 def _described_by_parts(origin: Any, parts: tuple[Any, ...]) -> str:
-    """Return a composite kind in words; "" where its name is enough."""
+    """Return a generic type in words, such as "a list of ..."; "" if its class name is enough."""
     if origin in _UNIONS:
         *words, last = dict.fromkeys(described(part) for part in parts)
         return f"{', '.join(words)} or {last}" if words else last
@@ -333,7 +344,7 @@ def _article(word: str) -> str:
 
 
 class _Short(reprlib.Repr):
-    """Texts cut at 80 letters, and arrays within lists and mappings by their shape."""
+    """A ``repr`` that cuts strings at 80 characters, and shows nested arrays by their shape."""
 
     def repr_instance(self, x: Any, level: int) -> str:
         shape = getattr(x, "shape", ())
@@ -347,8 +358,8 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: Any) -> str:
-    """Return a value in a few words: a number as it is, an array by its shape, other values
-    shortened.
+    """Return a short description of a value for an error message: numbers as they are, arrays by
+    shape.
 
     >>> shown(np.zeros((2, 3))), shown(float("nan")), shown({"q": np.zeros(4)})
     ('an ndarray of shape (2, 3)', 'nan', "{'q': ndarray of shape (4,)} (dict)")
@@ -367,13 +378,13 @@ def shown(value: Any) -> str:
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """Return ``value`` as an integer of Python; NumPy's integers are integers, booleans and floats are not.
+    """Return ``value`` as a Python int. NumPy integers are accepted; booleans and floats are not.
 
     Args:
-        name: what an error calls it.
+        name: the argument's name in the error message.
         value: what was passed.
-        least: the smallest that is taken; any when None.
-        most: the largest that is taken; any when None.
+        least: the smallest value that is accepted; None for no bound.
+        most: the largest value that is accepted; None for no bound.
     """
     return cast(int, _within(int, name, value, least, most))
 
@@ -381,19 +392,21 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
 def number(
     name: str, value: object, least: float | None = None, most: float | None = None
 ) -> float:
-    """Return ``value`` as a finite number of Python; booleans and texts are none.
+    """Return ``value`` as a finite Python number. Booleans and strings are not accepted.
 
     Args:
-        name: what an error calls it.
+        name: the argument's name in the error message.
         value: what was passed.
-        least: the smallest that is taken; any when None.
-        most: the largest that is taken; any when None.
+        least: the smallest value that is accepted; None for no bound.
+        most: the largest value that is accepted; None for no bound.
     """
     return cast(float, _within(float, name, value, least, most))
 
 
 def require_real(name: str, value: object) -> None:
-    """Refuse what is no real number; NaN and infinity are numbers here, booleans and texts are not."""
+    """Refuse anything but a real number. NaN and infinity are accepted; booleans and strings are
+    not.
+    """
     if isinstance(value, bool) or not isinstance(value, _REAL):
         raise InputError(f"{name} must be a number, got {shown(value)}")
 
@@ -403,9 +416,9 @@ def _within(kind: type, name: str, value: Any, least: float | None, most: float 
 
     Args:
         kind: int or float.
-        name: names the value in errors.
+        name: the argument's name in the error message.
         value: any value.
-        least, most: bounds; None for none.
+        least, most: the smallest and the largest accepted value; None for no bound.
     """
     fitting = fitted(kind, value)
     if fitting is not NO:
@@ -432,7 +445,9 @@ def seed_of(value: object, name: str = "seed") -> int:
 
 
 def folder_name(name: str, value: object) -> str:
-    """Return ``value`` as the name of one folder, so that what is written under it stays in the output folder."""
+    """Return ``value`` if it is a plain folder name. A path is refused, so that files cannot be
+    written outside of the output folder.
+    """
     fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
     require(
         fits,
@@ -442,7 +457,9 @@ def folder_name(name: str, value: object) -> str:
 
 
 def file_path(value: Any, what: str = "path") -> str:
-    """Return ``value`` as a path: a text or a path, which is not empty."""
+    """Return ``value``, a string or path-like object, as a string; refuse empty and overlong
+    paths.
+    """
     is_path = isinstance(value, str | os.PathLike)
     fits = is_path and str(value) != "" and "\0" not in str(value)
     require(fits, f"{what} must be a path, got {shown(value)}")
@@ -455,7 +472,7 @@ def file_path(value: Any, what: str = "path") -> str:
 
 
 def device_called(name: Any) -> Any:
-    """Return the device of torch called ``name``, or ``name`` itself where it is a device."""
+    """Return the torch device called ``name``, or ``name`` itself if it is a device."""
     import torch
 
     try:
@@ -470,12 +487,13 @@ def device_called(name: Any) -> Any:
 
 
 def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
-    """Return numbers as an array: lists, arrays, tensors of any precision (without gradients) and pandas objects.
+    """Return numbers as a NumPy array.
 
     Args:
-        what: what an error calls them.
-        values: what was passed.
-        finite: refuse NaN and infinity.
+        what: name of the values in the error message.
+        values: lists, arrays, pandas objects, or tensors of any precision (detached from
+            gradients).
+        finite: True to refuse NaN and infinity.
     """
     try:
         array: NDArray[Any] = np.asarray(_without_torch(values))
@@ -502,7 +520,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
 
 
 def _without_torch(values: Any) -> Any:
-    """Return a tensor as an array, and any other value as it is."""
+    """Return a tensor as a NumPy array, and any other value unchanged."""
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
@@ -511,12 +529,12 @@ def _without_torch(values: Any) -> Any:
 
 
 def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> list[Any]:
-    """Return values as a list, which must not be empty.
+    """Return values as a list; refuse an empty one.
 
     Args:
-        name: names them in errors.
+        name: name of the values in the error message.
         values: the values.
-        what: what to give instead, in words.
+        what: what the user should pass instead, in words.
     """
     items = list(values)
     require(bool(items), f"{name} is empty; give {what}")
@@ -524,7 +542,12 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
 
 
 def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
-    """Return records by key, in order; no two may share a key, a name or a short name."""
+    """Return records by key, in order; refuse two records that share a key, a name or a short name.
+
+    Args:
+        records: objects with a ``key``, and possibly a ``name`` and a ``short_name``.
+        kind: what the records are, for the error message.
+    """
     by_key: dict[str, Any] = {}
     owners: dict[tuple[str, str], str] = {}
     for record in records:
@@ -542,23 +565,29 @@ def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
 
 
 def require_columns(what: str, frame: Any, *names: str) -> None:
-    """Refuse a table that lacks columns."""
+    """Refuse a table that lacks one of the columns ``names``.
+
+    Args:
+        what: name of the table in the error message.
+        frame: a data frame.
+        names: the columns that it must have.
+    """
     missing = [name for name in names if name not in frame.columns]
     present = ", ".join(map(str, frame.columns)) or "none"
     require(not missing, f"{what} needs the columns {', '.join(names)}; it has {present}")
 
 
 MOST_GB = 10.0
-"""The default bound for one model."""
+"""Default limit for the memory of one model, in units of 1e9 bytes."""
 
 
 def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
-    """Refuse what would take more memory than a bound.
+    """Refuse an operation that would need more memory than a limit.
 
     Args:
-        what: would be made, in words.
-        n_bytes: it would take.
-        max_gb: the bound, in units of 1e9 bytes.
+        what: what would need the memory, in words, for the error message.
+        n_bytes: the number of bytes needed.
+        max_gb: the limit, in units of 1e9 bytes.
     """
     require(
         n_bytes <= max_gb * 1e9,
@@ -568,7 +597,12 @@ def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
 
 
 def refuse_beyond_machine(what: str, n_bytes: float) -> None:
-    """Refuse what this machine's memory cannot hold."""
+    """Refuse an operation that needs more memory than this process may use.
+
+    Args:
+        what: what would need the memory, in words, for the error message.
+        n_bytes: the number of bytes needed.
+    """
     available, owner = _memory()
     require(
         n_bytes <= available,
@@ -578,18 +612,27 @@ def refuse_beyond_machine(what: str, n_bytes: float) -> None:
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _REPEATS: Mapping[str, float] = _TABLES["seconds"]
-"""Arguments and fields that say how often something is done, each with the seconds that the quickest of these takes."""
+"""Arguments that say how often something is repeated, each with the seconds of the quickest such
+repetition.
+"""
 _MOST_SECONDS = 100.0
-"""What the quickest repetitions may take together: the others take a thousand times as long, and more."""
+"""Limit for all repetitions if each were as quick as the quickest; slow ones take over a thousand
+times longer.
+"""
 
 
 def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
-    """Refuse repetitions that no run lives to finish.
+    """Refuse a number of repetitions that could not finish in reasonable time.
 
-    >>> refuse_endless("n_resamples", 10**12)
-    Traceback (most recent call last):
-    interp.support.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 \
-microseconds each, the least that any takes; give at most 10000000
+    Args:
+        name: the argument that holds the number, such as "n_resamples".
+        count: the number of repetitions.
+        seconds: the least time of one repetition; when None, the one known for ``name``.
+
+        >>> refuse_endless("n_resamples", 10**12)
+        Traceback (most recent call last):
+        interp.support.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 \
+    microseconds each, the least that any takes; give at most 10000000
     """
     seconds_each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
     most = round(_MOST_SECONDS / seconds_each)
@@ -605,7 +648,12 @@ _MOST_AT_ONCE = 10.0  # seconds in which nothing is shown, and a key that stops 
 
 
 def refuse_slow(what: str, seconds: float) -> None:
-    """Refuse one step of work that cannot be stopped and takes at least so many seconds."""
+    """Refuse a single step of work that would take too long, since it cannot be interrupted.
+
+    Args:
+        what: what would be computed, in words, for the error message.
+        seconds: the least time that it takes.
+    """
     bound = f"and at most {_MOST_AT_ONCE:g} can pass in one step"
     require(
         seconds <= _MOST_AT_ONCE,
@@ -614,8 +662,9 @@ def refuse_slow(what: str, seconds: float) -> None:
 
 
 def _memory() -> tuple[float, str]:
-    """Return the bytes that this process may take, and where that bound comes from: the machine,
-    the shell, ...
+    """Return how many bytes this process may use, and a phrase that names what sets this limit.
+
+    The limit is the machine's memory, its container's, or the shell's ``ulimit``.
     """
     try:
         machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -635,7 +684,12 @@ def _memory() -> tuple[float, str]:
 
 @cache
 def _container_bytes(root: str = "/") -> float:
-    """Return the least memory of the control groups that hold this process; infinity where there are none."""
+    """Return the smallest memory limit of this process's control groups (cgroups); infinity if
+    none.
+
+    Args:
+        root: the root folder of the file system.
+    """
     try:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -654,12 +708,12 @@ def _container_bytes(root: str = "/") -> float:
 
 
 def _group_bytes(home: Path, group: str, file_name: str) -> float:
-    """Return the least limit of a control group and of those around it, up to ``home``.
+    """Return the smallest memory limit of a control group and its parent groups, in bytes.
 
     Args:
-        home: folder of all groups.
-        group: path of the group below it.
-        file_name: of the limit.
+        home: the folder of all control groups.
+        group: path of the group, relative to ``home``.
+        file_name: name of the file that holds a group's limit.
     """
     least = inf
     inner = home / group.lstrip("/")
@@ -674,7 +728,7 @@ def _group_bytes(home: Path, group: str, file_name: str) -> float:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Compute as usual, although a caller may be in inference mode or autocast; a context manager or a decorator."""
+    """Turn off a caller's inference mode and autocast; a context manager or a decorator."""
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
         if hasattr(torch, "inference_mode"):  # torch may not be imported, or not yet whole
@@ -688,9 +742,11 @@ def plainly() -> Iterator[None]:
 
 
 def checked(function: _F) -> _F:
-    """Check the arguments of a function against its annotations, its seeds against :func:`seed_of`; run it plainly.
+    """Decorate a function so that its arguments are checked against its annotations.
 
-    Every public method of a class is checked so; a function under the name of a field is that field's default.
+    Arguments called ``seed`` must pass :func:`seed_of`. The function runs without a caller's
+    inference mode or autocast (:func:`plainly`). Applied to a class, it decorates every public
+    method.
     """
     if isinstance(function, type):
         _check_methods(function)
@@ -718,7 +774,9 @@ def checked(function: _F) -> _F:
 
 
 def _check_methods(cls: type) -> None:
-    """Replace every public method of a class, a class's or a static one, too, by one that is :func:`checked`."""
+    """Decorate every public method of a class by :func:`checked`, including class and static
+    methods.
+    """
     for name, attribute in list(vars(cls).items()):
         function = getattr(attribute, "__func__", attribute)
         is_public = not name.startswith("_") and name not in cls.__annotations__
@@ -730,9 +788,14 @@ def _check_methods(cls: type) -> None:
 
 
 def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
-    """Check the fields of a class whenever an instance is made (:func:`check_fields`), and its methods' arguments.
+    """Decorate a class so that its fields are checked when an instance is made, and its methods'
+    arguments.
 
-    Stands below ``@dataclass``.
+    It is to be written below ``@dataclass``.
+
+    Args:
+        cls: a class with annotated fields.
+        finite: True to refuse fields that are NaN or infinite.
     """
     then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
@@ -745,13 +808,19 @@ def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
 
 
 def checked_result(cls: type[_T]) -> type[_T]:
-    """Like :func:`checked_fields`, for what is computed: NaN stands for a number that does not exist."""
+    """Decorate a class of results: :func:`checked_fields`, but NaN is allowed for undefined
+    numbers.
+    """
     return checked_fields(cls, finite=False)
 
 
 def check_fields(record: Any, finite: bool = True) -> None:
-    """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's;
-    they must be ``finite``.
+    """Check every field of a dataclass instance against its annotation, and convert NumPy scalars
+    to Python.
+
+    Args:
+        record: the instance; its fields are replaced by the converted values.
+        finite: True to refuse numbers that are NaN or infinite.
     """
     _, kinds = _parameters(type(record))  # type: ignore[arg-type]
     for name, (kind, default) in kinds.items():
@@ -763,16 +832,19 @@ def check_fields(record: Any, finite: bool = True) -> None:
 
 
 def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = True) -> Any:
-    """Return ``value`` where it is of ``kind``, with NumPy's numbers as Python's.
+    """Return ``value`` if it is of type ``kind``, with NumPy scalars converted to Python; else
+    raise.
 
-    An argument named ``seed`` must be one, ``level`` a share, and one of :data:`_REPEATS` must be done in time.
+    Some names have further rules: a ``seed`` must be a seed, a ``level`` must be in (0, 1], and a
+    number of repetitions must be able to finish in time (:func:`refuse_endless`).
 
     Args:
-        name: the argument's or the field's.
+        name: name of the argument or field.
         value: what was passed.
-        kind: its annotation, resolved.
-        default: always fits; where it is not finite, numbers need not be.
-        finite: whether other numbers must be finite.
+        kind: its annotation, resolved to a type.
+        default: the parameter's default, which is always accepted. If it is NaN or infinite, other
+            values may be so, too.
+        finite: True to refuse numbers that are NaN or infinite.
     """
     if value is default:
         return value
@@ -791,7 +863,9 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
 
 
 def _hint_of(kind: Any, value: Any) -> str:
-    """Return what to do about a name that stands in the place of a model; empty elsewhere."""
+    """Return how to load a model, if the name of a model was passed in place of the model; else
+    "".
+    """
     wants_model = getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine")
     if not wants_model or not isinstance(value, str):
         return ""
@@ -799,7 +873,7 @@ def _hint_of(kind: Any, value: Any) -> str:
 
 
 def _check_integer(name: str, value: int) -> None:
-    """Refuse an integer that is out of the range of what its name stands for."""
+    """Refuse an integer outside of the range that the argument's name implies."""
     if name == "seed" or name.endswith("_seed"):
         seed_of(value, name)
     require(
@@ -819,7 +893,9 @@ def _check_integer(name: str, value: int) -> None:
 def _parameters(
     function: Callable[..., Any],
 ) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
-    """Return the signature of a function or dataclass, and the kind and default of each parameter to be checked."""
+    """Return a function's or dataclass's signature, and the type and default of each parameter to
+    check.
+    """
     signature = inspect.signature(function)
     known = getattr(inspect.unwrap(function), "__globals__", None)
     if known is None:

@@ -1,6 +1,7 @@
-"""The toolkit's one error for bad input (a ``ValueError``), and how it names what was meant.
+"""The toolkit's one error for bad input (a ``ValueError``), and functions that raise it.
 
-It says the value, the valid values and what to do, before any work is done; the command line prints it and exits 2.
+Its message names the value that was passed, the valid values and the remedy, and it is raised
+before any work is done. The command line prints the message and exits with code 2.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from contextlib import contextmanager
 
 
 class InputError(ValueError):
-    """Bad input, described in one sentence that names the value and the valid values."""
+    """Error for bad input; its message names the value that was passed and the valid values."""
 
 
 def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) -> InputError:
     """Return the error for a name that does not exist, with the nearest valid names first.
 
     Args:
-        kind: what the name would name.
-        name: what was passed.
+        kind: what sort of thing was looked up, such as "regime".
+        name: the unknown name that was passed.
         valid: the names that exist.
-        limit: how many of them the error lists.
+        limit: the largest number of valid names that the message lists.
+
+    Returns:
+        The error, to be raised by the caller.
 
     >>> str(unknown_name("regime", "unifrom", ["uniform", "flat", "drift"]))
     "unknown regime 'unifrom'; did you mean 'uniform'? Valid: drift, flat, uniform"
@@ -36,13 +40,13 @@ def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) 
 
 
 def require_known(kind: str, name: object, valid: Collection[str], limit: int = 8) -> None:
-    """Raise :func:`unknown_name` unless ``name`` is among ``valid``.
+    """Raise the error of :func:`unknown_name` unless ``name`` is in ``valid``.
 
     Args:
-        kind: what the name is of, in words.
-        name: any value.
-        valid: the known names.
-        limit: how many of these an error lists.
+        kind: what sort of thing is looked up, such as "regime".
+        name: the name that was passed; any object.
+        valid: the names that exist.
+        limit: the largest number of valid names that the message lists.
     """
     if not isinstance(name, str) or name not in valid:
         raise unknown_name(kind, name, valid, limit)
@@ -58,12 +62,14 @@ def require(condition: bool, message: str) -> None:
 def theirs(
     what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type, ...] = ()
 ) -> Iterator[None]:
-    """Raise what a function of the user's raises as an :class:`InputError`; a context manager or a decorator.
+    """Convert errors of code that a user supplied to :class:`InputError`; a context manager or
+    decorator.
 
     Args:
-        what: the name of what was called. With ``of`` a whole sentence, in which ``{error}`` is the error's text.
-        of_dtypes: returns what to add where the error is about dtypes.
-        of: the errors that are meant; all when empty.
+        what: name of the user's function, which begins the message. With ``of`` it is the whole
+            message, in which ``{error}`` stands for the text of the original error.
+        of_dtypes: returns a text to append to messages that mention a dtype.
+        of: types of errors to convert; empty for all types.
 
     >>> theirs("read=")(lambda: 1 / 0)()
     Traceback (most recent call last):

@@ -1,11 +1,11 @@
-"""Writing files so that a reader never sees half of one, and reading them so that a sentence names
-what is wrong.
+"""Write files atomically, and turn the errors of reading and writing into messages that name the
+file.
 
-A file is written under a temporary name in the folder of its target, then renamed. A temporary name
-holds the machine and the process that made it, so that what a killed process left is removed by the
-next one that writes there. One process at a time works in a folder that is :func:`locked`. Errors
-of the system and of libraries become :class:`~interp.support.errors.InputError` that names the
-file; the first error stays its cause.
+A file is written under a temporary name in its target's folder, then renamed, so that no reader
+sees a partial file. The temporary name contains the machine and the process id. The next process
+that writes to the folder removes what killed processes left there. :func:`locked` lets one process
+at a time work in a folder. System and library errors are raised as
+:class:`~interp.support.errors.InputError`, with the original error as the cause.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Call ``write(temporary_path)``, then rename the result to ``path``; on failure no file
-    remains.
+    """Call ``write(temporary_path)``, then rename the temporary file to ``path``.
+
+    If ``write`` fails, no file remains, and an existing ``path`` is unchanged.
     """
     path = file_to_write(path)
     with writing(path):
@@ -70,7 +71,9 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 def file_to_write(path: str | Path) -> Path:
-    """Return ``path`` if it does not exist or is a regular file: no other thing is replaced."""
+    """Return ``path`` if it does not exist or is a regular file; refuse folders, devices and
+    dangling links.
+    """
     path = Path(file_path(path))
     with writing(path):
         try:
@@ -92,14 +95,14 @@ def file_to_write(path: str | Path) -> Path:
 def folder_to_write(
     folder: str | Path, what: str = "the output folder", made: bool = False
 ) -> Path:
-    """Return ``folder`` after a trial: a file is written to it, or to the nearest folder above, and removed again.
+    """Return ``folder`` if files can be written there; to be called before long work.
 
-    To be called before long work.
+    A temporary file is written to the folder, or to its nearest existing parent, as a test.
 
     Args:
         folder: where results will be written.
-        what: what an error calls it.
-        made: make the folder if need be.
+        what: name of the folder in the error message.
+        made: True to create the folder if it does not exist.
     """
     folder = Path(file_path(folder, what))
     with writing(folder, "to "):
@@ -114,12 +117,18 @@ def folder_to_write(
 
 
 writable = partial(folder_to_write, made=True)
-"""The same of a folder that is made if need be."""
+""":func:`folder_to_write` with ``made=True``: the folder is created if it does not exist."""
 
 
 @contextmanager
 def writing(path: str | Path, to: str = "") -> Iterator[None]:
-    """Raise the system's errors while ``path`` is written as a sentence that names it; ``to`` is "to " for a folder."""
+    """Convert system errors within the context to an InputError that says ``path`` cannot be
+    written.
+
+    Args:
+        path: the file or folder that is written.
+        to: put before the path in the message; "to " for a folder.
+    """
     try:
         yield
     except OSError as error:
@@ -142,7 +151,13 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 def reading(
     path: str | Path, what: str = "it was cut short or changed; fetch or make it again"
 ) -> Iterator[None]:
-    """Raise errors while ``path`` is read as a sentence that names it and says ``what`` to do."""
+    """Convert errors within the context to an InputError that says ``path`` cannot be read or is
+    damaged.
+
+    Args:
+        path: the file or folder that is read.
+        what: what the user should do if the file is damaged.
+    """
     is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     require(
         not is_special,
@@ -162,7 +177,12 @@ def reading(
 
 
 def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
-    """Read the object in a JSON file, which must have the fields that are ``needed``."""
+    """Read a JSON file that holds one object.
+
+    Args:
+        path: the file.
+        needed: the fields that the object must have.
+    """
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
     with reading(path):
@@ -174,18 +194,20 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a table (a CSV file) that ships with the code, by its columns."""
+    """Read a CSV file that ships with the code: one dict per row, keyed by column."""
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """Read the tables of a TOML file that ships with the code, by name."""
+    """Read a TOML file that ships with the code, as a dict."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
-    """Return the SHA-256 of a value as JSON, and of ``parts`` after it: what was edited has another."""
+    """Return the SHA-256 of a value's JSON followed by ``parts``; edited content has another
+    digest.
+    """
     sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for part in parts:
         sha.update(part)
@@ -193,8 +215,9 @@ def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new name in the folder of ``path``, for what will be renamed to it; remove what
-    killed processes left there.
+    """Return a new temporary path in the folder of ``path``, to be renamed to ``path`` later.
+
+    Temporary files that killed processes left in this folder are removed.
     """
     if path.parent not in _CLEARED:
         _remove_left_behind(path.parent)
@@ -204,7 +227,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def _remove_left_behind(folder: Path) -> None:
-    """Remove temporary files and folders of this machine's processes that have ended."""
+    """Remove temporary files and folders whose process ran on this machine and has ended."""
     for temporary in folder.glob(".*~*"):
         match = _TEMPORARY.match(temporary.name)
         if match is None or match[1] != _MACHINE:
@@ -226,19 +249,22 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_csv(path: str | Path, frame: pd.DataFrame) -> Path:
-    """Write a frame to ``path`` atomically, as CSV without its index; text in it is never a spreadsheet's formula."""
+    """Write a frame to ``path`` atomically, as CSV without its index; text like a formula is
+    escaped.
+    """
     return write_text(path, foreign.csv(frame))
 
 
 def write_figure(path: str | Path, figure: Any, **saving: Any) -> Path:
-    """Write a figure of matplotlib to ``path`` atomically, as SVG; the same figure gives the same bytes."""
+    """Write a matplotlib figure to ``path`` atomically, as SVG; equal figures give equal bytes."""
     return write_text(path, foreign.svg(figure, **saving))
 
 
 def json_values(value: Any) -> Any:
-    """Return ``value`` as JSON can hold it: tuples as lists, dataclasses by their fields, NumPy's numbers as Python's.
+    """Return ``value`` in JSON types: tuples become lists, dataclasses dicts, NumPy scalars Python
+    numbers.
 
-    Numbers that are none (NaN, infinite) become None.
+    NaN and infinite numbers become None.
 
     >>> json_values({"low": float("nan"), 1: (2.0, "x")})
     {'low': None, '1': [2.0, 'x']}
@@ -261,8 +287,10 @@ def write_json(path: str | Path, value: object) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Open a context that holds ``folder`` for this process; the system lets go when the process
-    ends, however that ends.
+    """Lock ``folder`` for this process while the context is open; refuse if another process holds
+    the lock.
+
+    The system releases the lock when the process ends, even if it is killed.
     """
     from filelock import FileLock, Timeout
 
@@ -285,7 +313,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a folder that another process holds, before long imports."""
+    """Refuse a folder that another process has locked; called before slow imports, to fail
+    early.
+    """
     if (folder / _LOCK_FILE).is_file():
         with locked(folder):
             pass

@@ -1,9 +1,7 @@
-"""The one place through which foreign text passes before it is shown: names, answers, errors, file
-names.
+"""Make text from outside safe to show: model names, answers, error messages, file names.
 
-A model's name, what a server says and what a trace holds may carry codes that a terminal obeys,
-marks that a library reads as markup, or the beginning of a spreadsheet's formula. Honest text comes
-out as it went in.
+A model's name, a server's reply or a trace may contain codes that control a terminal, marks that a
+library parses as markup, or a spreadsheet formula. Harmless text is returned unchanged.
 
     >>> plain("a\\x1b[31mred"), plain("Grüße, 2 × 3")
     ('a\\\\x1b[31mred', 'Grüße, 2 × 3')
@@ -25,17 +23,21 @@ _UNSEEN = re.compile(
     "[\0-\b\v\f\x0e-\x1f\x7f-\x9f\u2028\u2029\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
     "\ufff9-\ufffc\ufffe\uffff\ud800-\udfff\ue000-\uf8ff\U000e0000-\U0010ffff]"
 )
-"""What a terminal obeys, XML forbids, UTF-8 cannot say, turns the order of what stands beside it, or is not seen.
+"""Characters that control a terminal, are invisible, change the direction of text, or are invalid
+in XML or UTF-8.
 """
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = r"[+\-]?[\d.][\d.,]*(?:[eE][+\-]?\d+)?%?"
 _NUMBERS = re.compile(rf"{_NUMBER}(?: (?:to|±) {_NUMBER})*(?: \[{_NUMBER}, {_NUMBER}\])?|-")
-"""What begins like a formula and is none: a number, an interval, a dash that stands for nothing."""
+"""Texts that begin like a formula but are harmless: a number, an interval, or a lone dash for "no
+value".
+"""
 
 
 def plain(text: object) -> str:
-    """Return text that is safe to print: invisible characters are escaped as Python does, lines and
-    tabs stay.
+    """Return text that is safe to print: invisible characters are escaped as in Python's ``repr``.
+
+    Line breaks and tabs stay as they are.
 
     >>> plain("ok\\r\\n"), plain("\\ud800"), plain("a\\u202eb")
     ('ok\\n', '\\\\ud800', 'a\\\\u202eb')
@@ -49,12 +51,16 @@ def _escape_character(match: re.Match[str]) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return text as :func:`plain` does, in one line."""
+    """Return the text of :func:`plain` on one line: line breaks as ``\\n``, tabs as spaces."""
     return plain(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def loaded(text: str | bytes, **how: Any) -> Any:
-    """Read foreign JSON; halves of characters, which no text can hold, become question marks.
+    """Parse JSON from outside; lone surrogates, which UTF-8 cannot encode, become question marks.
+
+    Args:
+        text: the JSON text.
+        how: options of ``json.loads``.
 
     >>> loaded('{"name": "a\\\\ud800", "n": 1}')
     {'name': 'a?', 'n': 1}
@@ -68,7 +74,9 @@ def loaded(text: str | bytes, **how: Any) -> Any:
 
 
 def json_in(text: str | bytes, **how: Any) -> Any:
-    """Return the JSON value that ``text`` is, read by ``json.loads`` with ``how``; None where it is none."""
+    """Parse ``text`` by ``json.loads`` with the options ``how``; return None if it is not valid
+    JSON.
+    """
     try:
         return loaded(text, **how)
     except (ValueError, RecursionError):
@@ -76,18 +84,18 @@ def json_in(text: str | bytes, **how: Any) -> Any:
 
 
 def rich_text(text: object) -> Text:
-    """Return text that rich prints as it is, whatever stands in square brackets."""
+    """Return text that rich prints literally: square brackets are not parsed as markup."""
     from rich.text import Text
 
     return Text(plain(text))
 
 
 def rich_table(title: str, frame: pd.DataFrame) -> Table:
-    """Return a frame as a table for a terminal.
+    """Return a data frame as a rich table for the terminal.
 
     Args:
-        title: stands above the table.
-        frame: the rows; floats are shown with three digits.
+        title: title above the table.
+        frame: the rows; floats are shown with three significant digits.
 
     >>> rich_table("one", __import__("pandas").DataFrame({"a[b]": [0.5, "[/red]"]})).row_count
     2
@@ -107,14 +115,15 @@ def _rich_cell(value: Any) -> Text:
 
 
 def markup(text: object) -> str:
-    """Return text to put into what rich reads as markup."""
+    """Return text escaped for use inside a string that rich parses as markup."""
     from rich.markup import escape
 
     return escape(plain(text))
 
 
 def _no_formula(cell: Any) -> Any:
-    """Return a cell for a table that spreadsheets open: text that would be computed there gets an apostrophe.
+    """Return a table cell that spreadsheets do not evaluate: text like a formula gets a leading
+    apostrophe.
 
     >>> [_no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned-additive", "-x")]
     ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned-additive', "'-x"]
@@ -127,7 +136,9 @@ def _no_formula(cell: Any) -> Any:
 
 
 def csv(frame: pd.DataFrame, **options: Any) -> str:
-    """Return a frame as CSV without its index: every cell and header that is text passes :func:`_no_formula`."""
+    """Return a frame as CSV without its index; :func:`_no_formula` is applied to all text cells and
+    headers.
+    """
     written = frame.copy(deep=False)
     for i, dtype in enumerate(frame.dtypes):
         if dtype.kind not in "OU":
@@ -142,7 +153,14 @@ def csv(frame: pd.DataFrame, **options: Any) -> str:
 
 
 def svg(figure: Any, **saving: Any) -> str:
-    """Return a figure of matplotlib as SVG, the same bytes each time; names in it are text, never formulas."""
+    """Return a matplotlib figure as SVG text; equal figures give equal bytes.
+
+    Names are drawn as plain text: dollar signs in them do not start a formula.
+
+    Args:
+        figure: the figure.
+        saving: options of matplotlib's ``savefig``.
+    """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -171,9 +189,10 @@ def svg(figure: Any, **saving: Any) -> str:
 
 
 def _as_text(figure: Any) -> dict[str, Any]:
-    """Make names in a figure plain; settings under which dollars are no formula, where a name holds one.
+    """Escape the names in a figure, and return the matplotlib settings to draw it with.
 
-    matplotlib writes the numbers of a logarithmic axis as formulas, so that these are read where no name needs it.
+    If a name contains a dollar sign, the settings turn off matplotlib's formulas. Otherwise
+    formulas stay on, since matplotlib writes the numbers of a logarithmic axis as formulas.
     """
     from matplotlib.text import Text
     from matplotlib.ticker import LogFormatter, LogFormatterSciNotation
@@ -202,7 +221,7 @@ def _as_text(figure: Any) -> dict[str, Any]:
 
 
 def _names_of_ticks(formatter: Any) -> list[str]:
-    """Return the names that a formatter of matplotlib writes at fixed ticks and at categories."""
+    """Return the tick labels of a matplotlib formatter that has fixed labels or categories."""
     names = [str(name) for name in getattr(formatter, "seq", ())]
     function = getattr(formatter, "func", None)
     for argument in getattr(function, "args", ()):

@@ -1,7 +1,8 @@
-"""Objects that are imported by name on first use, and the modules that ship something to be found.
+"""Import objects by name on first use, and register where shipped tasks and circuits are found.
 
-A task is light although its layout needs torch, and ``interp.load`` knows every handwired model
-although the rooms that build them stand above it: both are named, and imported on first use.
+A task is quick to import although its layout needs torch. ``interp.load`` can build every handwired
+model although ``interp`` may not import the package ``circuits``. Both store an object's name as
+text and import it on first use.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ENTRIES: dict[str, str] = {}
 
 
 def lazy(name: str) -> Callable[..., Any]:
-    """Return a function that imports and calls what is called ``"module:name"``.
+    """Return a function that imports the function called ``"module:name"`` when it is first called.
 
     >>> lazy("math:sqrt")(4)
     2.0
@@ -38,16 +39,22 @@ def lazies(module: str, *names: str) -> dict[str, Any]:
 
 
 def above(kind: str, name: str) -> Callable[..., Any]:
-    """Return what :func:`lazy` does, with ``name`` looked up in the package registered for ``kind``
-    by :func:`enter`.
+    """Return a lazily imported function, like :func:`lazy`, from the package registered for
+    ``kind``.
 
-    For packages that may not be imported here, such as circuits.
+    For packages that this one may not import directly, such as those of training goals.
+
+    Args:
+        kind: a kind that was registered by :func:`enter`, such as "goals".
+        name: the function's place below that package, such as ``"qlearning:goal"``.
     """
     return lambda *args, **kwargs: named(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
 
 
 def named(name: str) -> Any:
-    """Import and return the object called ``"module:name"``; raise an InputError where there is none."""
+    """Import and return the object called ``"module:name"``; raise an InputError if it does not
+    exist.
+    """
     module, _, attribute = name.partition(":")
     words = [*module.split("."), attribute]
     is_name = all(word.isidentifier() for word in words)
@@ -63,11 +70,11 @@ def named(name: str) -> Any:
 
 
 def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its names on
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package that imports its names on
     first use.
 
-    The names are those that the package's ``__init__.pyi`` imports, for type checkers and for this
-    function; its rooms, the packages in it, are imported in the same way.
+    The public names are the ones that the package's ``__init__.pyi`` imports; type checkers read
+    the same file. Subpackages are imported on first use, too.
     """
     path = sys.modules[package].__path__
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
@@ -97,18 +104,24 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
 
 def enter(**modules: str) -> None:
-    """Register the module that holds what ships of each kind; ``interp`` calls it, so that lower rooms name none."""
+    """Register the module to search for each kind of object, such as ``tasks="interp.tasks"``.
+
+    ``interp/__init__.py`` calls it, so that the packages that look these modules up need not import
+    them.
+    """
     _ENTRIES.update(modules)
 
 
 def entry(kind: str) -> ModuleType:
-    """Import and return the module that holds what ships of a kind."""
+    """Import and return the module that :func:`enter` registered for ``kind``."""
     return import_module(_ENTRIES[kind])
 
 
 class _Deferred(ModuleType):
-    """A package that runs its ``__init__``, in this very module, when more is wanted of it than one
-    of its modules.
+    """A package whose ``__init__`` has not run yet.
+
+    Names that ``__init__`` would import from the package's modules are imported from there. Reading
+    any other attribute runs ``__init__``.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -142,9 +155,14 @@ class _Deferred(ModuleType):
 
 
 def defer(*packages: str) -> None:
-    """Defer the ``__init__`` of a foreign package and of packages in it, unless it was imported before.
+    """Defer the ``__init__`` of third-party packages until it is needed; skip packages already
+    imported.
 
-    The modules of such a package can be imported, and what its ``__init__`` imports from them is found in it, as ever.
+    Modules of such a package can be imported at once. Names that its ``__init__`` imports from them
+    are still attributes of the package.
+
+    Args:
+        packages: a top-level package, followed by any of its subpackages.
     """
     if packages[0] in sys.modules or find_spec(packages[0]) is None:
         return
@@ -166,12 +184,15 @@ def defer(*packages: str) -> None:
 
 _HOME = Path(__file__).resolve().parents[2]
 _PACKAGES = ("circuits", "probes", "reports")
-"""Installed beside ``interp``, under names that another distribution could use, too."""
+"""Packages installed beside ``interp``, under names that another distribution might also use."""
 
 
 def strangers(home: Path = _HOME) -> list[str]:
-    """Return a sentence for each room with a name that leads to a foreign package; ``home`` holds
-    ``interp``.
+    """Return a warning for each of our packages whose name would import another distribution's
+    package.
+
+    Args:
+        home: the folder in which ``interp`` and our other packages are installed.
     """
     sentences = []
     for name in _PACKAGES:

@@ -1,4 +1,4 @@
-"""What a result must say about where it came from: versions, git revision, seed and settings."""
+"""Record where a result came from: versions, git revision, seed and settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _USED: ContextVar[dict[str, Any]] = ContextVar("used")
 _USED.set({})  # a thread that is started later has a context without a value
 _COUNTING = threading.Lock()
 _OPEN: Counter[str] = Counter()
-"""How many :func:`replacing` are open in this process, by the key of their task."""
+"""Number of open :func:`replacing` contexts in this process, per task key."""
 _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that can change a number."""
+    """Return the versions of Python and of the libraries that can change a numerical result."""
     installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -38,9 +38,9 @@ def versions() -> dict[str, str]:
 
 @cache
 def git_revision() -> str:
-    """Return the revision of the checkout this package runs from, "unknown" outside one.
+    """Return the git revision of this package's checkout, or "unknown" outside of a checkout.
 
-    It ends with ``-dirty`` where the checkout has changes.
+    The revision ends with ``-dirty`` if there are uncommitted changes.
     """
     folder = str(Path(__file__).parent)
     command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
@@ -52,10 +52,11 @@ def git_revision() -> str:
 
 
 def replaced_tasks() -> dict[str, Any]:
-    """Return the records of tasks, by key, that ``interp.tasks.using`` put in place; each reports it in ``recorded``.
+    """Return the task records that ``interp.tasks.using`` has put in place of registered ones, by
+    key.
 
     Raises:
-        InputError: in a thread that does not know which ``using`` it belongs to, while one is open in another thread.
+        InputError: ``using`` is open in another thread, and this thread did not inherit it.
     """
     try:
         return _USED.get()
@@ -84,9 +85,15 @@ def replacing(key: str, task: Any) -> Iterator[None]:
 
 
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
-    """Make a record for a result: a model's name and digest, the settings, the versions and the git revision.
+    """Return a provenance record for a result: model name and digest, settings, versions, git
+    revision.
 
-    ``recorded`` says which recorded episodes and which fitted algorithm were used, where any were.
+    The key ``recorded`` is present if ``interp.tasks.using`` is open. It names the recorded
+    episodes and the fitted algorithm in use.
+
+    Args:
+        model: the model that the result is about; None for none.
+        settings: the parameters of the analysis, which are added to the record.
     """
     made_from = {} if model is None else {"model": model.name, "digest": model.digest()}
     recorded = {key: dict(task.recorded) for key, task in replaced_tasks().items()}

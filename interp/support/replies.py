@@ -1,4 +1,4 @@
-"""Find JSON in what a language model says: among thoughts, end tokens and other words."""
+"""Find the JSON value in a language model's reply, among reasoning, end tokens and other words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _LEFT_OUT = (
         r"\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<eos>|<end_of_turn>)\s*\Z"
     ),
 )
-"""Invisible characters, thoughts and end tokens."""
+"""Patterns of what is removed from a reply: invisible characters, reasoning blocks and end
+tokens.
+"""
 _OPEN = re.compile(f"(?i){_OPENS}")
 _BLOCK = re.compile(
     r"(?i)<([\w:-]+)>.*?</\1>|[<[](?:answer|final|json|note|output|prediction|response|result)[>\]]"
@@ -34,7 +36,7 @@ _UNKNOWN = re.compile(r"<[\w:-]+>|\[[A-Z_]{3,}\]|◁\w+▷|<\|[^|>]*(?:think|tho
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content: a string, or the parts of a list that are text."""
+    """Return the text of a chat message's content, which is a string or a list of parts."""
     if isinstance(content, str):
         return content
     texts = []
@@ -46,11 +48,11 @@ def text_of(content: Any) -> str:
 
 
 def find_object(text: str) -> tuple[Any, bool, bool]:
-    """Find the JSON value in a reply, among thoughts and other words.
+    """Find the JSON value in a reply, among reasoning and other words.
 
     Returns:
-        The value (None where there is none), whether it stands alone, and whether it stands among
-        other words.
+        The value, or None if there is none; whether the reply is this JSON value and nothing else;
+        and whether the value is surrounded by words that are neither reasoning nor a code fence.
     """
     body = _object_in(text)
     if body is not None:
@@ -65,19 +67,25 @@ def find_object(text: str) -> tuple[Any, bool, bool]:
 
 
 def _object_in(text: str) -> Any:
-    """Return the JSON value that a text is, without a key that stands twice; None where it is none."""
+    """Parse a text that is one JSON value without duplicate keys; return None for any other
+    text.
+    """
     return json_in(text.strip(), object_pairs_hook=_no_duplicates)
 
 
 def _without_thoughts(text: str) -> str:
-    """Return a reply without thoughts, invisible characters and end tokens."""
+    """Return a reply without reasoning blocks, invisible characters and end tokens."""
     for pattern in _LEFT_OUT:
         text = pattern.sub("", text)
     return text.strip()
 
 
 def _embedded_in(text: str) -> Any:
-    """Return the one object among other words, from the first brace to the last; None in a block that has no end."""
+    """Parse the JSON object that spans from the first brace to the last one.
+
+    Return None if this is not one object, or if an unclosed or unknown block, such as a reasoning
+    block, may contain it.
+    """
     begin = text.find("{")
     end = text.rfind("}") + 1
     before = text[:begin]

@@ -1,4 +1,4 @@
-"""Compute once what several analyses need: a model's digest and runs, an algorithm's values, fitted
+"""Compute once what several analyses need: a model's digest and runs, an algorithm's values,
 decoders.
 
     >>> import interp
@@ -10,11 +10,11 @@ decoders.
     >>> interp.rollout(model, episodes) is interp.rollout(model, episodes)
     False
 
-A report, a comparison and a sweep each open a session; what all of them call asks :func:`once` in
-it. A session remembers by identity: the same model object, the same episodes object.
-:func:`remembered` computes once for an object that is passed on. Results are shared, so nobody may
-write into them. Finished parts of long work are stored in files (:class:`Finished`), so that a run
-that was killed goes on where it was.
+A report, a comparison and a sweep each open a session; within it :func:`once` caches shared
+results. They are keyed by identity: the same model object, the same episodes object.
+:func:`remembered` caches results on one object for as long as the object lives. Cached results are
+shared, so callers must not modify them. :class:`Finished` stores the finished parts of long work in
+files, so that a run that was killed resumes.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -57,8 +57,8 @@ _OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = Conte
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Open a context in which :func:`once` remembers. A session inside a session is the same
-    session.
+    """Open a context in which :func:`once` caches results; a session within a session shares its
+    cache.
     """
     outer = _OPEN.get()
     token = _OPEN.set({} if outer is None else outer)
@@ -69,11 +69,12 @@ def session() -> Iterator[None]:
 
 
 def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
-    """Return what ``make`` returns; in a session it is called only the first time.
+    """Return the result of ``make``, which is called only once per session; outside of one, every
+    time.
 
     Args:
         what: names the result and its settings.
-        about: the objects that it depends on, compared by identity.
+        about: the objects that the result depends on, compared by identity.
         make: computes the result.
 
     >>> with session():
@@ -95,10 +96,10 @@ def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
 def remembered(
     find: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
-    """Wrap a function so that results are cached on the first argument, keyed by the other
+    """Decorate a function so that its results are cached on its first argument, keyed by the other
     arguments.
 
-    Texts, numbers and tuples of these are compared by value, other arguments by identity.
+    Strings, numbers and tuples are compared by value, other arguments by identity.
 
     >>> class Owner: ...
     >>> count, one, made = remembered(lambda owner, key: made.append(key) or len(made)), Owner(), []
@@ -120,13 +121,13 @@ def remembered(
 
 @dataclass(frozen=True)
 class Finished:
-    """The finished parts of one piece of work.
+    """The finished parts of a long computation, stored as files so that it can resume.
 
     Attributes:
-        folder: for these files only; None stores none.
+        folder: holds these files only; None stores nothing.
         settings: everything that all parts depend on, or digests of it.
-        named: what parts hold and no file can (records of functions), by the ``key`` that each of
-            them has.
+        named: objects within parts that JSON cannot hold, such as records of functions. A file
+            stores the object's ``key``, and this mapping gives the object for a key.
     """
 
     folder: str | Path | None
@@ -139,13 +140,14 @@ class Finished:
             folder_to_write(self.folder, "the folder of finished parts")
 
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
-        """Return the part called ``name``, of type ``kind``: read where a file has it, computed and
-        saved otherwise. Where the work is divided, a note says who made it.
+        """Return the part called ``name``: read it from its file, or else compute and save it.
+
+        If several commands divide the work, a note of who made the part is written, too.
 
         Args:
-            name: of the part; unique within the work.
-            kind: a dataclass or a type of JSON values, arrays and tables.
-            compute: called where no file has the part.
+            name: name of the part, unique within the computation.
+            kind: the part's type: a dataclass, or JSON values, arrays and tables.
+            compute: computes the part; called if no file has it.
         """
         known = self.load(name, kind)
         if known is not None:
@@ -154,13 +156,12 @@ class Finished:
             return self.save(name, kind, compute())
 
     def divide(self, names: Iterable[str], kind: type[_T], shard: str) -> list[str]:
-        """Return the parts that this process makes: those of its share, or all
-        (:func:`interp.support.shares.divide`).
+        """Return the parts that this process should compute (:func:`interp.support.shares.divide`).
 
         Args:
-            names: of all parts.
-            kind: their type.
-            shard: the share; all parts when empty.
+            names: names of all parts.
+            kind: type of the parts.
+            shard: this process's share, such as "2/64"; empty for all parts.
         """
         if self.folder is None:
             require(not shard, "a share is kept in a folder: give folder=")
@@ -169,16 +170,16 @@ class Finished:
         return divide(self.folder, files, self.settings, shard)
 
     def file_of(self, name: str, kind: type[_T]) -> str:
-        """Return the name of the file of a part; empty where there is no folder."""
+        """Return the name of the part's file; "" if nothing is stored."""
         path, _ = self._place(name, kind)
         return "" if path is None else path.name
 
     def load(self, name: str, kind: type[_T]) -> _T | None:
-        """Read a part; None where no whole one of these settings is saved.
+        """Read a part from its file; return None if no intact file with the same settings exists.
 
         Args:
-            name: of the part.
-            kind: its type.
+            name: name of the part.
+            kind: type of the part.
         """
         path, about = self._place(name, kind)
         if path is None or not path.is_file():
@@ -194,11 +195,11 @@ class Finished:
         return None
 
     def save(self, name: str, kind: type[_T], part: _T) -> _T:
-        """Save a part, where there is a folder, and return it.
+        """Save a part, if there is a folder, and return it.
 
         Args:
-            name: of the part.
-            kind: its type.
+            name: name of the part.
+            kind: type of the part.
             part: the part.
         """
         path, about = self._place(name, kind)
@@ -208,7 +209,9 @@ class Finished:
         return part
 
     def clear(self) -> None:
-        """Remove the folder with every part in it, of other settings, too: the work is done, and its result saved."""
+        """Remove the folder and all parts in it, once the whole result is saved; parts of other
+        settings, too.
+        """
         if self.folder is None:
             return
         folder = Path(self.folder)
@@ -219,7 +222,7 @@ class Finished:
             folder.rmdir()
 
     def _place(self, name: str, kind: Any) -> tuple[Path | None, dict[str, Any]]:
-        """Return the file of a part, and all that the part depends on."""
+        """Return the path of a part's file, and a record of all that the part depends on."""
         if self.folder is None:
             return None, {}
         settings = json.loads(json.dumps(self._encoded(dict(self.settings))))
@@ -234,7 +237,10 @@ class Finished:
         return Path(self.folder) / file_name, about
 
     def _fields(self, kind: Any) -> Any:
-        """Return the fields of the dataclasses in a type: what was saved before a class changed is not read."""
+        """Return the fields of the dataclasses in a type, as part of a part's key.
+
+        A part that was saved before such a class changed is then not read.
+        """
         named_types: list[Any] = [type(value) for value in self.named.values()]
         if is_dataclass(kind) and kind not in named_types:
             hints = typing.get_type_hints(kind)
@@ -243,7 +249,7 @@ class Finished:
         return parts or str(kind)
 
     def _encoded(self, value: Any) -> Any:
-        """Return a part as JSON values, which :meth:`_decoded` makes a part again."""
+        """Return a part as JSON values; :meth:`_decoded` is the inverse."""
         if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):

@@ -1,8 +1,10 @@
-"""Work that several commands divide: the jobs of an array, or commands side by side, each with a share of the parts.
+"""Divide work among several commands: jobs of an array, or commands that run side by side.
 
-The first of them writes into a folder which parts there are and what all of them depend on (:data:`WORK_FILE`). A
-command of other settings, versions or data is refused in that folder by the name of what differs. A part is done once
-its file exists, whoever made it; :func:`doing` notes where, by which commit and in how many seconds.
+Each command computes a share of the work's parts. The first command writes into a folder which
+parts there are, and all settings that they depend on (:data:`WORK_FILE`). A later command with
+other settings, versions or data is refused; the error names what differs. A part is done once its
+file exists, whichever command wrote it. :func:`doing` notes the host, the commit and the seconds of
+a part.
 
 >>> import tempfile
 >>> folder, files = tempfile.mkdtemp(), {"a": "a.csv", "b": "b.csv", "c": "c.csv"}
@@ -40,14 +42,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WORK_FILE = "work.json"
-"""Says which parts the work in a folder has, and what they depend on."""
+"""File in the folder that lists the parts of the work and what they depend on."""
 PLAN = "plan"
-"""The share of the first part that is not done: what a plan measures."""
+"""The value of ``shard`` that stands for the first unfinished part; a plan measures how long it
+takes.
+"""
 _DONE = ".done"
-"""The folder of notes on finished parts."""
+"""Folder of the notes on finished parts."""
 _MOST_JOBS = 64
 _START_SECONDS = 60
-"""What a job takes to start, at most."""
+"""Upper bound on the seconds that a job takes to start."""
 
 
 def divide(
@@ -56,17 +60,17 @@ def divide(
     settings: Mapping[str, Any],
     shard: str = "",
 ) -> list[str]:
-    """Return the parts that a command does: those of its share, or all.
+    """Return the names of the parts that this command should compute: its share, or all parts.
 
     Args:
         folder: where parts are stored.
-        files: every part, and its file below the folder.
-        settings: all that the parts depend on.
-        shard: as :func:`interp.support.workers.share` takes it; :data:`PLAN` for the first part
-            that is not done.
+        files: name of every part -> its file, relative to the folder.
+        settings: everything that the parts depend on.
+        shard: the share, such as "2/64" (:func:`interp.support.workers.share`); "" for all parts;
+            :data:`PLAN` for the first unfinished part.
 
     Raises:
-        InputError: the folder holds shares of other settings, versions or parts.
+        InputError: the folder contains shares with other settings, versions or parts.
     """
     folder = Path(folder)
     place = folder / WORK_FILE
@@ -84,12 +88,13 @@ def divide(
 def undone(
     folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
 ) -> Iterator[str]:
-    """Yield the parts that :func:`divide` returns, without those that shares have done, and note each that is made.
+    """Yield the names of the parts to compute, without those that another share has finished.
 
-    For parts that are results of their own, which no command reads again.
+    A note on each part is written after its step of the loop. This is for parts that are final
+    results, which no command reads again.
 
     Args:
-        folder, files, settings, shard: as of :func:`divide`.
+        folder, files, settings, shard: as in :func:`divide`.
     """
     names = divide(folder, files, settings, shard)
     is_divided = (Path(folder) / WORK_FILE).is_file()
@@ -101,13 +106,13 @@ def undone(
 
 
 def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, Any]) -> None:
-    """Refuse work that differs from what earlier shares began in the folder; the error names what
+    """Refuse work that differs from the work that was begun in the folder; the error names what
     differs.
 
     Args:
-        folder: of the work.
-        earlier: as it was begun.
-        work: of this command.
+        folder: the folder of the work, for the error message.
+        earlier: the record that the first command wrote.
+        work: the record of this command.
     """
     for field in ("versions", "settings", "parts"):
         before, now = earlier[field], work[field]
@@ -122,7 +127,9 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
 
 @contextmanager
 def doing(folder: str | Path | None, part: str) -> Iterator[None]:
-    """Note a part that is made within the context, and in how many seconds."""
+    """Open a context in which a part is computed; when it closes, note the part and the seconds it
+    took.
+    """
     started = time.monotonic()
     yield
     if folder is not None:
@@ -130,12 +137,12 @@ def doing(folder: str | Path | None, part: str) -> Iterator[None]:
 
 
 def note(folder: str | Path, part: str, seconds: float) -> None:
-    """Write where a part of divided work was made, by which commit, and in how many seconds.
+    """Write a note on a finished part: the host, the commit and the seconds it took.
 
     Args:
-        folder: of the work.
-        part: its name.
-        seconds: on the clock.
+        folder: the folder of the work.
+        part: name of the part.
+        seconds: elapsed time.
     """
     if (Path(folder) / WORK_FILE).is_file():
         origin = {"host": platform.node(), "commit": git_revision(), "seconds": round(seconds, 1)}
@@ -147,17 +154,18 @@ def _note_file(folder: Path, part: str) -> Path:
 
 
 def end(folder: str | Path) -> None:
-    """Remove the record of how the work in a folder was divided, once it is put together."""
+    """Remove the record of the division and the notes, once the parts have been put together."""
     folder = Path(folder)
     shutil.rmtree(folder / _DONE, ignore_errors=True)
     (folder / WORK_FILE).unlink(missing_ok=True)
 
 
 def status(folder: str | Path) -> pd.DataFrame:
-    """Return a row for each part of the work in a folder.
+    """Return a data frame with one row for each part of the work in a folder.
 
     Returns:
-        ``part``; ``state`` (done, partial or absent); and of a finished part ``host``, ``commit`` and ``seconds``.
+        Columns ``part``, ``state`` (done, partial or absent) and, for finished parts, ``host``,
+        ``commit`` and ``seconds``.
     """
     import pandas as pd
 
@@ -183,7 +191,15 @@ def status(folder: str | Path) -> pd.DataFrame:
 
 
 def describe(folder: str | Path, shard: str) -> str:
-    """Say how many parts are done; of a plan also what the rest costs, and how to queue it."""
+    """Return a sentence on how many parts are done.
+
+    For a plan it also estimates the time of the remaining parts, and gives the command that queues
+    them.
+
+    Args:
+        folder: the folder of the work.
+        shard: the share of this command, or :data:`PLAN`.
+    """
     parts = status(folder)
     n_done = (parts["state"] == "done").sum()
     counted = f"{n_done} of {len(parts)} parts are in {folder}"
@@ -206,7 +222,7 @@ def describe(folder: str | Path, shard: str) -> str:
 
 
 def _peak_bytes() -> float:
-    """Return the most memory that this process held."""
+    """Return the largest number of bytes that this process has held in memory so far."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

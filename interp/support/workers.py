@@ -1,7 +1,7 @@
-"""Long work: its independent parts on this machine's cores or the workers of a dask cluster, and how far it is.
+"""Run independent parts of long work on this machine's cores or a dask cluster, and show progress.
 
-Progress is shown on standard error: a bar where that is a terminal, elsewhere a line every half minute, whether or not
-a step has ended meanwhile.
+Progress goes to standard error: a bar on a terminal, elsewhere a line every half minute, even if no
+step has finished since the last line.
 
 >>> sorted(each(pow, 2, [1, 2, 3]))
 [2, 4, 8]
@@ -34,36 +34,40 @@ _R = TypeVar("_R")
 
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 _EVERY = 30.0
-"""Seconds between two lines where standard error is no terminal."""
+"""Seconds between two lines of progress where standard error is not a terminal."""
 _AT_ONCE = 2.0
-"""Seconds at the beginning of a bar: steps that end in them were read from files and say nothing about the others."""
+"""Seconds at the start of a bar that do not count for its speed: steps this early were read from
+files.
+"""
 _SAYING: list[object] = []
-"""Who reports how far the work is, the innermost last."""
+"""Writers of progress lines that are open; only the last one, the innermost, writes."""
 _LOCAL = "local"
-"""The scheduler that is started for the work: a cluster of processes on this machine."""
+"""Name of the scheduler that is started for the work: a cluster of processes on this machine."""
 TRUSTED: set[str] = set()
-"""Machines other than this one whose schedulers may be used."""
+"""Names of other machines whose dask schedulers may be used."""
 _SECONDS = 20
-"""How long a scheduler may take to answer."""
+"""Seconds that a scheduler may take to answer."""
 _JOB_ARRAYS = {
     "SLURM_ARRAY_TASK_ID": "SLURM_ARRAY_TASK_COUNT",
     "SGE_TASK_ID": "SGE_TASK_LAST",
     "PBS_ARRAY_INDEX": "",
     "PBS_ARRAYID": "",
 }
-"""The variable in which a queue says which job of an array this is -> the one that says how many there are."""
+"""Environment variable with the number of this job in its array -> variable with the number of
+jobs.
+"""
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
-"""The environment of a worker: workers share the cores."""
+"""Environment of a worker: one thread each, since workers share the cores."""
 _SMALL = 2**14
-"""Numbers in the largest weight matrix below which a second thread of torch saves no time."""
+"""If the largest weight matrix has fewer entries than this, a second torch thread saves no time."""
 _M_TRIM_THRESHOLD = -1  # of glibc's malloc.h
 _M_MMAP_THRESHOLD = -3
 _MOST_FREED = 2**28
-"""Bytes of freed memory that a process keeps for its next tensors, at most."""
+"""The most bytes of freed memory that a process keeps for its next tensors."""
 _LARGEST_KEPT = 2**25
-"""Blocks of more bytes than this go back to the system when they are freed."""
+"""Freed blocks with more bytes than this are returned to the system at once."""
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": _MOST_FREED, "MALLOC_MMAP_THRESHOLD_": _LARGEST_KEPT}
-"""The same two settings in the environment of a process that is started."""
+"""The same two settings, as environment variables for processes that are started."""
 
 
 def each(
@@ -75,17 +79,18 @@ def each(
     scheduler: str = "",
     prefer: Literal["threads", "processes"] | None = None,
 ) -> Iterator[_R]:
-    """Yield ``work(shared, item)`` for every item, in the order in which they are done.
+    """Yield ``work(shared, item)`` for every item, in the order in which the calls finish.
 
     Args:
         work: a function that workers can import.
-        shared: sent to each worker once.
+        shared: the first argument of every call; sent to each worker once.
         items: the second argument of each call.
-        n_jobs: workers, -1 for one per core; an existing cluster has its own.
-        scheduler: address of a dask scheduler, such as "tcp://node1:8786", whose workers have this package installed;
-            ``"local"`` for a cluster of ``n_jobs`` processes here; empty for joblib, whose ``parallel_config`` holds.
-            An item whose worker died goes to another one.
-        prefer: what joblib takes where nothing else is configured.
+        n_jobs: number of workers, -1 for one per core; ignored for an existing cluster.
+        scheduler: address of a dask scheduler, such as "tcp://node1:8786", whose workers have this
+            package installed; ``"local"`` for a cluster of ``n_jobs`` processes on this machine;
+            empty for joblib, whose ``parallel_config`` then applies. If a dask worker dies, its
+            item is given to another worker.
+        prefer: joblib's ``prefer``, used where no backend is configured.
     """
     require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
     if scheduler:
@@ -105,7 +110,14 @@ def each(
 def _results_of_cluster(
     client: Any, work: Callable[[_S, _T], _R], shared: _S, items: Sequence[_T]
 ) -> Iterator[_R]:
-    """Yield the results of a dask cluster as they arrive."""
+    """Yield ``work(shared, item)`` for every item from a dask cluster, as the results arrive.
+
+    Args:
+        client: a connected dask client.
+        work: a function that workers can import.
+        shared: the first argument of every call; sent to each worker once.
+        items: the second argument of each call.
+    """
     from asyncio import CancelledError
 
     from dask.distributed import KilledWorker, as_completed
@@ -122,7 +134,7 @@ def _results_of_cluster(
         for _, result in as_completed(futures, with_results=True):
             if isinstance(
                 result, CancelledError
-            ):  # the scheduler is gone, and this stands for a result
+            ):  # the scheduler is gone, and returns this in place of a result
                 raise result
             yield result
     except (CancelledError, CommClosedError, KilledWorker, TimeoutError, TypeError) as error:
@@ -136,9 +148,13 @@ def _results_of_cluster(
 
 
 def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
-    """Return the items of one command of several that divide the work; all items when ``shard`` is empty.
+    """Return this command's share of ``items``, of several commands that divide the work.
 
-    ``auto`` is the number of this job in its array, as Slurm, SGE and PBS say it, and ``auto/N`` that one of N.
+    Args:
+        items: the work of all commands.
+        shard: "I/N" for the I-th of N shares. ``auto`` takes both numbers from the job array of
+            Slurm, SGE or PBS in which this command runs; ``auto/N`` takes I from it. "" returns all
+            items.
 
     >>> share("abcdefg", "2/3"), share("abcdefg", "")
     ('be', 'abcdefg')
@@ -156,7 +172,7 @@ def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
 
 
 def _share_of_job(shard: str) -> str:
-    """Return the share I/N of this job of an array."""
+    """Return the share "I/N" of this job, from the environment variables of its job array."""
     n_given = shard.partition("/")[2]
     for index_name, n_name in _JOB_ARRAYS.items():
         index = os.environ.get(index_name, "")
@@ -173,7 +189,9 @@ def _share_of_job(shard: str) -> str:
 
 
 def _require_trusted(scheduler: str) -> None:
-    """Refuse the scheduler of a machine that is neither this one nor named: what it sends is unpickled."""
+    """Refuse a scheduler on another machine unless it is in :data:`TRUSTED`: data that it sends is
+    unpickled.
+    """
     url = scheduler if "//" in scheduler else f"//{scheduler}"
     with theirs(f"scheduler {scheduler!r} is no address: {{error}}", of=ValueError):
         address = urlsplit(url)
@@ -196,7 +214,9 @@ def _is_this_machine(host: str) -> bool:
 
 @contextmanager
 def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
-    """Connect to the scheduler; a cluster that was started for the work ends with it."""
+    """Open a context with a dask client; a cluster that was started for the work is closed with
+    it.
+    """
     with theirs(
         "a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'", of=ImportError
     ):
@@ -230,9 +250,10 @@ def _local_cluster(n_jobs: int) -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch and NumPy's linear algebra on one thread: threads that wait cost more than small models' work.
+    """Run torch and NumPy's linear algebra on one thread, since small models run faster so.
 
-    A context manager, or a decorator: ``@one_thread()``. Libraries that are loaded inside of it are not reached.
+    A context manager, or a decorator: ``@one_thread()``. Libraries that are first loaded within the
+    context are not limited.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -241,11 +262,12 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let this process, and those that it starts, keep up to 256 MiB of freed memory for their next tensors.
+    """Let this process and its children keep up to 256 MiB of freed memory for their next tensors.
 
-    By default glibc returns a freed block of 128 KiB or more to the system, which clears each page of the next tensor
-    anew. The setting is the whole process's and cannot be undone, so commands make it and library functions do not.
-    Nothing happens where the C library is another one.
+    By default glibc returns a freed block of 128 KiB or more to the system, and the system has to
+    clear the memory of the next tensor. The setting applies to the whole process and cannot be
+    undone, so commands call this and library functions do not. It has no effect with other C
+    libraries.
     """
     with suppress(AttributeError, OSError, TypeError):
         set_malloc_option = ctypes.CDLL(None).mallopt
@@ -257,9 +279,11 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def threads_for(machine: Any) -> Iterator[None]:
-    """Run torch on one thread while a machine of small matrices runs; restore the user's setting afterwards.
+    """Run torch on one thread within the context if the machine's matrices are small; restore the
+    setting.
 
-    A ``machine`` of None stands for any work.
+    Args:
+        machine: a model with ``parameters``; None always uses one thread.
     """
     import torch
 
@@ -280,16 +304,16 @@ def _is_small(machine: Any) -> bool:
 def display(
     text: str, total: int, completed: int = 0, shown: bool = True
 ) -> Iterator[Callable[..., None]]:
-    """Show a bar and yield the function that moves it, to be called as the work goes on.
+    """Show a progress bar, and yield the function that updates it.
 
-    That function takes ``advance``, a number of further steps, or ``completed``, all steps so far, and a ``text`` to
-    write before the bar; all are optional.
+    The function takes keywords, all optional: ``advance``, the number of steps done since the last
+    call; ``completed``, the number of all steps done; and ``text``, a new text before the bar.
 
     Args:
-        text: stands before the bar.
-        total: steps of the work.
-        completed: steps that were done before.
-        shown: False for all processes of several but the first.
+        text: the text before the bar.
+        total: number of steps of the work.
+        completed: number of steps that were done before, as when work resumes.
+        shown: False to show nothing, as for all but the first of several processes.
     """
     from rich import progress as rich
     from rich.console import Console
@@ -330,13 +354,16 @@ def display(
 def saying(
     text: Callable[[], str], shown: bool = True, first: str = "", silent: bool = False
 ) -> Iterator[None]:
-    """Write ``text`` every half minute where standard error is no terminal; only the innermost writer writes.
+    """Write a line of progress every half minute while the context is open, if standard error is no
+    terminal.
+
+    If several of these contexts are open, only the innermost one writes.
 
     Args:
-        text: how far the work is.
+        text: returns the line, which says how much of the work is done.
         shown: False to write nothing.
-        first: written on a terminal, too, once the work has taken so long that nothing was refused.
-        silent: write nothing, and show no bar and no sign, within this one, on a terminal either.
+        first: a line to write once after two seconds, on a terminal, too; "" for none.
+        silent: True to write no lines and to hide all progress bars within the context.
     """
     ended = threading.Event()
     writer = object()
@@ -364,14 +391,16 @@ def saying(
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar and yield a function to call with the number of steps that were just done."""
+    """Show a progress bar, and yield a function to call with the number of steps just done."""
     with display(title, total) as update:
         yield lambda steps: update(advance=steps)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a moving sign beside ``text`` during work without countable steps; no bar may begin within it."""
+    """Show a spinner beside ``text`` during work without countable steps; do not open a bar within
+    it.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -384,9 +413,10 @@ def working(text: str) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed, so that work ends where it can be saved.
+    """Yield a function that returns True once Ctrl-C was pressed, so that work can stop where it
+    can be saved.
 
-    A second Ctrl-C stops the work at once.
+    A second Ctrl-C raises KeyboardInterrupt at once.
     """
     pressed = threading.Event()
 
