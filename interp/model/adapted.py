@@ -1,8 +1,8 @@
-"""Make a machine of any ``nn.Module``: a cell, a loop, a model that thinks in embeddings, with no
-line of it changed.
+"""Make a machine from any ``nn.Module``, such as a recurrent cell or a loop, without changing its
+code.
 
-The module's weights and code stay as they are. The user describes what a round does (``step``),
-what passes to the next one (``channels``) and which submodules to look into (``points``).
+The user describes one round (``step``), the state that passes to the next round (``channels``) and
+the submodules to attach hooks to (``points``).
 
     >>> import torch, interp
     >>> from torch import nn
@@ -58,22 +58,29 @@ _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
 _LATENT = "latent"
 _DIGITS = 3
-"""Digits to which a digest states what a machine does: rounding on another computer moves the eighth."""
+"""Significant digits of outputs in a digest; rounding on another computer changes about the
+eighth.
+"""
 _N_DIGEST_ROUNDS = 6
-"""Rounds that a digest states: together they take as long as to draw the two that are played three times."""
+"""Number of rounds whose outputs are part of a digest.
+
+Running them takes as long as sampling the two rounds, each of which is run three times.
+"""
 
 
 class AdaptedMachine(HookedMachine):
-    """A module as a machine; :func:`adapt` makes one."""
+    """A machine that wraps a PyTorch module; made by :func:`adapt`."""
 
     start: Callable[..., _Tree] | None
     start_seed: int | None = None
-    """Of the draw that the first round reads; None where nothing is drawn."""
+    """Seed of the random initial state; None if the initial state is not random."""
     reader: Callable[[dict[str, Tensor]], Tensor] | None
     reset: Callable[[Any], None] | None
     algorithm: Algorithm | None
     all_rounds: _Step | None = None
-    """Like the step, of all rounds of a batch of episodes: what they give, ``[batch * round, ...]``."""
+    """Like the step, but for all rounds in one call; its results are ``[batch * round, ...]``. None
+    if unsupported.
+    """
 
     def __init__(
         self,
@@ -90,7 +97,7 @@ class AdaptedMachine(HookedMachine):
         self.one_step = step
         self.output = output
         self.lock = lock_of(module)
-        # What grows is carried with how far it is written.
+        # A growing channel is carried together with the number of its filled rows.
         self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
         self.channels = (*channels, *(Channel(name, (1,)) for name in self.lengths))
         self.hook_latents = HookPoint()
@@ -119,9 +126,11 @@ class AdaptedMachine(HookedMachine):
         self.setup()
 
     def setup(self) -> None:
-        """Name the hook points: ``hook_latents``, and ``points.KEY`` or ``points.KEY.RUN`` for those of ``points``."""
+        """Name the hook points ``hook_latents`` and ``points.KEY``, or ``points.KEY.RUN`` for
+        repeated submodules.
+        """
         modules = self.__dict__["_modules"]
-        module = modules.pop("module")  # whose parts, which may have names of their own, get none
+        module = modules.pop("module")  # its parts may have names of their own, and get none here
         super().setup()
         self.module = module
         for key, tap in self.taps.items():
@@ -133,14 +142,20 @@ class AdaptedMachine(HookedMachine):
                 self.mod_dict[hook_point.name] = hook_point
 
     def train(self, mode: bool = True) -> Self:
-        """Train the module, or run it in evaluation mode whatever mode its parts are in: those are their owner's."""
+        """Set the machine's mode. In evaluation mode rounds ignore the modes that the module's
+        parts have.
+
+        The parts keep their modes, which belong to the module's owner.
+        """
         if fit("mode", mode, bool):
             return super().train()
         self.training = False
         return self
 
     def to(self, *args: Any, **options: Any) -> Self:
-        """Move and cast the machine; a complex constant takes the precision of the weights, and stays complex."""
+        """Move or cast the machine; complex buffers stay complex, in the precision of the
+        weights.
+        """
         constants = []
         for part in self.modules():
             for name, buffer in part._buffers.items():
@@ -158,18 +173,21 @@ class AdaptedMachine(HookedMachine):
 
     @property
     def is_handwired(self) -> bool:  # type: ignore[override]
-        """Whether its state can be read exactly."""
+        """Whether the machine's state can be read exactly, by the function ``read=`` of
+        :func:`adapt`.
+        """
         return self.reader is not None
 
     @exclusive
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Tensor:
-        """Return what the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` got
-        ``initial=``.
+        """Return the state that the first round reads, ``[batch, row, width]``.
+
+        It is zero unless :func:`adapt` got ``initial=``.
 
         Args:
-            n_episodes: rows of the batch.
-            layout: not used; the state has one size.
+            n_episodes: size of the batch.
+            layout: not used, since the state has one size.
         """
         start: Any = {}
         if self.start is not None:
@@ -188,7 +206,11 @@ class AdaptedMachine(HookedMachine):
         return pack(self.channels, tree).expand(n_episodes, -1, -1)
 
     def _call_start(self) -> Any:
-        """Return what ``initial=`` gives; numbers are drawn in single precision, so that a copy in another has them."""
+        """Call the user's ``initial=`` function. Random numbers are drawn in float32 for every
+        dtype.
+
+        A copy of the machine in another precision then has the same initial state.
+        """
         assert self.start is not None
         if self.start_seed is None:
             with self._in_mode(self.dtype):
@@ -198,11 +220,13 @@ class AdaptedMachine(HookedMachine):
             return self._call("initial=", self.start, self.module, generator)
 
     def started(self, seed: int) -> Self:
-        """Return the same machine with another draw of what its first round reads; it shares the
-        weights.
+        """Return the same machine with another random initial state; the weights are shared.
 
-        All episodes begin with the same draw, which separates the effect of the start from that of
-        the episode.
+        All episodes begin with this state. This separates the effect of the initial state from that
+        of the episode.
+
+        Args:
+            seed: seed of the initial state.
         """
         require(
             self.start_seed is not None,
@@ -213,9 +237,7 @@ class AdaptedMachine(HookedMachine):
         return other
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return :meth:`step` for rounds of normal runs, in which only states that occur are
-        read.
-        """
+        """Return :meth:`step` with ``occurs=True``, for runs without interventions."""
         return partial(self.step, occurs=True)
 
     @exclusive
@@ -223,12 +245,13 @@ class AdaptedMachine(HookedMachine):
         """Run one round of a batch.
 
         Args:
-            carried: what it reads, ``[batch, row, width]``.
-            fed: the round.
-            occurs: whether the state occurs in runs; then predictions must be probabilities. No edit promises that.
+            carried: the state that the round reads, ``[batch, row, width]``.
+            fed: the round's encoded inputs.
+            occurs: True if the state comes from a run without interventions. Predictions must then
+                be valid probabilities; after an intervention they may not be.
 
         Returns:
-            The prediction, and what the next round reads.
+            The prediction, and the state that the next round reads.
         """
         carried = self.hook_latents(carried)
         void = None
@@ -250,12 +273,12 @@ class AdaptedMachine(HookedMachine):
         return stepped if void is None else self._mark_void(stepped, void)
 
     def _predict(self, scores: Tensor, fed: EncodedRounds, occurs: bool) -> Tensor:
-        """Return the predictions of rounds.
+        """Convert the module's scores to predictions.
 
         Args:
-            scores: what the module gives.
-            fed: the rounds, a row each.
-            occurs: as of :meth:`step`.
+            scores: what the module returned.
+            fed: the rounds, one per row.
+            occurs: as in :meth:`step`.
         """
         n_rows, n_positions = fed.tokens.shape
         layout = self._of_length.get(n_positions, self.layout)
@@ -268,15 +291,16 @@ class AdaptedMachine(HookedMachine):
 
     @exclusive
     def unroll(self, carried: Tensor, fed: EncodedRounds) -> Stepped | None:
-        """Run rounds of a batch of episodes in one call, if the module can and nothing looks into it.
+        """Run several rounds of a batch in one call, if the module supports it and no hook is
+        attached.
 
         Args:
-            carried: what the first of them reads, ``[batch, row, width]``.
+            carried: the state that the first of these rounds reads, ``[batch, row, width]``.
             fed: the rounds, ``[batch, round, ...]``.
 
         Returns:
-            The predictions and what each round leaves, ``[batch, round, ...]``; None where the
-            rounds must run one after the other.
+            The predictions and the state after each round, ``[batch, round, ...]``; None if the
+            rounds must be run one by one.
         """
         if self.all_rounds is None or fed.missing is not None or not self.is_quiet():
             return None
@@ -291,12 +315,13 @@ class AdaptedMachine(HookedMachine):
         return Stepped(predictions.unflatten(0, by_round), left.unflatten(0, by_round))
 
     def _mark_void(self, stepped: Stepped, void: Tensor) -> Stepped:
-        """Return the result of a round, with NaN in void rows: those in which a hook changed a run
-        that did not take place.
+        """Fill the result of a round with NaN in void rows.
+
+        A row is void if a hook changed an activation of a loop that had already halted in this row.
 
         Args:
-            stepped: the result.
-            void: rows that are known to be void, ``[batch]``.
+            stepped: the result of the round.
+            void: Bool[batch], rows that are known to be void.
         """
         for tap in self.taps.values():
             if tap.halting is not None:
@@ -313,7 +338,9 @@ class AdaptedMachine(HookedMachine):
         return any(hook_point.fwd_hooks for hook_point in self.hook_points())
 
     def _split_result(self, result: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scores and the channels that the user's step returned."""
+        """Return the scores and the channels from what the user's step returned; refuse anything
+        else.
+        """
         if isinstance(result, tuple) and len(result) == 2:
             scores, after = result
             if isinstance(scores, Tensor) and isinstance(after, Mapping):
@@ -324,12 +351,12 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _fit_scores(self, scores: Tensor, layout: RoundLayout, n_rows: int) -> Tensor:
-        """Return the scores of a layout's outcomes; those of the largest layout are cut to it.
+        """Check the module's scores, and drop those of outcomes that the layout does not have.
 
         Args:
-            scores: of the module.
-            layout: of the rounds.
-            n_rows: rows of the batch.
+            scores: what the module returned, ``[batch, outcome]``.
+            layout: layout of the rounds.
+            n_rows: number of rows of the batch.
         """
         if layout.kind == "mean" and scores.ndim == 1:
             scores = scores.unsqueeze(-1)
@@ -359,11 +386,11 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _call(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the user's; report whatever it raises as raised by ``what``.
+        """Call a function of the user's; convert its errors to an InputError that names it.
 
         Args:
-            what: names the function.
-            function: of the user.
+            what: name of the function in the error message.
+            function: the user's function.
             *args: its arguments.
         """
         remedy = "what is made of tokens must be, too, .to(fed.values)"
@@ -376,10 +403,12 @@ class AdaptedMachine(HookedMachine):
 
     @contextmanager
     def _in_mode(self, dtype: torch.dtype) -> Iterator[None]:
-        """Run the module in evaluation mode, unless the machine is trained, with ``dtype`` as the default."""
+        """Open a context in which the module is in evaluation mode, unless it is trained, with a
+        default dtype.
+        """
         awake = [] if self.training else [part for part in self.module.modules() if part.training]
         try:
-            for part in awake:  # past the look at every kind of attribute that modules take
+            for part in awake:  # directly, since a module's own __setattr__ is slow
                 part.__dict__["training"] = False
             with DefaultDtype(dtype):
                 yield
@@ -389,7 +418,9 @@ class AdaptedMachine(HookedMachine):
 
     @contextmanager
     def _looked_into(self, n_rows: int) -> Iterator[None]:
-        """Open the fused cells, and attach the taps that a hook is on."""
+        """Open a context in which hooked submodules are connected to their hook points, and fused
+        cells opened.
+        """
         with ExitStack() as stack:
             for cell in self.opened.values():
                 stack.enter_context(cell.in_place())
@@ -401,7 +432,7 @@ class AdaptedMachine(HookedMachine):
             yield
 
     def _find_submodule(self, name: str) -> nn.Module:
-        """Return a submodule, or a gate of an opened cell."""
+        """Return a submodule by name, or a gate of an opened fused cell."""
         cell, _, gate = name.rpartition(".")
         if cell in self.opened:
             return self.opened[cell].get_submodule(gate)
@@ -413,7 +444,9 @@ class AdaptedMachine(HookedMachine):
             ) from None
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Return the state that the machine carries, exactly; only where ``adapt`` got ``read=``."""
+        """Return the algorithm's state, decoded exactly from latents by ``read=`` of
+        :func:`adapt`.
+        """
         if self.reader is None:
             raise InputError(
                 f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read="
@@ -427,7 +460,9 @@ class AdaptedMachine(HookedMachine):
 
     @checked
     def untrained(self, seed: int = 0) -> AdaptedMachine:
-        """Return the control of every claim: a copy with fresh random weights, drawn by no global generator."""
+        """Return a control: a copy with fresh random weights. The global random generator is not
+        changed.
+        """
         draw = self.reset or reset_parameters
         blank = draw_anew(self, seed, lambda fresh: self._call("reset=", draw, fresh.module))
         blank.name = f"{self.name}-untrained"
@@ -444,12 +479,12 @@ class AdaptedMachine(HookedMachine):
         return blank
 
     def said(self) -> str:
-        """Return what its digest holds in addition to the weights: what it is, and what it does in
-        six fixed rounds.
+        """Return the text that the digest includes besides the weights: a description, and outputs
+        in six rounds.
 
-        The rounds are run each time, since what a step reads outside the state of its module (a
-        closure, a global, an attribute) may change. A change that shows in later rounds only, or
-        moves what is largest by less than .0005 of it, has the same digest.
+        The rounds are run anew each time, since a step may depend on values outside of the module's
+        state: a closure, a global, an attribute. The digest misses changes that appear only in
+        later rounds, or that are smaller than .0005 of the largest output.
         """
         step: Any = self.one_step
         name = getattr(step, "__qualname__", type(step).__qualname__)
@@ -476,13 +511,15 @@ class AdaptedMachine(HookedMachine):
     @exclusive
     @plainly()
     def _describe_behaviour(self, reads: OutsideReads | None = None) -> str:
-        """Return what it predicts, and how much it carries, in rounds of two episodes, relative to the largest.
+        """Return predictions and mean state sizes in rounds of two episodes, rounded, as text.
 
-        The task's sampler may ask the trained module, and so is not watched by ``reads``.
+        Args:
+            reads: notes weights that are read from outside of the machine; None to note nothing.
+                The sampling of episodes is not observed, since it may use the trained module.
         """
         try:
             numbers = self._run_digest_rounds(reads)
-        except Exception as error:  # what cannot run does nothing, and its digest says so
+        except Exception as error:  # a machine that cannot run has the error in its digest
             return type(error).__name__
         texts = []
         for part in numbers:
@@ -512,9 +549,7 @@ class AdaptedMachine(HookedMachine):
 
     @contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        """Run the machine without its hooks and in evaluation mode, for the duration of a
-        context.
-        """
+        """Open a context in which the machine runs without its hooks and in evaluation mode."""
         with ExitStack() as stack:
             for part in (self, *self.hook_points()):
                 attributes = part.__dict__
@@ -545,36 +580,39 @@ def adapt(
     origin: Mapping[str, Any] | None = None,
     check: bool = True,
 ) -> AdaptedMachine:
-    """Make a machine of ``module``, checked on a few episodes of its task.
+    """Make a machine from ``module``, and check it on a few episodes of its task.
 
-    Its rounds run in evaluation mode, whatever mode the module is in; the module is left as it was.
+    Rounds run in evaluation mode, whatever mode the module is in. The module itself is not changed.
 
     Args:
         module: the module; the machine shares its weights.
-        task: what it learns: a registered task (its key or record) with its ``sizes``, or the
-            layout of its rounds.
-        step: ``(module, carried, fed) -> (scores, carried)``, one round of a batch. ``carried``
-            maps each channel's name to ``[batch, *shape]``; of a channel that grows, the step
-            returns only the new rows, and reads in ``NAME_length``, Int[batch], how many are
-            written. ``fed`` holds the round's ``tokens`` and ``values``, ``[batch, pos]`` each;
-            ``scores`` are ``[batch, outcome]``; of a real number its mean, ``[batch]`` or ``[batch,
-            1]``, or mean and log variance, ``[batch, 2]``. It must be pure, and predict without the
-            tokens after the prediction.
-        channels: all that passes from round to round.
-        points: where to look: key -> submodule (its output), or a :class:`Point`.
-        initial: module to what the first round reads, per channel ``[*shape]``; zeros for missing
-            ones. A function of the module and a ``torch.Generator`` draws it, by the seed of
-            :meth:`AdaptedMachine.started`.
-        read: channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine with an
-            exactly known state.
-        algorithm: what such a machine was made to compute; analyses compare it with this algorithm.
-            The one that its task names when None.
-        reset: draws the weights of a module anew; ``reset_parameters`` of every submodule when
-            None.
-        output: what the scores are: "logits" of the outcomes (when None), a "probability" each, or
-            where the layout predicts a real number the "value" itself.
-        origin: how to make it again, for results and checkpoints.
-        check: whether :func:`check_machine` runs; it names the part of the contract that is broken.
+        task: a registered task (its key or record), with its ``sizes``; or the layout of a round.
+        step: ``(module, carried, fed) -> (scores, carried)`` runs one round of a batch. ``carried``
+            maps each channel's name to ``[batch, *shape]``. For a growing channel, ``carried`` also
+            has ``NAME_length``, Int[batch], the number of rows that are filled, and the step
+            returns only the new rows. ``fed`` has the round's ``tokens`` and ``values``, ``[batch,
+            pos]`` each. ``scores`` are ``[batch, outcome]``. For a real number they are its mean,
+            ``[batch]`` or ``[batch, 1]``, or mean and log variance, ``[batch, 2]``. The step must
+            be pure, and must not use the tokens after the prediction to predict.
+        channels: everything that passes from round to round.
+        points: where hooks can be attached: key -> name of a submodule (its output), or a
+            :class:`Point`.
+        initial: maps the module to the state that the first round reads, ``[*shape]`` per channel;
+            missing channels are zero. If it takes a second argument, a ``torch.Generator``, the
+            state is random, by the seed of :meth:`AdaptedMachine.started`.
+        read: maps channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine whose
+            state is known exactly.
+        algorithm: the algorithm that such a machine was built to compute, which analyses compare it
+            with; the task's default when None.
+        reset: initialises the weights of a module anew; when None, ``reset_parameters`` of every
+            submodule does.
+        output: what the scores are: "logits" (when None), "probability" of each outcome, or "value"
+            if the layout predicts a real number.
+        sizes: sizes of the task's episodes, such as ``n_experts``; the task's defaults when
+            missing.
+        name: name of the machine; the class name of the module when empty.
+        origin: how to build the machine again, for results and checkpoints.
+        check: True to run :func:`check_machine`, whose error names the rule that is broken.
     """
     layout = layout_for(task, sizes)
     scores_are = _output_of(layout, output)
@@ -612,7 +650,9 @@ def adapt(
 
 
 def _output_of(layout: RoundLayout, output: str | None) -> str:
-    """Return what the scores of a layout are, or refuse what they cannot be."""
+    """Return what the scores of a layout are; refuse a kind of output that does not suit the
+    layout.
+    """
     is_real = layout.kind != "classes"
     if output is None:
         return "value" if is_real else "logits"
@@ -642,7 +682,7 @@ def _require_names(channels: Sequence[Channel]) -> None:
 
 
 def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
-    """Refuse points at submodules that do not exist, or call no hooks."""
+    """Refuse points at submodules that do not exist, or that cannot call hooks."""
     parts = _named(module)
     known = list(parts)
     for name, part in parts.items():
@@ -661,7 +701,10 @@ def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
 
 
 def _require_dense(machine: AdaptedMachine) -> None:
-    """Refuse weights that cannot be drawn anew, and what cannot be copied; a constant may have any dtype."""
+    """Refuse weights that are complex or sparse, which cannot be copied or initialised anew.
+
+    A constant buffer may have any dtype.
+    """
     module = machine.module
     state = {**module.state_dict(), **dict(module.named_buffers())}
     refused = []
@@ -679,8 +722,10 @@ def _require_dense(machine: AdaptedMachine) -> None:
 def layout_for(
     task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None
 ) -> RoundLayout:
-    """Return the layout of a task's rounds; missing sizes are the task's defaults. A layout is
-    returned as it is.
+    """Return the layout of a task's rounds; sizes that are not given have the task's default
+    values.
+
+    If ``task`` is a layout, it is returned.
     """
     if isinstance(task, RoundLayout):
         require(not sizes, f"a layout has its sizes, so sizes={sizes} says nothing; give either")
@@ -694,12 +739,12 @@ def layout_for(
 
 
 def _named(module: nn.Module) -> dict[str, nn.Module]:
-    """Return every submodule by all of its names: one that is used twice has two."""
+    """Return every submodule by all of its names: a submodule that is used twice has two names."""
     return dict(module.named_modules(remove_duplicate=False))
 
 
 def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
-    """Return an opened form of every fused cell with a gate among the points, by the cell's
+    """Return an opened version of each fused cell that has a gate among the points, by the cell's
     name.
     """
     parents = {point.module.rpartition(".")[0] for point in points}

@@ -1,8 +1,9 @@
-"""A view of a model over a bank of prepared rounds, so that token-based tools run on it.
+"""A model over a table of prepared rounds, for tools that call ``model(tokens)``.
 
-TransformerLens' tools call ``model(tokens)``; a round needs its latents and scalar payloads, too. :func:`bind` lays
-chosen rounds of one or more rollouts in a bank; a "token" is the number of a row of the bank, the same at every
-position. One round is run at a time: docs/method/round-tokens.md.
+TransformerLens' tools call a model with tokens only, but a round also needs its latents and scalar
+payloads. :func:`bind` puts chosen rounds of rollouts into a table, the bank. The "tokens" that a
+tool passes are row numbers of the bank, repeated at every position. Each row is one round, run by
+itself: docs/method/round-tokens.md.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -39,9 +40,15 @@ _LOG_FLOOR = 1e-30
 
 
 class BoundRounds:
-    """``model``, in evaluation mode, with a bank of rounds; attributes that it lacks are the model's.
+    """A model in evaluation mode with a bank of rounds; other attributes are those of the model.
 
-    ``latents`` is what each round reads, ``values`` its scalar payloads; ``split`` is how many rows each rollout gave.
+    Args:
+        model: the transformer.
+        layout: layout of the rounds.
+        tokens: the rounds' tokens, ``[row, pos]``.
+        latents: the latents that each round reads.
+        values: the rounds' scalar payloads, such as rewards, 0 where there are none.
+        split: number of rows that come from each rollout; one rollout when None.
     """
 
     def __init__(
@@ -67,32 +74,40 @@ class BoundRounds:
 
     original_model = property(
         attrgetter("model")
-    )  # where TransformerLens looks for modules in training mode
+    )  # TransformerLens reads it to find modules in training mode
     predict_position = property(attrgetter("round_layout.predict_position"))
 
     @property
     def cfg(self) -> RuntimeConfig:
-        """The model's, with the vocabulary that tools mean (the outcomes) and room after the round.
+        """The model's configuration, with two sizes as TransformerLens' tools expect them.
 
-        SVDInterpreter reads ``d_vocab`` as the width of ``W_U``; head_detector wants fewer positions than ``n_ctx``.
+        SVDInterpreter takes ``d_vocab`` as the width of ``W_U``, so it is the number of outcomes.
+        head_detector wants fewer positions than ``n_ctx``, so ``n_ctx`` is one larger.
         """
         config = self.model.cfg
         return replace(config, d_vocab=config.d_vocab_out, n_ctx=config.n_ctx + 1)
 
     def tl_parameters(self) -> dict[str, Tensor]:
-        """Return the model's parameters by name, which SVDInterpreter reads."""
+        """Return the model's parameters by name; SVDInterpreter calls this method."""
         return dict(self.model.named_parameters())
 
     @property
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
-        """Row ids, one tensor per rollout that was bound; row ``e * n_rounds + i`` is episode e, i-th chosen round."""
+        """Row numbers to pass as tokens, ``[row, pos]``, one tensor per rollout.
+
+        Row ``e * n_rounds + i`` of a tensor is episode e in the i-th chosen round.
+        """
         n_rows, n_positions = self.bank_tokens.shape
         rows = torch.arange(n_rows, device=self.bank_tokens.device).unsqueeze(1)
         parts = rows.expand(-1, n_positions).split(self.split)
         return [part.contiguous() for part in parts]
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
+        """Return tokens, latents and payloads of the rounds with these row numbers.
+
+        Args:
+            tokens: row numbers, ``[batch, pos]``, equal at every position.
+        """
         n_rows, n_positions = self.bank_tokens.shape
         are_integers = not tokens.is_floating_point() and not tokens.is_complex()
         fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
@@ -110,13 +125,18 @@ class BoundRounds:
         return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
 
     def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
-        """Return logits at every position (probabilities where the model's output is "probability")."""
+        """Return logits at every position, or probabilities if the model's output is
+        "probability".
+        """
         return self.model(*self.rows(tokens)).logits
 
     forward = __call__
 
     def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
-        """Return logits at the prediction position, for cross-entropy and DAS; log P for "probability" models."""
+        """Return logits of the outcomes at the prediction position, for cross-entropy and DAS.
+
+        For a model whose output is "probability" these are log probabilities.
+        """
         outcomes = self(tokens)[:, self.predict_position, : self.round_layout.n_outputs]
         if self.model.config.output == "probability":
             return outcomes.clamp_min(_LOG_FLOOR).log()
@@ -125,11 +145,12 @@ class BoundRounds:
     def run_with_hooks(
         self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
     ) -> Tensor:
-        """Run rows of the bank with hooks, as TransformerLens' ``run_with_hooks`` does.
+        """Run rows of the bank with hooks, like TransformerLens' ``run_with_hooks``.
 
         Args:
-            tokens: row ids.
-            fwd_hooks, bwd_hooks, options: as of TransformerLens; options for tokens are ignored.
+            tokens: row numbers, ``[batch, pos]``.
+            fwd_hooks, bwd_hooks, options: as in TransformerLens; options about tokenization are
+                ignored.
         """
         for name in options.keys() - {"reset_hooks_end", "clear_contexts"}:
             del options[name]
@@ -137,7 +158,7 @@ class BoundRounds:
             return self(tokens)
 
     def run_with_cache(self, tokens: Tensor, **options: Any) -> tuple[Tensor, ActivationCache]:
-        """Run rows of the bank and cache activations, as TransformerLens' ``run_with_cache`` does."""
+        """Run rows of the bank and cache activations, like TransformerLens' ``run_with_cache``."""
         options.pop("return_type", None)
         output, cache = self.model.run_with_cache(*self.rows(tokens), **options)
         return output.logits, cache
@@ -145,17 +166,16 @@ class BoundRounds:
 
 @checked
 def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all") -> BoundRounds:
-    """Make a model that takes tokens from chosen rounds of rollouts, for TransformerLens' tools,
-    which call ``model(tokens)``.
+    """Wrap a model and chosen rounds of its rollouts so that TransformerLens' tools can call it.
 
     Args:
         model: the transformer that was run.
         runs: rollouts with the same layout, such as a clean and a corrupted one.
-        rounds: the rounds that are bound.
+        rounds: the rounds to include.
 
     Returns:
-        The model with a bank of rounds; a row of ``bound.tokens[i]`` stands for a round of the i-th
-        rollout.
+        The model with a bank of rounds; each row of ``bound.tokens[i]`` stands for one round of the
+        i-th rollout.
 
     >>> import interp
     >>> from interp.tasks import experts

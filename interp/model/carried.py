@@ -1,4 +1,4 @@
-"""What is carried from round to round as one tensor ``[batch, row, width]``, and as a tensor for each channel."""
+"""Convert a carried state between one tensor ``[batch, row, width]`` and one tensor per channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from interp.support.errors import InputError
 
 
 def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
-    """Join the tensors of channels, ``[batch, *shape]`` each, to what is carried, ``[batch, row, width]``."""
+    """Join channels to one tensor.
+
+    Args:
+        channels: the channels, in the order of their rows.
+        tree: the tensor of each channel by name, ``[batch, *shape]``.
+
+    Returns:
+        The carried state ``[batch, row, width]``; narrow channels are padded with zeros.
+    """
     width = max(channel.shape[-1] for channel in channels)
     parts = []
     for channel in channels:
@@ -37,7 +45,15 @@ def _require_shape(channel: Channel, value: Tensor | None) -> Tensor:
 
 
 def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
-    """Cut what is carried, ``[..., row, width]``, into the tensors of its channels, ``[..., *shape]`` each."""
+    """Split a carried state into channels: the inverse of :func:`pack`.
+
+    Args:
+        channels: the channels, in the order of their rows.
+        carried: the state, ``[..., row, width]``.
+
+    Returns:
+        The tensor of each channel by name, ``[..., *shape]``.
+    """
     parts = carried.split([channel.rows for channel in channels], -2)
     batch = carried.shape[:-2]
     tree = {}
@@ -50,16 +66,16 @@ def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
 def append_rows(
     channel: Channel, cache: Tensor, length: Tensor, rows: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Write the new rows of a channel that grows behind those that are written.
+    """Append a round's new rows to a growing channel, such as a key-value cache.
 
     Args:
         channel: the channel, which grows by ``channel.grows`` rows a round.
         cache: its rows, ``[batch, *channel.shape]``.
-        length: Int[batch], how many of them are written.
-        rows: the new ones, ``[batch, channel.grows, ...]``.
+        length: Int[batch], the number of rows that are filled.
+        rows: the new rows, ``[batch, channel.grows, ...]``.
 
     Returns:
-        The cache with the new rows, and how many are written now.
+        The cache with the new rows, and the number of rows that are now filled.
     """
     capacity = channel.shape[0]
     expected = (channel.grows, *channel.shape[1:])

@@ -1,15 +1,15 @@
-"""Checkpoints: a folder with ``model.safetensors``, ``config.json`` and, for shipped models,
-``README.md`` (the card).
+"""Checkpoints: folders with ``model.safetensors``, ``config.json`` and, for shipped models,
+``README.md``.
 
-Strict both ways: ``config.json`` holds the SHA-256 of the weights and a digest over itself, so that
-an edited configuration is refused like edited weights; every weight must be there with its shape,
-finite; and a folder of another format version is refused. Checkpoints contain no pickles; the
-folder appears whole or not at all.
+Loading is strict. ``config.json`` stores the SHA-256 of the weights and a digest of itself, so that
+edited weights or an edited configuration are refused. Every weight must be present, finite and of
+the right shape, and the format version must match. Checkpoints contain no pickles. A folder appears
+complete or not at all.
 
-A transformer is made again from its configuration. Any other machine is made again by its
-*builder*, a function that :func:`interp.register_machine` knows, from the JSON values of its
-arguments; no code is stored. The checkpoint also stores predictions on a few episodes, so that a
-builder that has changed since is refused.
+A transformer is built from its configuration. Any other machine is built by its *builder*: a
+function registered by :func:`interp.register_machine`, which gets arguments that are stored as
+JSON. No code is stored. The checkpoint also stores predictions on a few episodes, so that a builder
+that has changed since is noticed and refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ from interp.support.provenance import versions
 
 _FORMAT_VERSION = 2
 _CLOSE = 1e-3
-"""How far predictions of the same weights may differ on another computer, in float32."""
+"""Largest difference allowed between predictions of the same weights on two computers, in
+float32.
+"""
 _MACHINE_FIELDS = {
     "arguments": dict,
     "name": str,
@@ -59,24 +61,29 @@ _MACHINE_FIELDS = {
     "layout": dict,
     "is_handwired": bool,
 }
-"""What the configuration of a machine of a builder holds, and of which kind."""
+"""Fields in the configuration of a machine with a builder, and their types."""
 
 BUILDERS: dict[str, Callable[..., Machine]] = {}
-"""What makes machines that are no transformers, by name; :func:`interp.register_machine` adds to it."""
+"""Builders of machines that are not transformers, by name; :func:`interp.register_machine` adds to
+it.
+"""
 
 
 _CHECKED: dict[str, Callable[..., Any]] = {}
-"""Name and arguments of a builder -> the function whose machine kept the contract; made again, it is trusted."""
+"""Builder name and arguments -> the build function whose machine passed the checks, which are not
+repeated.
+"""
 
 
 @plainly()
 def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
-    """Make the machine that a registered builder makes, checked; its origin says how it was made.
+    """Build a machine by a registered builder, and check it; its ``origin`` records how it was
+    built.
 
     Args:
-        builder: its name.
-        arguments: JSON values.
-        task: key of the task that the machine must be of; any when empty.
+        builder: name of the builder.
+        arguments: its arguments, as JSON values.
+        task: key of the task that the machine must be for; "" for any.
     """
     if builder not in BUILDERS:
         entry("learners")  # whose builders made the machines that ship
@@ -109,12 +116,12 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
 
 
 def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
-    """Call a builder, with the same generator of random numbers each time.
+    """Call a builder with a fixed random seed.
 
     Args:
-        builder: its name.
+        builder: name of the builder.
         values: its arguments.
-        is_checked: whether its machine is known to keep the contract.
+        is_checked: True if its machine has passed the checks before.
     """
     build = BUILDERS[builder]
     signature = inspect.signature(build)
@@ -146,13 +153,13 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
 def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
     """Write ``model`` to ``folder``, which must not exist yet.
 
-    Its task must be registered, and its weights finite. A machine that is no transformer must come from a registered
-    builder: ``interp.load(BUILDER, **arguments)``.
+    The model's task must be registered, and its weights must be finite. A machine that is no
+    transformer must come from a registered builder: ``interp.load(BUILDER, **arguments)``.
 
     Args:
         model: the model.
-        folder: where it is written.
-        card: text of its README.md; none is written when None.
+        folder: where to write it.
+        card: text of ``README.md``; None to write no such file.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     key = model.layout.task
@@ -197,9 +204,9 @@ def _write_files(
 
     Args:
         staging: the folder.
-        tensors: the weights.
-        description: the configuration, without digests.
-        card: text of README.md.
+        tensors: the weights by name.
+        description: content of ``config.json``, without digests.
+        card: text of ``README.md``, or None.
     """
     weights = staging / "model.safetensors"
     save_file(tensors, weights)
@@ -216,9 +223,7 @@ def _hash_file(path: Path) -> str:
 
 
 def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the description of a model in a checkpoint: its configuration, and what it
-    predicts.
-    """
+    """Return the description of a model for its checkpoint: configuration and predictions."""
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
     predicting = model
@@ -230,15 +235,15 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 @checked
 @torch.random.fork_rng(devices=[])
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
-    """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was
-    saved so).
+    """Load the model in ``folder`` on the CPU, in evaluation mode.
 
-    A machine with an unregistered builder is refused, with a remedy.
+    It is in float32, or in float64 if it was saved so. A machine whose builder is not registered is
+    refused; the error says how to register it.
 
     Args:
         folder: the checkpoint.
-        max_gb: a transformer of more units of 1e9 bytes, by its configuration, is refused before
-            memory is taken, another machine by the size of its weights.
+        max_gb: memory limit in units of 1e9 bytes. A transformer is judged by its configuration,
+            before memory is allocated; another machine by the size of its weights file.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     description = _read_config(folder)
@@ -290,18 +295,19 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
 
 
 _SAME: set[str] = set()
-"""Digests of checkpoints whose machines, made by code of the toolkit, were found to do what they did when saved."""
+"""Digests of checkpoints whose machines were found to predict as when they were saved.
+
+Only machines whose code is part of the toolkit are listed.
+"""
 
 
 def _is_ours(builder: str) -> bool:
-    """Return whether a builder is the toolkit's; builders of the user read files that may change at
-    any time.
-    """
+    """Return whether a builder is part of the toolkit; a user's builder may change at any time."""
     return BUILDERS[builder].__module__.startswith("interp.")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """Read what a checkpoint says of its model; another version, or an edited file, is refused."""
+    """Read the configuration of a checkpoint; refuse another format version and an edited file."""
     require(
         folder.is_dir(),
         f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors",
@@ -336,9 +342,7 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
-    """Refuse a configuration of a machine that lacks a field, or names a task that is not
-    registered.
-    """
+    """Refuse the configuration of a machine if a field is missing or its task is not registered."""
     missing = [
         name for name, kind in _MACHINE_FIELDS.items() if not isinstance(config.get(name), kind)
     ]
@@ -350,13 +354,13 @@ def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
 
 
 def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
-    """Give ``model`` these weights, in their precision.
+    """Load weights into ``model``, in the precision in which they were saved.
 
     Args:
         model: the model.
-        tensors: the weights.
-        unfit: how an error begins about weights that do not fit.
-        damaged: how one begins about weights that are not finite.
+        tensors: the weights by name.
+        unfit: beginning of the error message if weights do not fit the model.
+        damaged: beginning of the error message if weights are not finite.
     """
     state = model.state_dict()
     wrong = []
@@ -379,7 +383,9 @@ def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str
 
 
 def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return what a checkpoint says of a machine; one that could not be made again is refused."""
+    """Return the configuration of a machine for its checkpoint; refuse one that cannot be built
+    again.
+    """
     origin = machine.origin
     is_exact = machine.dtype in (torch.float32, torch.float64)
     require(is_exact, f"{machine.name!r} cannot be saved in {machine.dtype}: call .float() first")
@@ -407,12 +413,12 @@ def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dic
 
 
 def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
-    """Make a machine again from its builder and weights.
+    """Build a machine again from its configuration and weights.
 
     Args:
-        config: what its checkpoint says.
+        config: the configuration in its checkpoint.
         tensors: its weights.
-        where: how an error begins.
+        where: beginning of error messages.
     """
     machine = built(config["builder"], config["arguments"])
     if machine.is_handwired and not config["is_handwired"]:
@@ -428,8 +434,9 @@ def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str
 
 
 def _gap_since(machine: Machine, then: dict[str, Any]) -> float:
-    """Return how far a machine's behaviour differs from that when it was saved, relative to the
-    largest number.
+    """Return the largest difference between a machine's outputs now and when it was saved.
+
+    It is relative to the largest output. If the task now samples other episodes, it is 0.
     """
     now = _run_few_episodes(machine, *np.shape(then["predictions"])[:2])
     if now["episodes"] != then["episodes"]:  # the task samples others now
@@ -445,12 +452,12 @@ def _gap_since(machine: Machine, then: dict[str, Any]) -> float:
 
 
 def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict[str, Any]:
-    """Run a few episodes and return what the machine does: predictions, how much it carries, and a
-    known state.
+    """Run a few episodes, and return the predictions, the mean size of the carried state, and any
+    exact state.
 
     Args:
         machine: the machine.
-        n_episodes, n_rounds: how many.
+        n_episodes, n_rounds: how many to run.
     """
     task = catalog.get(machine.layout.task)
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)

@@ -1,5 +1,4 @@
-"""Does a machine keep its contract (:mod:`interp.core.machine`)? Checks that users run on a new
-machine.
+"""Check that a machine keeps the interface of :mod:`interp.core.machine`.
 
     >>> import interp
     >>> check_machine(interp.load("wma-handwired", n_experts=2))
@@ -7,8 +6,8 @@ machine.
     >>> sorted(MACHINE_CHECKS)[:3]
     ['channels_are_all_that_passes', 'digest_moves_with_every_weight', 'fresh_copies_are_repeatable']
 
-Every check is a function of a machine and a small run of it, and yields a sentence for each way in
-which the machine breaks it. With pytest::
+Each check takes a machine with a small run, and yields a sentence for every way in which the
+machine breaks a rule. With pytest::
 
     @pytest.mark.parametrize("check", interp.MACHINE_CHECKS)
     def test_contract(check): interp.check_machine(my_machine(), only=[check])
@@ -40,17 +39,25 @@ N_EPISODES = 4
 N_ROUNDS = 3
 SEED = 0
 _ROUNDING_OF_ZERO = 1e-30
-"""A machine made by hand may hold exp(-200), say, where 0 is meant, which rounds as numbers do."""
+"""Differences below this are ignored: a handwired machine may use exp(-200) for 0, with rounding
+errors.
+"""
 _N_RUN = 50
-"""Rounds that a machine is run for, as analyses run it by default; fewer where its caches have room for fewer."""
+"""Number of rounds that a machine is run for, fewer if its growing channels have no room for
+them.
+"""
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""How far numbers that should be equal may differ by rounding, by their dtype; .01 in coarser ones."""
+"""Largest difference by rounding between numbers that should be equal, per dtype; .01 for other
+dtypes.
+"""
 _N_SHIFTS = 3
-"""Other rounds whose truth is put in the place of a round's own."""
+"""Number of other rounds whose true outcome replaces that of a round."""
 
 
 class _Case:
-    """A machine with encoded episodes. Steps get copies, since a faulty one may write into them."""
+    """A machine with encoded episodes. Steps get copies of tensors, since a faulty step may
+    overwrite them.
+    """
 
     def __init__(
         self, machine: Machine, episodes: Episodes, reference: Callable[[Any], Tensor] | None
@@ -65,7 +72,7 @@ class _Case:
 
     @cached_property
     def run(self) -> Rollout:
-        """The rollout of the episodes as recorded."""
+        """Rollout of the machine over the recorded episodes."""
         return sequential(self.machine, self.rounds, self.layout, "target")
 
     @property
@@ -75,7 +82,7 @@ class _Case:
 
     @property
     def start(self) -> Tensor:
-        """What the first round reads."""
+        """The state that the first round reads."""
         return self.machine.initial(len(self.episodes), self.layout).clone()
 
     def fed(self, t: int) -> EncodedRounds:
@@ -84,7 +91,7 @@ class _Case:
 
     @cached_property
     def steps(self) -> list[Stepped]:
-        """The first rounds, one after the other."""
+        """Results of the first rounds, run one by one."""
         steps = []
         carried = self.start
         for t in range(min(N_ROUNDS, self.n_rounds)):
@@ -94,7 +101,7 @@ class _Case:
         return steps
 
     def step_rows(self, rows: Tensor) -> Stepped:
-        """Run round 1 of some episodes."""
+        """Run round 1 of the selected episodes."""
         fed = self.fed(1).each(lambda part: part[rows])
         return self.machine.step(self.run.latents[rows, 1].clone(), fed)
 
@@ -110,11 +117,11 @@ def _gap(tensor: Tensor, other: Tensor) -> float:
 
 
 def _gap_of_results(result: Stepped, other: Stepped) -> float:
-    """Return how far two results of a round differ, in the prediction or in what is carried."""
+    """Return the largest difference between two results of a round, in prediction or state."""
     return max(map(_gap, result, other))
 
 
-# Each check yields a sentence for every way in which the machine breaks it.
+# Each check yields a sentence for every way in which the machine breaks a rule.
 
 
 def _check_shapes(case: _Case) -> Iterator[str]:
@@ -211,18 +218,20 @@ def _check_rows(case: _Case) -> Iterator[str]:
 
 
 def _gap_of_first_rows(result: Stepped, other: Stepped) -> float:
-    """Return how far the first episode's prediction and state differ in two results."""
+    """Return the largest difference between the first episode's prediction and state in two
+    results.
+    """
     return max(
         _gap(part[:1], other_part[:1]) for part, other_part in zip(result, other, strict=True)
     )
 
 
 def _check_truth(case: _Case) -> Iterator[str]:
-    """Check whether a prediction changes when what comes after it is replaced by that of other
+    """Check that predictions do not change if later tokens of the round are taken from other
     rounds.
 
-    Every round of the run is a row of one batch, so that a machine that sees the truth late is
-    found as well.
+    All rounds of the run are rows of one batch, so that it is noticed if only a late round sees the
+    truth.
     """
     layout = case.layout
     # What is declared counts, whatever is read.
@@ -258,12 +267,12 @@ def _check_truth(case: _Case) -> Iterator[str]:
 
 
 def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> EncodedRounds:
-    """Return rounds in which a position, or a further tensor, is that of other rows.
+    """Return rounds in which the tokens at one position, or another tensor, come from other rows.
 
     Args:
         fed: the rounds.
         place: the position, or the name of the tensor.
-        shift: by how many rows.
+        shift: number of rows to shift by.
     """
     if isinstance(place, str):
         further: Any = {place: fed.tensors()[place].roll(shift, 0)}
@@ -325,14 +334,14 @@ def _check_points(case: _Case) -> Iterator[str]:
 
 
 def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
-    """Yield a sentence where a change of runs that, by ``alive=``, do not take place changes the
+    """Yield a sentence if changing the loop runs that ``alive=`` says do not take place changes the
     result.
 
     Args:
         case: the machine with encoded episodes.
-        key: of the point.
-        tap: of the point.
-        plain: the result without a change.
+        key: key of the point.
+        tap: the hook points of this point.
+        plain: result of the round without the change.
     """
     name = case.machine.points[key].hook.format(layer=0)
     tap.disturbs = True
@@ -350,13 +359,13 @@ def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[s
 
 
 def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -> Iterator[str]:
-    """Yield what is wrong with one hook point: how often it fires, its axes, its labels, its effect.
+    """Yield what is wrong with a hook point: how often it fires, its axes, its labels, its effect.
 
     Args:
-        case: the machine with its episodes.
-        component: what the machine says of the point.
-        name: the point's name.
-        plain: the result of the round without a hook.
+        case: the machine with encoded episodes.
+        component: the machine's description of the point.
+        name: name of the hook point.
+        plain: result of the round without a hook.
     """
     shapes: list[tuple[int, ...] | None] = []
 
@@ -389,7 +398,7 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
 
 
 def _is_compiled(module: Any) -> bool:
-    """Return whether torch.compile has changed a part of a machine."""
+    """Return whether torch.compile was applied to any part of a machine."""
     parts = module.modules()
     return any(hasattr(part, "_orig_mod") or part._compiled_call_impl for part in parts)
 
@@ -462,19 +471,23 @@ MACHINE_CHECKS: dict[str, Callable[[_Case], Iterator[str]]] = {
     "it_runs_in_every_precision": _check_precisions,
     "digest_moves_with_every_weight": _check_digest,
 }
-"""Every check, in the order in which they run."""
+"""All checks by name, in the order in which they run."""
 _BASIC = ("shapes_are_those_of_the_channels", "steps_are_pure")
-"""A machine that breaks one of these breaks most others as well, which would only repeat it."""
+"""Checks after which the others are skipped: a machine that fails one of these fails most others,
+too.
+"""
 _COSTLY = (
     "fresh_copies_are_repeatable",
     "it_runs_in_every_precision",
     "digest_moves_with_every_weight",
 )
-"""Checks that copy the machine, which are left out whenever one is made."""
+"""Checks that copy the machine; they are skipped when a machine is made."""
 
 
 TRUSTED = ContextVar("TRUSTED", default=False)
-"""True while a builder makes once more what kept the contract: its machine is not checked again."""
+"""True while a builder builds a machine that has passed the checks before, so that they are
+skipped.
+"""
 
 
 @checked
@@ -486,20 +499,20 @@ def check_machine(
     only: Sequence[str] | None = None,
     cheap: bool = False,
 ) -> str:
-    """Check that ``machine`` keeps its contract, and return how many checks passed, such as "12
-    checks passed".
+    """Check that ``machine`` keeps its interface, and return a text such as "12 checks passed".
 
     Args:
-        machine: the machine, which is run and left as it was.
-        episodes: of its task, at least 2 of at least 2 rounds; a few are sampled when None.
-        reference: the model's forward pass over whole episodes, to compare the machine with:
-            ``(fed)`` to scores ``[episode, round, outcome]`` as its step gives them, where
-            ``fed.tokens`` are ``[episode, round, pos]``.
-        only: the checks to run, by key of ``interp.MACHINE_CHECKS``; all when None.
-        cheap: leave out what takes a copy of the machine, or time in proportion to its weights.
+        machine: the machine; it is not changed.
+        episodes: episodes of its task, at least 2 with at least 2 rounds; a few are sampled when
+            None.
+        reference: the model's own forward pass over whole episodes, to compare the machine with. It
+            maps ``fed``, with ``fed.tokens`` ``[episode, round, pos]``, to scores ``[episode,
+            round, outcome]`` of the same kind as those of the machine's step.
+        only: names of the checks to run, from ``interp.MACHINE_CHECKS``; all when None.
+        cheap: True to skip checks that copy the machine, or whose time grows with its weights.
 
     Raises:
-        InputError: with a sentence for each way in which the machine breaks its contract.
+        InputError: the machine breaks a rule; the message has a sentence for every problem.
     """
     for key in only or ():
         require_known("check of a machine", key, MACHINE_CHECKS, limit=20)
@@ -525,7 +538,7 @@ def check_machine(
 
 
 def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Exception | None]:
-    """Return a sentence for every way in which the selected checks fail, and an error that one of them raised."""
+    """Run checks; return a sentence for every problem, and the last error that a check raised."""
     problems: list[str] = []
     cause: Exception | None = None
     for key, check in MACHINE_CHECKS.items():
@@ -544,7 +557,9 @@ def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Except
 
 
 def _sample_episodes(machine: Machine) -> Episodes:
-    """Sample a few episodes of a machine's task, long ones where its caches and recordings allow."""
+    """Sample a few episodes of a machine's task, with as many rounds as its channels and data
+    allow.
+    """
     task = catalog.get(machine.layout.task)
     n_rounds = task.at_most(room(machine, _N_RUN))
     try:

@@ -1,14 +1,13 @@
-"""The parts of the hooked latent transformer: embeddings, attention with per-head rules, MLP,
-normalisation.
+"""Parts of the hooked latent transformer: embeddings, attention, MLP, normalisation.
 
-Weight and hook names are those of TransformerLens' HookedTransformer. Attention (paper, Algorithm
-2) with a rule per head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
+Names of weights and hooks are those of TransformerLens' HookedTransformer. Attention (paper,
+Algorithm 2) has one of three rules per head. It turns causally masked scores
+``s_ij = <q_i, k_j> / scale`` into an attention pattern A:
 
 * ``softmax``: ``A_i = softmax(s_i)``;
-* ``hard``: uniform over the exact argmax set of ``s_i`` (softmax in the limit of infinite inverse
-  temperature);
-* ``linear``: ``A_ij = s_ij`` for j <= i and 0 otherwise (raw scores: the head sums instead of
-  averaging).
+* ``hard``: uniform over the positions with the maximal score (softmax in the limit of infinite
+  inverse temperature);
+* ``linear``: ``A_ij = s_ij`` for j <= i, and 0 otherwise: the head sums instead of averaging.
 """
 
 from __future__ import annotations
@@ -28,15 +27,18 @@ from interp.model.config import LatentTransformerConfig
 from interp.support.checks import checked_fields
 
 _CPU_LANES = 16
-"""Numbers of float32 in the widest vector register of a CPU."""
+"""Number of float32 values in the widest vector register of a CPU."""
 
 
 @dataclass
 @checked_fields
 class RuntimeConfig(TransformerLensConfig):
-    """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
+    """The configuration that TransformerLens reads from ``model.cfg``.
 
-    device: Any = None  # of torch
+    It has the sizes, and flags that switch on expensive hook points.
+    """
+
+    device: Any = None  # a torch.device
     d_vocab_out: int = 0
     use_hook_mlp_in: bool = False
     use_attn_in: bool = False
@@ -46,7 +48,9 @@ class RuntimeConfig(TransformerLensConfig):
 
 
 class LayerNormPre(nn.Module):
-    """LayerNorm without affine parameters ("LNPre": the next matrix would absorb them)."""
+    """LayerNorm without learned scale and bias ("LNPre"), which the next weight matrix could
+    absorb.
+    """
 
     def __init__(self, eps: float) -> None:
         super().__init__()
@@ -67,7 +71,9 @@ class LayerNormPre(nn.Module):
 
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
-    """Make the normalisation of ``config``: pre-norm, or the identity."""
+    """Return the normalisation layer that ``config`` asks for: pre-norm LayerNorm, or the
+    identity.
+    """
     return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
 
@@ -76,12 +82,12 @@ def _empty(*shape: int) -> nn.Parameter:
 
 
 class _Drawn(nn.Module):
-    """A module with parameters that are drawn when it is made."""
+    """Base class of modules whose weights are initialised from a normal distribution."""
 
     std: float
 
     def reset_parameters(self) -> None:
-        """Draw the weights from a normal distribution; biases, named ``b_...``, are 0."""
+        """Initialise weights from a normal distribution, and biases (named ``b_...``) to 0."""
         for name, parameter in self.named_parameters(recurse=False):
             if name.startswith("b_"):
                 nn.init.zeros_(parameter)
@@ -90,7 +96,11 @@ class _Drawn(nn.Module):
 
 
 class Embedding(_Drawn):
-    """A table of vectors, one a row, named as in TransformerLens (``W_E``, ``W_pos``) or ``W_val`` for payloads."""
+    """A table of vectors, one per row, in a parameter called ``name``.
+
+    The names are TransformerLens' (``W_E``, ``W_pos``), ``W_val`` for directions of scalar
+    payloads, or ``init`` for initial latents.
+    """
 
     def __init__(self, name: str, n_rows: int, config: LatentTransformerConfig) -> None:
         super().__init__()
@@ -101,12 +111,12 @@ class Embedding(_Drawn):
 
     @property
     def table(self) -> Tensor:
-        """The vectors, ``[id, d_model]``."""
+        """The table of vectors, ``[id, d_model]``."""
         return self.get_parameter(self.table_name)
 
 
 class Attention(_Drawn):
-    """Multi-head causal attention with a rule per head."""
+    """Multi-head causal attention in which each head has its own rule (softmax, hard or linear)."""
 
     mask: Tensor
 
@@ -142,15 +152,13 @@ class Attention(_Drawn):
     def forward(
         self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Compute the output of all heads.
+        """Compute the summed output of all heads, ``[batch, pos, d_model]``.
 
         Args:
-            q_in, k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when
-                forked per head.
-            past: keys and values of earlier positions, to which those of these positions are added.
-
-        Returns:
-            What all heads write.
+            q_in, k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head,
+                d_model]`` if each head has its own copy.
+            past: keys and values of earlier positions, to which those of these positions are
+                appended.
         """
         q = self.hook_q(_project_per_head(q_in, self.W_Q) + self.b_Q)
         k, v = self.keys_values(k_in, v_in)
@@ -168,7 +176,7 @@ class Attention(_Drawn):
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
     def keys_values(self, k_in: Tensor, v_in: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what later positions read of these ones, ``[batch, pos, head, d_head]`` each.
+        """Return the keys and the values of these positions, ``[batch, pos, head, d_head]`` each.
 
         Args:
             k_in, v_in: normalised inputs, as in :meth:`forward`.
@@ -181,7 +189,12 @@ class Attention(_Drawn):
 def attend_by_rules(
     scores: Tensor, rules: tuple[str, ...]
 ) -> Float[Tensor, "batch head query key"]:
-    """Compute attention from masked scores ``[batch, head, query, key]``, each head by its rule."""
+    """Turn masked scores into attention patterns, by each head's rule.
+
+    Args:
+        scores: ``[batch, head, query, key]``, minus infinity where masked.
+        rules: the rule of each head.
+    """
     runs = [(rule, len(list(heads))) for rule, heads in groupby(rules)]
     if len(runs) == 1:
         return _RULES[rules[0]](scores)
@@ -193,8 +206,12 @@ def attend_by_rules(
 def _project_per_head(
     x: Tensor, weight: Float[Tensor, "head d_model d_head"]
 ) -> Float[Tensor, "batch pos head d_head"]:
-    """Return the product of every head; all have the same inputs unless ``x`` is forked per
-    head.
+    """Return the queries, keys or values of every head.
+
+    Args:
+        x: inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` if each head has
+            its own.
+        weight: the matrix of each head.
     """
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)
@@ -228,7 +245,7 @@ _RULES = {"softmax": _softmax, "hard": _hard, "linear": _linear}
 
 
 class MLP(_Drawn):
-    """``W_out act(W_in x + b_in) + b_out``."""
+    """A two-layer perceptron: ``W_out act(W_in x + b_in) + b_out``."""
 
     def __init__(self, config: LatentTransformerConfig) -> None:
         super().__init__()
@@ -243,14 +260,14 @@ class MLP(_Drawn):
         self.reset_parameters()
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """Return what the layer writes."""
+        """Return the layer's output, which is added to the residual stream."""
         pre = self.hook_pre(x @ self.W_in + self.b_in)
         post = self.hook_post(self.act(pre))
         return post @ self.W_out + self.b_out
 
 
 class Block(nn.Module):
-    """Attention, then MLP (if any), each added to the residual stream."""
+    """One transformer layer: attention, then an MLP (if any), each added to the residual stream."""
 
     hook_out_is_single_residual_stream = True
 
@@ -273,11 +290,12 @@ class Block(nn.Module):
     def forward(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Run the block on all positions, or on a suffix of them.
+        """Run the block on all positions, or on the last ones only.
 
         Args:
             resid: the residual stream before the block.
-            past: keys and values of the positions before the suffix; None for all positions.
+            past: keys and values of the positions before those of ``resid``; None if ``resid`` has
+                all positions.
         """
         resid = self.hook_resid_pre(resid)
         if self.runtime.use_split_qkv_input:
@@ -300,18 +318,22 @@ class Block(nn.Module):
         return self.hook_resid_post(resid)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
-        """Add these positions' keys and values to ``past``: the last block needs no more of
-        positions that are not read.
+        """Append the keys and values of these positions to ``past``, without computing the block's
+        output.
+
+        The last block needs no more of positions whose output is not read.
 
         Args:
             resid: the residual stream before the block.
-            past: extended in place.
+            past: keys and values, extended in place.
         """
         normalized = self.ln1(resid)
         past.append(*self.attn.keys_values(normalized, normalized))
 
     def nothing_past(self, n_rows: int) -> KeyValues:
-        """Return what the block knows before the first position: no keys and no values."""
+        """Return an empty cache of keys and values, for a block that starts at the first
+        position.
+        """
         weight = self.attn.W_Q
         n_heads, _, d_head = weight.shape
         nothing = weight.new_empty(n_rows, 0, n_heads, d_head)
@@ -319,7 +341,9 @@ class Block(nn.Module):
 
 
 class Projection(_Drawn):
-    """``x W_name + b_name``: the unembedding ("U", as in TransformerLens), or what writes updates ("write")."""
+    """An affine map ``x W_name + b_name``: the unembedding ("U"), or the map that writes updates
+    ("write").
+    """
 
     def __init__(self, name: str, d_out: int, config: LatentTransformerConfig) -> None:
         super().__init__()
@@ -340,5 +364,5 @@ class Projection(_Drawn):
         return self.get_parameter(f"b_{self.map_name}")
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
-        """Return the affine map of the last axis."""
+        """Apply the affine map to the last axis."""
         return x @ self.weight + self.bias

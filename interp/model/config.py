@@ -1,7 +1,8 @@
-"""The configuration of a latent-context transformer: every choice that its weights do not say.
+"""Configuration of a latent-context transformer: everything about it that is not in its weights.
 
-Plain data, frozen, to and from JSON. One configuration describes handwired circuits (no normalisation, hard and
-linear heads, probabilities read straight from the residual stream) and learned models (pre-norm, softmax, logits).
+It is a frozen dataclass that converts to and from JSON. The same class describes handwired circuits
+(no normalisation, hard and linear heads, probabilities read from the residual stream) and learned
+models (pre-norm, softmax, logits).
 """
 
 from __future__ import annotations
@@ -25,33 +26,36 @@ class LatentTransformerConfig:
     """Configuration of a :class:`~interp.model.transformer.HookedLatentTransformer`.
 
     Attributes:
-        layout: the round's token layout; its vocabulary and range of sizes fix the embedding
+        layout: token layout of a round; its vocabulary and largest size determine the embedding
             tables.
-        d_mlp: MLP width; 0 means attention only.
-        normalization_type: "LNPre" (pre-norm LayerNorm without affine parameters, which the next
-            matrix would absorb) or None.
-        attention_rules: per layer, per head: "softmax", "hard" (uniform over the maximal scores) or
-            "linear" (masked raw scores). Softmax everywhere when empty.
-        attn_scale: scores are divided by it; sqrt(d_head) when None.
-        latent_update: "replace" writes the update over its slot, "add" adds it.
-        write_map: the update is a learned affine map of the normalised residual stream, not that
-            stream itself. LayerNorm fixes the norm of the stream; with a map the update may be
+        d_model, n_layers, n_heads, d_head: as in TransformerLens.
+        d_mlp: MLP width; 0 for attention only.
+        act_fn: activation function of the MLPs.
+        normalization_type: "LNPre" (LayerNorm before each layer, without learned scale and bias) or
+            None.
+        attention_rules: rule of each head, per layer: "softmax", "hard" (uniform over the maximal
+            scores) or "linear" (masked raw scores); softmax everywhere when empty.
+        attn_scale: divisor of attention scores; sqrt(d_head) when None.
+        latent_update: "replace" overwrites a latent by the update, "add" adds the update to it.
+        write_map: True if the update is a learned affine map of the normalised residual stream;
+            False if it is that stream itself, whose norm LayerNorm fixes, so that no update can be
             small.
-        position_codes: "index" codes a position by its index, "label" by its label's index in the
-            largest round: what stands at ``p?`` or ``Select`` has one code for every size of a
-            round.
-        strip_position: subtract the position code from the update, so that a latent holds content
-            blocks only.
+        position_codes: "index" embeds a position by its index. "label" embeds it by the index of
+            its label in the largest round, so that ``p?`` or ``Select`` has one code for rounds of
+            every size.
+        strip_position: True to subtract the position embedding from the update, so that latents
+            hold content only.
         output: what the unembedding gives at the prediction position: "logits" or "probability" of
-            outcomes, or where the layout predicts a real number the "value" itself (its mean, or
-            mean and log variance).
-        clipped: whether probabilities are cut to [0, 1], where learned weights, unlike a
-            construction's, do not end.
-        value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
+            each outcome, or, if the layout predicts a real number, its "value" (mean, or mean and
+            log variance).
+        clipped: True to clip probabilities to [0, 1]; learned weights may exceed this range, and a
+            handwired construction does not.
+        value_range: range of scalar payloads (rewards) for which a handwired model is proven
+            correct; None for no limit.
         init_std: standard deviation of the initial weights of a model to be trained.
-        head_names: per layer, per head, a name from the paper; empty for learned models.
-        name: what users load it by.
-        origin: how to make it again: the circuit and its arguments, or the training preset.
+        head_names: the paper's name of each head, per layer; empty for learned models.
+        name: name by which users load the model.
+        origin: how to build the model again: circuit and arguments, or training preset.
     """
 
     layout: RoundLayout
@@ -99,7 +103,7 @@ class LatentTransformerConfig:
             require_known("attention rule", rule, get_args(AttentionRule))
 
     def _check_output(self) -> None:
-        """Refuse an output that is not of the layout's kind."""
+        """Refuse an output that does not suit the layout's kind of prediction."""
         require(
             not self.clipped or self.output == "probability",
             f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out",
@@ -116,11 +120,11 @@ class LatentTransformerConfig:
         )
 
     def _check_table(self, name: str, table: tuple[tuple[str, ...], ...]) -> None:
-        """Refuse a table that is not of every layer and head, or empty.
+        """Refuse a table that lacks an entry for some layer or head; an empty one is accepted.
 
         Args:
-            name: of the field.
-            table: a row per layer.
+            name: name of the field.
+            table: one row per layer, one entry per head.
         """
         lengths = [len(row) for row in table]
         is_whole = lengths == [self.n_heads] * self.n_layers
@@ -131,23 +135,24 @@ class LatentTransformerConfig:
 
     @property
     def d_vocab(self) -> int:
-        """How many token ids there are."""
+        """Number of token ids."""
         return len(self.layout.vocabulary)
 
-    # How many outcomes can be predicted, the columns of ``W_U``; and positions of the largest round.
+    # The number of outcomes, which are the columns of ``W_U``; and the length of the largest round.
     d_vocab_out = property(attrgetter("layout.max_layout.n_outputs"))
     n_ctx = property(attrgetter("layout.max_layout.n_positions"))
 
     @property
     def scale(self) -> float:
-        """What attention scores are divided by."""
+        """Divisor of attention scores."""
         return self.d_head**0.5 if self.attn_scale is None else self.attn_scale
 
     @checked
     def require_room(self, max_gb: float) -> None:
-        """Refuse a model that would take more than ``max_gb`` times 1e9 bytes.
+        """Refuse a model that needs more memory than ``max_gb`` times 1e9 bytes.
 
-        It takes the weights in float32, and the ids of the positions of every length.
+        The memory is that of the weights in float32 and of the position ids for rounds of every
+        length.
         """
         n_bytes = 4 * self._count_weights() + 8 * (self.n_ctx + 1) * self.n_ctx
         sizes = f"{self.n_layers} layers, {self.n_heads} heads, d_mlp {self.d_mlp}"
@@ -167,7 +172,7 @@ class LatentTransformerConfig:
         return self.n_layers * per_layer + n_vectors * d_model
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as JSON values."""
+        """Return the configuration as a dict of JSON values."""
         values = {**asdict(self), "layout": self.layout.to_dict()}
         if not self.clipped:  # a field that older checkpoints do not have
             del values["clipped"]
@@ -175,7 +180,9 @@ class LatentTransformerConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LatentTransformerConfig:
-        """Make the configuration that :meth:`to_dict` described; a field that is unknown or missing is refused."""
+        """Return the configuration from the dict of :meth:`to_dict`; refuse unknown and missing
+        fields.
+        """
         require(isinstance(data, dict), f"a configuration is a table of fields, got {data!r}")
         names = {known.name for known in fields(cls)}
         for name in data:

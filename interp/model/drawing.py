@@ -1,4 +1,4 @@
-"""Copies of a machine with fresh random weights, which no trained number reaches."""
+"""Copies of a machine with fresh random weights, in which no trained number remains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Machine = TypeVar("_Machine", bound="HookedMachine")
 
 
 def reset_parameters(module: nn.Module) -> None:
-    """Draw the weights of every submodule that has a method for it."""
+    """Initialise the weights of every submodule that has a method ``reset_parameters``."""
     for part in module.modules():
         reset = getattr(part, "reset_parameters", None)
         if reset is not None:
@@ -29,12 +29,13 @@ def reset_parameters(module: nn.Module) -> None:
 def draw_anew(
     machine: _Machine, seed: int, draw: Callable[[_Machine], object] = reset_parameters
 ) -> _Machine:
-    """Return a copy in evaluation mode with fresh weights, drawn by no global generator.
+    """Return a copy in evaluation mode with fresh random weights; the global generator is not
+    changed.
 
     Args:
-        machine: the machine; its weights stay as they are.
-        seed: the same seed draws the same weights on every device.
-        draw: draws the copy's weights.
+        machine: the machine; it keeps its weights.
+        seed: seed of the weights, which are the same on every device.
+        draw: initialises the weights of the copy.
     """
     fresh = copy.deepcopy(machine).cpu()
     weights = _select_real(fresh.named_parameters())
@@ -42,7 +43,7 @@ def draw_anew(
     constants = {name: buffer.clone() for name, buffer in buffers.items()}
     version = machine.weights_version()
     with DRAWING, torch.random.fork_rng(devices=[]), torch.no_grad():
-        # What is not drawn is still not a number afterwards, however a module keeps or computes its weights.
+        # A weight that is not initialised is then still NaN, however a module stores or computes it.
         for tensor in (*weights.values(), *buffers.values()):
             tensor.fill_(torch.nan)
         torch.default_generator.manual_seed(seed)
@@ -52,7 +53,7 @@ def draw_anew(
         if not (has_reset and draws_nothing):  # a reset= that draws nothing is refused below
             _draw_the_rest(fresh)
         for name, buffer in buffers.items():
-            if buffer.isnan().all():  # nothing draws it: a mask, or the codes of positions
+            if buffer.isnan().all():  # a constant that nothing initialises, such as a mask
                 buffer.copy_(constants[name])
     _require_drawn(machine, fresh, weights)
     addresses = {weight.data_ptr() for weight in machine.parameters() if weight.numel()}
@@ -70,12 +71,12 @@ def _select_real(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
 
 
 def _require_drawn(machine: HookedMachine, fresh: HookedMachine, weights: dict[str, Any]) -> None:
-    """Refuse a copy in which a number was not drawn: weights that it had before, or has now.
+    """Refuse a copy with weights that were not initialised anew.
 
     Args:
         machine: the original.
         fresh: the copy.
-        weights: of the copy before the draw.
+        weights: weights that the copy had before it was initialised.
     """
     tensors = {
         **weights,
@@ -91,9 +92,11 @@ def _require_drawn(machine: HookedMachine, fresh: HookedMachine, weights: dict[s
 
 
 def _draw_the_rest(module: nn.Module) -> None:
-    """Draw the weights that are not numbers yet: by their submodule, or by what the module says of its parts.
+    """Initialise the weights that are still NaN.
 
-    ``reset_parameters`` is PyTorch's, and ``_init_weights(submodule)`` that of transformers' models.
+    It calls ``reset_parameters`` of their submodule (PyTorch's convention), or
+    ``_init_weights(submodule)`` of a module that contains it (the convention of the transformers
+    library).
     """
     initializers = [getattr(owner, "_init_weights", None) for owner in module.modules()]
     for part in module.modules():
@@ -106,12 +109,12 @@ def _draw_the_rest(module: nn.Module) -> None:
 
 
 def _draw_missing(part: nn.Module, draw: Callable[..., object], *args: nn.Module) -> None:
-    """Draw the weights of a submodule that are not numbers yet; weights that are numbers stay.
+    """Initialise the weights of a submodule that are still NaN, and keep the others.
 
     Args:
         part: the submodule.
-        draw: draws all its weights.
-        *args: of ``draw``.
+        draw: initialises all its weights.
+        *args: arguments of ``draw``.
     """
     weights = _select_real(part.named_parameters(recurse=False)).values()
     drawn = [(weight, weight.clone()) for weight in weights if not weight.isnan().any()]

@@ -1,8 +1,8 @@
-"""Machines with TransformerLens' hooks, which are never silent here.
+"""Machines with TransformerLens' hooks, where a hook that does nothing is an error.
 
-TransformerLens ignores a filter without a match and a hook that never fires; here a name that does
-not exist is an error that offers the nearest ones, and a hook point that fires only on request is
-switched on by asking for it.
+TransformerLens ignores a filter that matches no hook point, and a hook that never fires. Here an
+unknown name is an error that suggests the nearest names. A hook point that is off by default is
+switched on when it is asked for.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _hooks_of = attrgetter(
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 )
 REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""What weights may be stored as."""
+"""Dtypes that weights may have."""
 AS_REAL = "a model computes in real numbers: call .float() or .double(), or load it again"
 
 
 class HookedMachine(HookedRootModule):
-    """What all machines that are modules have in common: hooks that cannot be silent, and an identity."""
+    """Base class of all machines that are PyTorch modules: hooks, and a digest as identity."""
 
     layout: RoundLayout
     origin: Mapping[str, Any]
@@ -53,15 +53,19 @@ class HookedMachine(HookedRootModule):
     points: Mapping[str, Component]
     is_handwired: bool
     step: Callable[..., Stepped]
-    """Runs one round of a batch: the prediction, and what the next round reads, ``[batch, row, width]``."""
+    """Runs one round of a batch; returns the prediction, and the next round's state ``[batch, row,
+    width]``.
+    """
     said: Callable[[], str]
-    """Returns what the machine is beside its weights, as a text."""
+    """Returns the text that describes the machine in its digest, besides the weights."""
     name: str
-    """What users load it by, and what tables call it."""
+    """Name by which users load the machine, also used in tables."""
     may_overflow = False
-    """True of an untrained copy: its numbers may grow beyond all, which makes it no control and is no error."""
+    """True for untrained copies: their state may overflow, which is no error but makes the copy
+    useless as a control.
+    """
     lock: MachineLock
-    """Held by the thread that runs the machine or has hooks on it (:mod:`interp.model.locks`)."""
+    """Lock of the thread that runs the machine or has hooks on it (:mod:`interp.model.locks`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,11 +78,15 @@ class HookedMachine(HookedRootModule):
             return super().__repr__()
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return :meth:`step`, for callers that run many rounds without hooks."""
+        """Return a function equal to :meth:`step`, for many rounds without hooks; subclasses return
+        quicker ones.
+        """
         return self.step
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """Return the rounds on the machine's device, their numbers in its dtype, which must be a real one."""
+        """Return encoded rounds on the machine's device and in its dtype; refuse a dtype that is
+        not real.
+        """
         device, dtype = self.device, self.dtype
         require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
         require(
@@ -92,7 +100,11 @@ class HookedMachine(HookedRootModule):
         return fed.each(move)
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
-        """Return the hook points that a filter selects: a name, several, a predicate, or None for all that fire."""
+        """Return the names of the hook points that a filter selects.
+
+        Args:
+            names: a name, several names, or a predicate; None for all points that fire.
+        """
         if names is None or callable(names):
             selected = [name for name in self.hook_dict if self._fires(name)]
             if names is not None:
@@ -113,7 +125,9 @@ class HookedMachine(HookedRootModule):
         return selected
 
     def _flag(self, name: str) -> str | None:
-        """Return the attribute of ``self.runtime`` that makes a hook point fire; None where it always does."""
+        """Return the name of the flag in ``self.runtime`` that switches a hook point on; None if it
+        is always on.
+        """
         return None
 
     def _fires(self, name: str) -> bool:
@@ -122,7 +136,10 @@ class HookedMachine(HookedRootModule):
     # Episodes, as HookedTransformer takes texts.
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Return the predictions of episodes, ``[episode, round, ...]``; a batch of rounds goes to ``forward``."""
+        """Run episodes and return the predictions, ``[episode, round, ...]``.
+
+        Called with the tensors of one round instead, it runs ``forward``.
+        """
         if _are_episodes(args):
             return _roll_out(self, *args, **options).predictions
         if len(args) == 1 and not options:
@@ -135,12 +152,15 @@ class HookedMachine(HookedRootModule):
     def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **options: Any
     ) -> tuple[Any, Any]:
-        """Run episodes and cache activations, ``[episode, round, ...]``, as :func:`interp.rollout` does.
+        """Run episodes and cache activations, ``[episode, round, ...]``, like
+        :func:`interp.rollout`.
 
         Args:
-            args: episodes; or one round, as ``forward`` takes it, which TransformerLens' ``run_with_cache`` runs.
+            args: episodes; or the tensors of one round, for which TransformerLens'
+                ``run_with_cache`` runs.
             names_filter: hook points to cache; all that fire when None.
-            options: of :func:`interp.rollout`, such as ``rounds``; for one round those of TransformerLens.
+            options: options of :func:`interp.rollout`, such as ``rounds``; for one round those of
+                TransformerLens.
 
         Returns:
             The predictions and the cache.
@@ -154,9 +174,13 @@ class HookedMachine(HookedRootModule):
         return output
 
     def run_with_hooks(self, *args: Any, fwd_hooks: Any = (), **options: Any) -> Any:
-        """Run episodes with hooks in every round, or in those of ``{round: hooks}``, and return the predictions.
+        """Run episodes with hooks and return the predictions.
 
-        One round, as ``forward`` takes it, is run by TransformerLens' ``run_with_hooks``.
+        Args:
+            args: episodes; or the tensors of one round, for which TransformerLens'
+                ``run_with_hooks`` runs.
+            fwd_hooks: pairs (hook point, function) for every round, or ``{round: pairs}``.
+            options: options of :func:`interp.rollout`; for one round those of TransformerLens.
         """
         if _are_episodes(args):
             return _roll_out(self, *args, fwd_hooks=fwd_hooks, **options).predictions
@@ -171,12 +195,12 @@ class HookedMachine(HookedRootModule):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator[Self]:
-        """Add hooks as TransformerLens' context manager does, and switch on points that fire on
-        request.
+        """Open a context with hooks, like TransformerLens' ``hooks``; points that are off are
+        switched on.
 
         Args:
-            fwd_hooks: pairs of a filter of names and a function; names and what hooks give are
-                checked.
+            fwd_hooks: pairs (name or predicate of hook points, function). Unknown names are
+                refused, and so are results of the wrong shape or dtype.
             bwd_hooks: the same for gradients.
             reset_hooks_end, clear_contexts: as in TransformerLens.
         """
@@ -196,10 +220,10 @@ class HookedMachine(HookedRootModule):
                     setattr(self.runtime, flag, value)
 
     def _refuse_nothing(self, args: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Refuse a call without episodes and without a round.
+        """Refuse a call without any argument.
 
         Args:
-            args, options: of the call.
+            args, options: arguments of the call.
         """
         require(
             len(args) + len(options) > 0,
@@ -207,11 +231,11 @@ class HookedMachine(HookedRootModule):
         )
 
     def _hooks_by_name(self, side: str, pairs: Any) -> list[tuple[str, HookFunction]]:
-        """Return a pair of a name and a hook for every hook point that filters select.
+        """Return a pair (name, hook) for every hook point that the filters select.
 
         Args:
-            side: names the argument in errors.
-            pairs: of filters and hooks.
+            side: name of the argument in the error message.
+            pairs: pairs of a filter and a hook.
         """
         listed = fitted(Sequence[Any], pairs)
         are_pairs = listed is not NO and all(map(_is_hook, listed))
@@ -225,8 +249,10 @@ class HookedMachine(HookedRootModule):
         return hooks
 
     def remove_all_hook_fns(self, direction: Any = "both", *which: Any, **options: Any) -> None:
-        """Remove all hooks, like TransformerLens' method but only at points that have any: every
-        context ends in it.
+        """Remove all hooks, like TransformerLens' method, but visit only hook points that have
+        some.
+
+        Every context of hooks calls this when it closes, so it must be quick.
 
         Args:
             direction, which, options: as in TransformerLens.
@@ -237,7 +263,9 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether no hook is attached and no gradient recorded, so that a run may be shared."""
+        """Return whether no hook is attached and no gradient recorded, so that a cached run may be
+        used.
+        """
         if torch.is_grad_enabled() or nn.modules.module._has_any_global_hook():
             return False
         return not any(map(has_hooks, self.modules()))
@@ -246,7 +274,7 @@ class HookedMachine(HookedRootModule):
 
     @property
     def _weight(self) -> Tensor:
-        """A weight that says where and in what precision the machine computes, or a buffer where it has none."""
+        """A floating-point weight, or else a buffer, that shows the machine's device and dtype."""
         tensors = chain(self.parameters(), self.buffers())
         return next(filter(torch.is_floating_point, tensors), torch.empty(0))
 
@@ -254,14 +282,18 @@ class HookedMachine(HookedRootModule):
     dtype = property(attrgetter("_weight.dtype"))
 
     def precision(self) -> dict[str, Any]:
-        """Return the dtype of the weights, and the largest relative error of rounding one number to it."""
+        """Return the dtype of the weights, and the largest relative error of rounding a number to
+        it.
+        """
         dtype = self.dtype
         rounding = torch.finfo(dtype).eps / 2
         return {"dtype": str(dtype).removeprefix("torch."), "rounding": rounding}
 
     def digest(self) -> str:
-        """Return the SHA-256 of :meth:`said` and of the weights: the machine's identity in every result."""
-        # It is computed again once the weights, the name or the configuration are others.
+        """Return the SHA-256 of the description (:meth:`said`) and the weights, which identifies
+        the machine.
+        """
+        # It is computed again if the weights, the name or the configuration have changed.
         identity = (self, self.name, getattr(self, "config", None))
         return once(("digest", self.weights_version()), *identity, make=self._digest)
 
@@ -275,7 +307,7 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy; tensors that a module keeps of a run with gradients have a past, which is not copied."""
+        """Return a deep copy; stored tensors that have a gradient history are copied without it."""
         for part in self.modules():
             for value in _find_tensors_with_a_past(vars(part)):
                 memo[id(value)] = value.detach().clone()
@@ -289,16 +321,16 @@ class HookedMachine(HookedRootModule):
         return copied
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that make it what it is: weights and buffers, those that no checkpoint stores, too."""
+        """Return all weights and buffers by name, including buffers that no checkpoint stores."""
         return {**self.state_dict(keep_vars=True), **dict(self.named_buffers())}
 
     @exclusive
     def weights_version(self) -> tuple[Any, ...]:
-        """Return the address of every tensor of weights and how often it was written to, without
-        writes by ``.data``.
+        """Return a value that changes whenever a weight is written to, except through ``.data``.
 
-        It also has all numbers and texts that its modules store, which may change what they
-        compute; those of hook points do not.
+        It has the address and the write counter of every weight, and the numbers and strings that
+        modules store as attributes, since these may affect outputs. Attributes of hook points are
+        left out.
         """
         tensors: list[Tensor | None] = []
         plain = []
@@ -315,12 +347,12 @@ class HookedMachine(HookedRootModule):
 
 
 def _are_episodes(args: tuple[Any, ...]) -> bool:
-    # A tensor is looked for first: whether it has what a protocol has would take longer than a round.
+    # Tensors are ruled out first, since the check of the protocol would take longer than a round.
     return bool(args) and not isinstance(args[0], Tensor) and isinstance(args[0], Episodes)
 
 
 def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options: Any) -> Any:
-    """Call :func:`interp.rollout`, and refuse options that it does not have."""
+    """Call :func:`interp.rollout`; refuse options that it does not have."""
     rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
     unknown = [*map(shown, more), *(name for name in options if name not in known)]
@@ -335,7 +367,7 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options:
 
 
 def _find_tensors_with_a_past(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors with a gradient's history, at any depth of lists and mappings."""
+    """Yield the tensors that have a gradient history, within nested lists and mappings."""
     if isinstance(value, Tensor):
         if not value.is_leaf:
             yield value
@@ -349,12 +381,14 @@ def _find_tensors_with_a_past(value: Any) -> Iterator[Tensor]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether PyTorch calls a hook where the module runs."""
+    """Return whether a PyTorch hook is attached to the module."""
     return any(_hooks_of(module))
 
 
 def written(tensor: Tensor) -> int:
-    """Return how often a tensor was written to; 0 of those of inference mode, which do not count."""
+    """Return how often a tensor was written to in place; 0 for inference tensors, which do not
+    count.
+    """
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -365,12 +399,12 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 
 def _is_hook(pair: Any) -> bool:
-    """Return whether a hook is a pair of a filter of names and a function."""
+    """Return whether a value is a pair whose second element is callable."""
     return isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[1])
 
 
 def _refuse_misfits(name: str, function: Any) -> Any:
-    """Wrap a hook so that it is refused when it gives what does not fit in the place of the activation."""
+    """Wrap a hook so that a result of the wrong shape or dtype is refused."""
 
     def run_checked(activation: Tensor, hook: Any) -> Tensor | None:
         try:
@@ -398,9 +432,11 @@ def _refuse_misfits(name: str, function: Any) -> Any:
 
 
 class FiringCounter:
-    """Wraps hooks (``hooks`` are the same, counted) so that one that never fires is an error.
+    """Wraps hooks so that a hook that never fires is an error.
 
-    ``fired`` is how often each of them fired.
+    Attributes:
+        hooks: the wrapped hooks, to attach in place of the given ones.
+        fired: how often each hook has fired.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -417,7 +453,7 @@ class FiringCounter:
         return function(activation, hook)
 
     def check(self) -> None:
-        """Refuse hooks that have not fired, by their names."""
+        """Refuse hooks that have not fired; the error names their hook points."""
         silent = [name for name, times in zip(self.names, self.fired, strict=True) if not times]
         if silent:
             raise InputError(

@@ -1,18 +1,18 @@
-"""The token layout of one round: a label for every position, what each position is for, and what is
+"""The token layout of one round: a label for every position, the roles of positions, what is
 predicted.
 
-A round of prediction with expert advice (paper, section 3) and one of tabular Q-learning (section
+A round of prediction with expert advice (paper, section 3), and one of tabular Q-learning (section
 4)::
 
     <w> <z> e_1 p_1 ... e_n p_n p? | y w?
     <BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update
 
-A layout is a task's (``interp.tasks``). Latents stand at ``latent_positions``; the prediction is
-read at ``predict_position``, and the update after it, at ``update_position``. Everything after the
-prediction is the *suffix*: only there does the model read the truth, or commit its choice. What is
-predicted is one of several ``outcomes`` (``kind = "classes"``), or a real number, ``"mean"`` or
-``"normal"``. :meth:`RoundLayout.fit` gives the layout for the
-sizes of some episodes. Further properties of layouts: docs/method/round-tokens.md.
+Each task has its own layout (``interp.tasks``). Latents are at ``latent_positions``. The prediction
+is read at ``predict_position``, and the update of a latent, after it, at ``update_position``. The
+positions after the prediction, behind the bar above, are the *suffix*: only there can the model
+read the true outcome, or a token for its own choice. It predicts one of several ``outcomes``
+(``kind = "classes"``), or a real number (``"mean"`` or ``"normal"``). :meth:`RoundLayout.fit`
+returns the layout for the sizes of given episodes. More: docs/method/round-tokens.md.
 """
 
 from __future__ import annotations
@@ -32,23 +32,26 @@ from interp.support.checks import checked, checked_fields, integer, shown
 from interp.support.errors import InputError, require, require_known, theirs
 
 MOST = 1_000_000
-"""The largest size of a round: labels are made before any memory is taken."""
+"""Largest size of a round; it is checked before labels are made, which takes memory."""
 _LOG_2_PI = math.log(2 * math.pi)
 _MOST_WEIGHTS = 2**19
-"""Attention weights of a head that are computed at once: those of long rounds fill memory, and leave caches."""
+"""Largest number of a head's attention weights to compute at once, so that they fit into CPU
+caches.
+"""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class EncodedRounds:
-    """Episodes as a machine's input; a subclass may hold further tensors ``[episode, round, ...]``.
+    """Episodes encoded as a machine's input. Subclasses may add tensors ``[episode, round, ...]``.
 
     Attributes:
-        tokens: Int[episode, round, pos]; 0 stands at latent slots (the latent takes its place).
-        values: Float[episode, round, pos], scalar payloads (rewards), zero elsewhere.
-        slots: Int[episode, round], the latent slot that the round's update is written to.
-        missing: Bool[episode, round], True where a round did not take place; None where all did.
-        after: names of further tensors that a machine may read only after it has predicted.
+        tokens: Int[episode, round, pos], token ids; 0 at positions of latents.
+        values: Float[episode, round, pos], scalar payloads such as rewards; 0 where there are none.
+        slots: Int[episode, round], index of the latent that the round's update is written to.
+        missing: Bool[episode, round], True for missing rounds (missed trials and padding); None if
+            there are none.
+        after: names of further tensors that must not influence the prediction of their round.
     """
 
     tokens: Tensor
@@ -58,21 +61,25 @@ class EncodedRounds:
     after: ClassVar[tuple[str, ...]] = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name."""
+        """Return all tensors by name, without those that are None."""
         tensors = {part.name: getattr(self, part.name) for part in fields(self)}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the same rounds with every tensor changed in the same way, such as cut to some rounds."""
+        """Apply a function to every tensor, such as one that selects some rounds."""
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
     def select(self, rows: Any) -> Self:
-        """Return some of the rows: a slice, a mask or indices."""
+        """Return the selected rows (first axis).
+
+        Args:
+            rows: a slice, a mask or indices.
+        """
         return self.each(lambda part: part[rows])
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Join batches of episodes to one."""
+        """Concatenate batches of episodes."""
         tensors = [part.tensors() for part in parts]
         if any(part.missing is not None for part in parts):
             for batch in tensors:
@@ -83,9 +90,9 @@ class EncodedRounds:
         return replace(parts[0], **joined)
 
     def rows(self, rounds: Sequence[int]) -> Self:
-        """Return some rounds of every episode as one batch.
+        """Return chosen rounds of every episode, flattened into one batch.
 
-        Row ``e * len(rounds) + i`` is episode e at the i-th of them.
+        Row ``e * len(rounds) + i`` is episode e in the i-th chosen round.
         """
         index = torch.tensor(list(rounds), device=self.tokens.device)
         return self.each(lambda part: part[:, index].flatten(0, 1))
@@ -99,12 +106,15 @@ class EncodedRounds:
         return self.each(lambda part: part[:, t])
 
     def settled(self, prediction: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what these rounds predict and leave, where some did not take place.
+        """Return predictions and states in which missing rounds have no effect.
 
         Args:
-            prediction: what they predict; a missing one predicts NaN.
-            before: the state that they read, which a missing one leaves.
-            after: the state that they leave.
+            prediction: predictions of these rounds; NaN is written for missing ones.
+            before: the state that each round reads, which a missing round leaves unchanged.
+            after: the state after each round.
+
+        Returns:
+            The predictions, and the state after each round.
         """
         if self.missing is None:
             return prediction, after
@@ -114,7 +124,7 @@ class EncodedRounds:
         return prediction, torch.where(leaves_state, before, after)
 
     def at_once(self, most: int) -> int:
-        """Return how many of these rows run at once: ``most``, or on a CPU fewer where rounds are long."""
+        """Return how many rows to run in one batch: ``most``, or fewer for long rounds on a CPU."""
         if self.tokens.device.type != "cpu":
             return most
         n_weights = self.tokens.shape[-1] ** 2
@@ -122,27 +132,28 @@ class EncodedRounds:
 
 
 def add_axes(mask: Tensor, n_axes: int) -> Tensor:
-    """Add trailing axes of size 1 to a mask, up to a number of axes."""
+    """Add trailing axes of size 1 to a mask until it has ``n_axes`` axes."""
     return mask[(..., *[None] * (n_axes - mask.ndim))]
 
 
 @dataclass(frozen=True)
 @checked
 class RoundLayout:
-    """What every layout defines; each task's folder has one.
+    """Base class of layouts; each task defines its own.
 
     Attributes:
         task: key of the task.
-        predict_label: label of the position where the prediction is read; the truth must come after
-            it.
+        predict_label: label of the position where the prediction is read; the true outcome must
+            come after it.
         update_label: label of the position where the update is read, after the prediction; the last
-            one when None.
-        kind: what a prediction is: the probabilities of "classes", or of a real number the "mean",
-            or a "normal".
-        choice_label: label of the position where the model's choice is committed; None when there
-            is none.
-        payload: what the scalar payloads are, such as "rewards"; None when rounds hold none.
-        payload_hint: what the user can pass to a handwired model that does not take some payloads.
+            position when None.
+        kind: what a prediction is: probabilities of "classes"; or for a real number its "mean", or
+            a "normal" distribution (mean and log variance).
+        choice_label: label of the position that holds a token for the model's own choice; None if
+            there is none.
+        payload: what the scalar payloads are, such as "rewards"; None if rounds have none.
+        payload_hint: advice in the error message about payloads outside of a handwired model's
+            range.
     """
 
     task: ClassVar[str]
@@ -154,7 +165,9 @@ class RoundLayout:
     payload_hint: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Refuse a round that does not say where it is read, or is read after the truth can have been seen."""
+        """Check that the labelled positions exist, and that update and choice come after the
+        prediction.
+        """
         require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Predicted))
         labels = self.labels
         for name in ("predict_label", "update_label", "choice_label"):
@@ -187,87 +200,110 @@ class RoundLayout:
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """The tokens, in id order; the first one is the attention sink (``<w>`` or ``<BOS>``)."""
+        """The tokens, in order of their ids; the first is an attention sink (``<w>`` or
+        ``<BOS>``).
+        """
         raise NotImplementedError
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """The tokens of the draw that makes a machine explore, or not; empty where rounds have no
-        draw.
+        """Tokens for a random draw that tells a model whether to explore; empty if rounds have
+        none.
         """
         return ()
 
     @property
     def n_latents(self) -> int:
-        """How many latents are carried from round to round."""
+        """Number of latents that are carried from round to round."""
         raise NotImplementedError
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """The name of every outcome that is predicted, or of every number that describes a real one."""
+        """Names of the outcomes; for a real number, of the numbers that describe it."""
         if self.kind == "classes":
             raise NotImplementedError
         return ("mean",) if self.kind == "mean" else ("mean", "log variance")
 
     @property
     def n_outputs(self) -> int:
-        """How many numbers a prediction is made of: one for every outcome."""
+        """Number of values in a prediction: one per outcome."""
         return len(self.outcomes)
 
     @property
     def max_layout(self) -> RoundLayout:
-        """The layout of the largest size that the vocabulary serves: this one, where it serves one size."""
+        """The layout of the largest round with this vocabulary; ``self`` if it has only one
+        size.
+        """
         return self
 
     @property
     def family(self) -> tuple[RoundLayout, ...]:
-        """The layouts of every length that the vocabulary serves, shortest first."""
+        """The layouts of all lengths that share this vocabulary, shortest first."""
         return (self.max_layout,)
 
     def fit(self, episodes: Any) -> RoundLayout:
-        """Return the layout of this family for the sizes of ``episodes``; those that it cannot hold are refused."""
+        """Return the layout with the sizes of ``episodes``; refuse sizes that the vocabulary does
+        not support.
+        """
         raise NotImplementedError
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Return tokens, payloads and update slots of ``episodes``; their task and sizes must be
-        this layout's.
+        """Return tokens, payloads and update slots of ``episodes``, which must have this layout's
+        task and sizes.
         """
         raise NotImplementedError
 
     def blank(self, *sizes: int) -> Tensor:
-        """Return tokens ``[*sizes, pos]`` for :meth:`encode` to fill: those that labels name, elsewhere 0."""
+        """Return tokens ``[*sizes, pos]`` to fill in: ids of labels that are tokens themselves, 0
+        elsewhere.
+        """
         ids = [self.token_ids.get(label, 0) for label in self.labels]
         return torch.tensor(ids).repeat(*sizes, 1)
 
     def encoded(self, episodes: Episodes) -> EncodedRounds:
-        """Return what :meth:`encode` gives, with the rounds that did not take place."""
+        """Return the encoded episodes with their mask of missing rounds."""
         rounds = self.encode(episodes)
         missing = missing_rounds(episodes)
         if missing is None:
             return replace(rounds, missing=None)
         return replace(rounds, missing=torch.from_numpy(missing))
 
-    # What a prediction is. A layout whose prediction is the distribution over its outcomes, or a real number by its
-    # kind, changes none of these.
+    # What a prediction is. A layout overrides these only if its prediction is neither a
+    # distribution over its outcomes nor a real number.
 
     @property
     def prediction_axes(self) -> int:
-        """Trailing axes of a prediction: 1 for a distribution ``[..., outcome]``, 0 for one probability or one mean."""
+        """Number of trailing axes of a prediction: 1 for a distribution ``[..., outcome]``, 0 for a
+        single number.
+        """
         return 0 if self.kind == "mean" else 1
 
     def prediction(self, probabilities: Float[Tensor, "*axes"]) -> Tensor:
-        """Return a model's prediction, from the probabilities ``[..., outcome]`` of this layout's outcomes.
+        """Return a model's prediction in the layout's form.
 
-        Of a real number: the mean ``[...]``, or mean and log variance ``[..., 2]``, from what the model gives.
+        Args:
+            probabilities: probabilities of outcomes, ``[..., outcome]``; for a real number the
+                model's outputs.
+
+        Returns:
+            The distribution ``[..., outcome]``; for a real number its mean ``[...]``, or mean and
+            log variance ``[..., 2]``.
         """
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
     def distribution(self, prediction: Tensor) -> Tensor:
-        """Return the probability of every outcome; of a real number its mean, or mean and log variance."""
+        """Return the probability of every outcome from a prediction: the inverse of
+        :meth:`prediction`.
+
+        For a real number it is the mean ``[..., 1]``, or mean and log variance ``[..., 2]``.
+        """
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
-        """Return the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``; a real number's mean."""
+        """Return the index of the most probable outcome, ``[...]``; the lowest one on ties.
+
+        For a real number return its mean.
+        """
         if self.kind != "classes":
             return self.distribution(prediction)[..., 0]
         require(
@@ -277,15 +313,16 @@ class RoundLayout:
         return prediction.argmax(-1)
 
     def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Tensor:
-        """Return how wrong predictions are, ``[...]``; for a task's ``losses``.
+        """Return the loss of predictions, ``[...]``; for a task's ``losses``.
 
         Args:
             prediction: predictions of the layout.
-            truth: their last axes; of classes the index of an outcome.
+            truth: the true outcomes (indices of classes, or real numbers). Its axes must be the
+                last axes of the predictions.
 
         Returns:
-            The chance of a mistake, ``1 - P(truth)``, of classes; the squared error of a mean; the negative log density
-            of a normal, in nats.
+            For classes the probability of a mistake, ``1 - P(truth)``; for a mean the squared
+            error; for a normal the negative log density in nats.
         """
         numbers = self.distribution(prediction)
         truth = truth.to(prediction.device)
@@ -317,12 +354,12 @@ class RoundLayout:
     def commit(
         self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]
     ) -> Tensor:
-        """Return tokens ``[..., pos]`` with the model's choice ``[...]``, where the round holds
-        one.
+        """Return tokens ``[..., pos]`` in which the model's choice is filled in; unchanged if
+        rounds hold none.
 
         Args:
-            tokens: those of a round.
-            choice: the index of the outcome that the model chose.
+            tokens: tokens of rounds, ``[..., pos]``.
+            choice: index of the outcome that the model chose, ``[...]``.
         """
         position = self.choice_position
         if position is None:
@@ -337,68 +374,76 @@ class RoundLayout:
         return committed
 
     def choice_token(self, choice: Tensor) -> Tensor:
-        """Return the token that stands for a choice; needed by layouts that have a ``choice_label``."""
+        """Return the token id of a choice; layouts that have a ``choice_label`` must override
+        this.
+        """
         raise InputError(f"a round of {self.task!r} holds no token for a choice of the model")
 
-    # How the algorithm's state is spread over the latents. One latent that holds all of it changes none of these.
+    # How the algorithm's state is distributed over latents. A layout with one latent overrides none.
 
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
-        """Return a readout per latent, ``[..., latent, k]``, arranged as the algorithm's state."""
+        """Return the algorithm's state from what each latent holds of it, ``[..., latent, k]``."""
         return readout.squeeze(-2)
 
     def per_latent(self, state: Tensor) -> Tensor:
-        """Return what each latent holds of a state, ``[..., latent, k]``: the inverse of :meth:`state`."""
+        """Return what each latent holds of the algorithm's state, ``[..., latent, k]``: the inverse
+        of :meth:`state`.
+        """
         return state.unsqueeze(-2)
 
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the part of a state that an update writes.
+        """Return the part of the algorithm's state that a round's update writes.
 
         Args:
-            state: the algorithm's.
-            slots: the latents that are written.
+            state: the algorithm's state.
+            slots: index of the latent that each round writes.
         """
         return state
 
     @property
     def n_positions(self) -> int:
-        """How many tokens a round has, latents included."""
+        """Number of positions of a round, including those of latents."""
         return len(self.labels)
 
     @cached_property
     def latent_positions(self) -> tuple[int, ...]:
-        """The positions that hold latents: consecutive, from the second on."""
+        """Positions of the latents: consecutive, beginning with the second position."""
         return tuple(range(1, 1 + self.n_latents))
 
     @cached_property
     def predict_position(self) -> int:
-        """Where the prediction is read: at ``predict_label``."""
+        """Position where the prediction is read, that of ``predict_label``."""
         return self.position(self.predict_label)
 
     @cached_property
     def update_position(self) -> int:
-        """Where the update is read: at ``update_label``, the last position when that is None."""
+        """Position where the update is read: that of ``update_label``, or the last one."""
         if self.update_label is None:
             return self.n_positions - 1
         return self.position(self.update_label)
 
     @property
     def n_read(self) -> int:
-        """How many positions at the end of a round hold all that is read: those from the prediction on."""
+        """Number of positions from the prediction to the end of the round; all outputs are read at
+        these.
+        """
         return self.n_positions - self.predict_position
 
     @property
     def n_after(self) -> int:
-        """How many positions at the end of a round begin with the update: 1 where it is read at the last."""
+        """Number of positions from the update to the end of the round; 1 if it is read at the last
+        one.
+        """
         return self.n_positions - self.update_position
 
     @property
     def choice_position(self) -> int | None:
-        """Where the model's choice is committed (``a*``); None when a round holds no such token."""
+        """Position of the token for the model's choice (``a*``); None if rounds have none."""
         return None if self.choice_label is None else self.position(self.choice_label)
 
     @cached_property
     def token_ids(self) -> dict[str, int]:
-        """The id of each token of the vocabulary, by name."""
+        """Id of each token of the vocabulary, by name."""
         return {token: i for i, token in enumerate(self.vocabulary)}
 
     def position(self, label: str) -> int:
@@ -407,24 +452,25 @@ class RoundLayout:
         return self.labels.index(label)
 
     def positions(self, labels: str | Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of several labels; "all" means every position."""
+        """Return the positions of several labels; "all" stands for every position."""
         if isinstance(labels, str):
             labels = self.labels if labels == "all" else (labels,)
         return tuple(map(self.position, labels))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sizes as JSON values, with the task's name."""
+        """Return the task's key and the layout's sizes as JSON values."""
         sizes = {size.name: getattr(self, size.name) for size in fields(self)}
         return {"task": self.task, **sizes}
 
 
 def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the smallest and the largest size that a vocabulary serves.
+    """Check a size of a round, and return the smallest and largest size that its vocabulary
+    supports.
 
     Args:
-        name: what an error calls the size.
+        name: name of the size in the error message.
         size: the size of a round.
-        given: that range; only ``size`` when None.
+        given: (smallest, largest); when None, ``size`` is both.
     """
     size = integer(name, size, 1)
     require(
@@ -445,7 +491,9 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
 
 
 def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
-    """Make the layout that :meth:`RoundLayout.to_dict` described; its task must be registered."""
+    """Return the layout from the dict of :meth:`RoundLayout.to_dict`; its task must be
+    registered.
+    """
     from interp.core import catalog
 
     require(

@@ -1,4 +1,4 @@
-"""What TransformerLens' tools ask of a model by HookedTransformer's names."""
+"""Attributes and methods of HookedTransformer that TransformerLens' tools use."""
 
 from __future__ import annotations
 
@@ -27,21 +27,25 @@ _ON_REQUEST = {
     "attn.hook_v_input": "use_split_qkv_input",
     "hook_mlp_in": "use_hook_mlp_in",
 }
-"""Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
+"""Hook points that cost time or memory -> the flag that switches them on; using one by name sets
+its flag.
+"""
 _OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
-"""In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
+"""Hook points of MLPs. Without MLPs they fire if used, as for MLPs that write zeros."""
 
 
 _HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
 
 
 def _stacked_heads(lens: LensSurface, name: str) -> Tensor:
-    """Stack one weight of every block: ``[layer, head, d_model, d_head]``, or as ``W_O`` has it."""
+    """Stack one attention weight of all blocks: ``[layer, head, ...]``."""
     return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
 
 
 def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
-    """Return the token at every position of one round ``[pos]``, and at those of latents their labels."""
+    """Return the name of the token at every position of one round ``[pos]``, or a latent position's
+    label.
+    """
     vocabulary = layout.vocabulary
     require(
         _are_indices(tokens, len(vocabulary)),
@@ -55,7 +59,7 @@ def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
 
 
 def _are_indices(numbers: Tensor, n: int) -> bool:
-    """Return whether all are integers from 0 to ``n`` - 1."""
+    """Return whether all numbers are integers from 0 to ``n - 1``."""
     if numbers.is_floating_point() or numbers.dtype == torch.bool:
         return False
     return bool(((numbers >= 0) & (numbers < n)).all())
@@ -63,7 +67,9 @@ def _are_indices(numbers: Tensor, n: int) -> bool:
 
 @checked
 class LensSurface(HookedMachine):
-    """What TransformerLens' tools ask of a model by HookedTransformer's names."""
+    """Base class with the attributes and methods of HookedTransformer that TransformerLens' tools
+    use.
+    """
 
     runtime: RuntimeConfig
     config: LatentTransformerConfig
@@ -86,7 +92,11 @@ class LensSurface(HookedMachine):
     def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **options: Any
     ) -> tuple[Any, Cache | ActivationCache]:
-        """Run episodes, or one round: ``run_with_cache(tokens, latents, values)``, with an ``ActivationCache``."""
+        """Run episodes, or one round ``run_with_cache(tokens, latents, values)``, and cache
+        activations.
+
+        For one round the cache is TransformerLens' ``ActivationCache``.
+        """
         require(
             bool(args) or "tokens" in options,
             "give tokens and latents: run_with_cache(tokens, latents, values)",
@@ -99,26 +109,28 @@ class LensSurface(HookedMachine):
 
     @property
     def cfg(self) -> RuntimeConfig:
-        """What TransformerLens' tools read; the device and dtype are those of the weights now."""
+        """The configuration that TransformerLens' tools read, with the weights' current device and
+        dtype.
+        """
         self.runtime.device, self.runtime.dtype = self.W_E.device, self.W_E.dtype
         return self.runtime
 
     def set_use_attn_result(self, flag: bool) -> None:
-        """Set whether the point of what each head writes fires (``hook_result``)."""
+        """Switch ``hook_result`` on or off: what each head writes to the residual stream."""
         self.runtime.use_attn_result = flag
 
     def set_use_split_qkv_input(self, flag: bool) -> None:
-        """Set whether the points of what each head reads fire (``hook_q_input``, ...)."""
+        """Switch ``hook_q_input``, ``hook_k_input`` and ``hook_v_input`` on or off: what each head
+        reads.
+        """
         self.runtime.use_split_qkv_input = flag
 
     def set_use_hook_mlp_in(self, flag: bool) -> None:
-        """Set whether the point of what an MLP reads before its normalisation fires
-        (``hook_mlp_in``).
-        """
+        """Switch ``hook_mlp_in`` on or off: what an MLP reads, before its normalisation."""
         self.runtime.use_hook_mlp_in = flag
 
     def set_use_attn_in(self, flag: bool) -> None:
-        """Refuse to switch on ``hook_attn_in``, which this model does not have."""
+        """Refuse to switch on ``hook_attn_in``, which does not exist in this model."""
         require(
             not flag,
             "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input",
@@ -127,12 +139,13 @@ class LensSurface(HookedMachine):
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
-        """Add the biases that are written to the residual stream before a layer.
+        """Return the sum of the biases that are written to the residual stream before a layer.
 
         Args:
-            layer: its index.
-            mlp_input: add that of the layer's attention, for its MLP.
-            include_mlp_biases: add those of MLPs.
+            layer: index of the layer.
+            mlp_input: True to include the bias of this layer's attention, as for the input of its
+                MLP.
+            include_mlp_biases: True to include the biases of MLPs.
         """
         n = len(self.blocks)
         last = n - 1 if mlp_input else n
@@ -148,7 +161,9 @@ class LensSurface(HookedMachine):
         return total + self.blocks[layer].attn.b_O if mlp_input else total
 
     def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
-        """Return ``tokens`` as they are: rounds are encoded by the layout, not by a tokenizer."""
+        """Return ``tokens`` unchanged, since the layout encodes rounds and there is no
+        tokenizer.
+        """
         return tokens
 
     def to_single_token(self, outcome: str | int) -> int:
@@ -159,15 +174,15 @@ class LensSurface(HookedMachine):
         return int(self.outcomes.index(outcome))
 
     def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[Any]:
-        """Name the tokens at every position of a round, or outcomes.
+        """Return names of tokens, or of outcomes.
 
         Args:
-            tokens: a round ``[pos]`` or rounds ``[batch, pos]``, a tensor as long as a round of the
-                model; or indices of outcomes.
+            tokens: a round ``[pos]`` or rounds ``[batch, pos]``, as a tensor with the length of a
+                round; or indices of outcomes.
 
         Returns:
-            For a round the token at every position, and at those of latents their labels; a list of
-            these for a batch; for indices the outcomes' names.
+            For a round, the name of the token at every position, or a latent position's label; for
+            a batch a list of these; for indices the names of the outcomes.
         """
         layout = self._layout_of_round(tokens)
         if layout is None:
@@ -179,7 +194,7 @@ class LensSurface(HookedMachine):
         return [_name_tokens(layout, row) for row in rounds]
 
     def _layout_of_round(self, tokens: Any) -> RoundLayout | None:
-        """Return the layout of rounds of tokens, None where they are no tensor as long as a round."""
+        """Return the layout whose length is that of ``tokens``; None if they are not rounds."""
         if not isinstance(tokens, Tensor) or tokens.ndim not in (1, 2):
             return None
         layouts = (*self.config.layout.family, self.config.layout)
@@ -188,10 +203,10 @@ class LensSurface(HookedMachine):
 
     outcomes = property(
         attrgetter("config.layout.max_layout.outcomes")
-    )  # names of the columns of ``W_U``
+    )  # names of the outcomes: the columns of ``W_U``
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
-        """Return the columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""
+        """Return the column of ``W_U`` for each outcome index: ``[...] -> [..., d_model]``."""
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)
         return self.W_U.T[self._outcome_indices(tokens)]
@@ -205,7 +220,8 @@ class LensSurface(HookedMachine):
         )
         return indices.long()
 
-    # Weights: ``[layer, head, d_model, d_head]`` (W_O: ``[..., d_head, d_model]``), tables by id, and the unembedding.
+    # Attention weights ``[layer, head, d_model, d_head]`` (W_O: ``[layer, head, d_head, d_model]``),
+    # embedding tables, unembedding.
     W_Q = property(partial(_stacked_heads, name="W_Q"), doc=_HEADS)
     W_K = property(partial(_stacked_heads, name="W_K"), doc=_HEADS)
     W_V = property(partial(_stacked_heads, name="W_V"), doc=_HEADS)

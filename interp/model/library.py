@@ -1,9 +1,7 @@
-"""What can be loaded by name: handwired circuits, compiled on the spot, the learned models that
-ship, your machines.
+"""Models by name: handwired circuits, shipped learned models, and machines that users register.
 
-The room that wires circuits stands above this one: it registers how each is loaded
-(:func:`register`), and the facade says which module does (:mod:`interp.support.lazy`). A new
-machine is registered with the function that builds it (:func:`register_machine`): it can then be
+The package ``circuits``, which this one may not import, calls :func:`register` for each handwired
+model. Users call :func:`register_machine` with a function that builds a machine; it can then be
 loaded by name, trained, saved and loaded again.
 """
 
@@ -29,10 +27,16 @@ SHIPPED = Path(__file__).parents[1] / "checkpoints"
 @dataclass(frozen=True)
 @checked_fields
 class ModelRecord:
-    """A model that :func:`load` knows.
+    """A model that :func:`load` can load by name.
 
-    ``kind``: a circuit that is "handwired", a model that ships "learned", or a machine that a registered builder makes,
-    "built". ``serves`` is the smallest and largest of each size that it reads; what is built for any names none.
+    Attributes:
+        name: its name.
+        kind: "handwired" (a circuit), "learned" (a shipped checkpoint) or "built" (by a user's
+            registered builder).
+        description: one line about it.
+        task: key of its task.
+        serves: smallest and largest value of each size of episodes that it can read; empty if any
+            size can be built.
     """
 
     name: str
@@ -42,7 +46,7 @@ class ModelRecord:
     serves: Mapping[str, tuple[int | bool, int | bool]] = field(default_factory=dict)
 
     def reads(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether it reads episodes of these sizes."""
+        """Return whether the model can read episodes of these sizes."""
         served = self.serves.items()
         return all(low <= sizes.get(name, low) <= high for name, (low, high) in served)
 
@@ -51,13 +55,13 @@ _HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., Machine]]] = {}
 
 
 def register(name: str, description: str, task: str, load: Callable[..., Machine]) -> None:
-    """Add a handwired model.
+    """Register a handwired model.
 
     Args:
-        name: what :func:`load` calls it.
-        description: one line.
-        task: its task's key.
-        load: builds it from the arguments of :func:`load`.
+        name: name for :func:`load`.
+        description: one line about it.
+        task: key of its task.
+        load: builds the model from the arguments of :func:`load`.
     """
     _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
 
@@ -69,22 +73,20 @@ _BUILT: dict[str, ModelRecord] = {}
 def register_machine(
     name: str, build: Callable[..., Machine], *, description: str, task: str
 ) -> None:
-    """Register new machines by ``name``: for :func:`load`, training, checkpoints and `interp
-    models`.
+    """Register a builder of machines, for :func:`load`, training, checkpoints and `interp models`.
 
-    A checkpoint holds weights, this name and the arguments, and no code: where it is loaded, the
-    same builder must be registered first, so call this in a module that can be imported.
+    A checkpoint stores the weights, this name and the builder's arguments, but no code. The same
+    builder must be registered before such a checkpoint is loaded, so call this in an importable
+    module. A machine that the builder makes is checked by the quick checks of
+    ``interp.check_machine``.
 
     Args:
-        name: what :func:`load` will call it, which no other model may have.
-        build: makes the machine, as a rule with ``interp.adapt``, from arguments that JSON can say
-            (numbers, texts, lists, tables), each with a default. It runs with the same seed of
-            random numbers each time.
+        name: name for :func:`load`, which no other model may have.
+        build: makes the machine, usually by ``interp.adapt``. Its arguments must be JSON values
+            (numbers, strings, lists, tables), each with a default. It runs with a fixed random
+            seed.
         description: one line for `interp models`.
         task: key of the task that its machines learn.
-
-    What it builds must keep the contract of machines: the cheap checks of ``interp.check_machine``
-    run on it.
 
     Example:
         >>> register_machine("wma-learned", dict, description="", task="experts")
@@ -115,7 +117,7 @@ def _loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
 
 
 def models() -> list[ModelRecord]:
-    """Return every model that can be loaded by name, task by task; a checkpoint folder can be loaded by its path.
+    """Return the records of all models that can be loaded by name, sorted by task.
 
     >>> [record.name for record in models() if record.kind == "handwired"]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
@@ -131,16 +133,16 @@ def models() -> list[ModelRecord]:
 
 @checked
 def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Machine:
-    """Load a model, in evaluation mode, on the CPU.
+    """Load a model on the CPU, in evaluation mode.
 
     Args:
         name: a name from :func:`models`, or the path of a checkpoint folder.
-        max_gb: a model of more units of 1e9 bytes is refused, with an estimate, before memory is
-            taken.
-        arguments: what a handwired circuit is built from: ``n_experts``, ``gamma``, ``n_states``,
-            ``n_actions``, ``alpha``, ``variant``, ...; for a registered machine, what its builder
-            takes. A learned model takes none: its checkpoint says everything; where it does not
-            serve these sizes, the error names the models that do.
+        max_gb: memory limit in units of 1e9 bytes; a larger model is refused before memory is
+            allocated.
+        arguments: arguments for a handwired circuit, such as ``n_experts``, ``gamma``,
+            ``n_states``, ``n_actions``, ``alpha``, ``variant``; or for a registered builder. A
+            learned model takes none. If sizes are passed that it cannot read, the error names
+            models that can.
 
     Example:
         >>> import interp
@@ -163,7 +165,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
 
 
 def _find_checkpoint(name: str) -> Path:
-    """Return the folder of a model that ships, or of a checkpoint by its path."""
+    """Return the folder of a shipped model by name, or of a checkpoint by path."""
     shipped = SHIPPED / name
     if (shipped / "config.json").is_file():
         return shipped
@@ -178,12 +180,14 @@ def _find_checkpoint(name: str) -> Path:
 
 
 def _no_arguments(name: str, record: ModelRecord, arguments: Mapping[str, Any]) -> InputError:
-    """Return the error for arguments of a learned model; where they are sizes, it names the models that serve them.
+    """Return the error for arguments passed to a learned model.
+
+    If the arguments are sizes, the error names models that can read them.
 
     Args:
-        name: what the user called the model.
-        record: of the model.
-        arguments: what the user gave.
+        name: name of the model, as the user wrote it.
+        record: record of the model.
+        arguments: the arguments that the user passed.
     """
     values = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
     text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {values}"
@@ -197,7 +201,9 @@ def _no_arguments(name: str, record: ModelRecord, arguments: Mapping[str, Any]) 
 
 
 def serving(task: str, **sizes: int) -> str:
-    """Return the names of a task's models, wired or learned, that read episodes of these sizes, for sentences."""
+    """Return the names of a task's models that can read these sizes, as text for an error
+    message.
+    """
     names = []
     for record in models():
         if record.task == task and record.kind != "built" and record.reads(sizes):
@@ -206,7 +212,7 @@ def serving(task: str, **sizes: int) -> str:
 
 
 def _read_record(folder: Path) -> ModelRecord:
-    """Read the record of a learned model from its checkpoint."""
+    """Return the record of a learned model, from its checkpoint folder."""
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
     with reading(path):

@@ -24,11 +24,11 @@ _T = TypeVar("_T")
 _Owner = TypeVar("_Owner")
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 30.0
-"""Seconds that a thread waits before it reports what it waits for."""
+"""Seconds that a thread waits for a machine before it logs a warning."""
 
 
 class MachineLock:
-    """A re-entrant lock, of which copies and pickles are new locks."""
+    """A re-entrant lock that can be copied and pickled; a copy is a new, free lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -54,7 +54,9 @@ class MachineLock:
         return MachineLock, ()
 
     def renew(self) -> None:
-        """Replace the lock if a thread holds it that does not exist in this process."""
+        """Replace the lock after a fork, if it was held by a thread that does not exist in this
+        process.
+        """
         is_free_or_own = self._lock.acquire(blocking=False)
         if is_free_or_own:
             self._lock.release()
@@ -65,11 +67,13 @@ class MachineLock:
 _EVERY_LOCK: WeakSet[MachineLock] = WeakSet()
 _OF_MODULES: WeakKeyDictionary[nn.Module, MachineLock] = WeakKeyDictionary()
 DRAWING = MachineLock()
-"""Held while weights are drawn: they are drawn from the process's generator, which is seeded for it."""
+"""Held while weights are initialised, since that seeds PyTorch's global generator."""
 
 
 def lock_of(module: nn.Module) -> MachineLock:
-    """Return the lock of a module of the user's: machines that are adapted from one module share it."""
+    """Return the lock of a user's module; all machines that are adapted from this module share
+    it.
+    """
     with DRAWING:
         return _OF_MODULES.setdefault(module, MachineLock())
 
@@ -77,7 +81,7 @@ def lock_of(module: nn.Module) -> MachineLock:
 def exclusive(
     method: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
-    """Wrap a method so that its machine runs in this thread alone while the method runs."""
+    """Decorate a method so that it holds its machine's lock while it runs."""
 
     @wraps(method)
     def run_alone(machine: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
@@ -90,17 +94,17 @@ def exclusive(
 
 
 class DefaultDtype:
-    """PyTorch's default dtype while a round runs, which all threads share.
+    """Context that sets PyTorch's default dtype, which all threads share, while a round runs.
 
-    Rounds that need the same dtype run at the same time; rounds that need another one wait until
-    these are done. A round within a round waits for nobody: it would wait for itself.
+    Rounds with the same dtype may run at the same time; a round with another dtype waits for them
+    to end. A round within a round does not wait, since it would wait for itself.
     """
 
     _changed = threading.Condition()
     _threads: ClassVar[set[int]] = set()
-    """Threads whose rounds run."""
+    """Ids of the threads whose rounds are running."""
     _outside = torch.get_default_dtype()
-    """The default where no round runs."""
+    """The default dtype when no round is running."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -134,7 +138,7 @@ class DefaultDtype:
 
     @classmethod
     def renew(cls) -> None:
-        """Remove the threads that do not exist in this process."""
+        """Forget, after a fork, the threads that do not exist in this process."""
         cls._changed = threading.Condition()
         thread = threading.get_ident()
         if cls._threads and thread not in cls._threads:

@@ -1,4 +1,6 @@
-"""Fused recurrent cells of PyTorch, computed gate by gate, so that their gates can be looked into."""
+"""PyTorch's fused recurrent cells computed gate by gate, so that hooks can be attached to the
+gates.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.LSTMCell: _GATES_OF_AN_LSTM,
     nn.LSTM: _GATES_OF_AN_LSTM,
 }
-"""The gates of fused cells and layers, by their class."""
+"""Names of the gates of each class of recurrent cells and layers."""
 
 
 def gates(part: nn.Module) -> tuple[str, ...]:
-    """Return the names of the gates that can be looked into.
+    """Return the names of the gates of a module that hooks can be attached to.
 
-    There are none in modules that are no fused cells, that run both ways or project, or that have a
-    changed ``forward``. Gates of several layers are numbered: ``reset_1``.
+    The result is empty for modules that are no fused cells, are bidirectional, use a projection, or
+    have a replaced ``forward``. Gates of several layers are numbered, as in ``reset_1``.
     """
     names = _GATES.get(type(part), ())
     if "forward" in vars(part):
@@ -45,10 +47,10 @@ def gates(part: nn.Module) -> tuple[str, ...]:
 
 
 class OpenedCell(nn.Module):
-    """The gates of a fused recurrent cell, or of layers of one direction, as submodules.
+    """A fused recurrent cell or layer whose gates are submodules.
 
-    PyTorch computes these in one kernel. Here it is done with the module's weights, gate by gate,
-    equal to rounding (a test compares them).
+    PyTorch computes the cell in one kernel. Here it is computed gate by gate, from the same
+    weights; the results are equal up to rounding (a test compares them).
     """
 
     def __init__(self, fused: Any) -> None:
@@ -59,9 +61,7 @@ class OpenedCell(nn.Module):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Replace the forward pass of the fused module by this one, for the duration of a
-        context.
-        """
+        """Open a context in which the fused module runs gate by gate."""
         fused = self._fused[0]
         fused.forward = self.forward
         try:
@@ -70,10 +70,10 @@ class OpenedCell(nn.Module):
             del fused.forward
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        """Compute what the fused module computes.
+        """Compute the result of the fused module.
 
         Args:
-            x, state: as the fused module takes them.
+            x, state: the input and the state, as the fused module takes them.
         """
         fused = self._fused[0]
         if isinstance(state, Tensor):
@@ -98,16 +98,16 @@ class OpenedCell(nn.Module):
     def _step(
         self, x: Tensor, state: Any, weight_suffix: str, gate_suffix: str
     ) -> tuple[Tensor, ...]:
-        """Compute one step of one layer.
+        """Compute one time step of one layer.
 
         Args:
             x: the input, ``[batch, input]``.
-            state: ``(h,)``, of an LSTM ``(h, c)``; zeros when None.
-            weight_suffix: what the names of the layer's weights end in.
-            gate_suffix: what the names of its gates end in.
+            state: ``(h,)``, or ``(h, c)`` for an LSTM; zeros when None.
+            weight_suffix: ending of the names of the layer's weights.
+            gate_suffix: ending of the names of the layer's gates.
 
         Returns:
-            The state after it.
+            The state after the step.
         """
         fused = self._fused[0]
         names = _GATES[type(fused)]

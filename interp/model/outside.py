@@ -1,4 +1,6 @@
-"""Weights that a round reads and that are not part of its machine: they would stay trained in an untrained copy."""
+"""Find weights that a round reads but its machine does not contain: an untrained copy would keep
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,21 @@ from torch.utils._pytree import tree_leaves
 
 
 class OutsideReads(TorchDispatchMode):
-    """Note the shapes of weights that are read while it is open, and not in the state of a machine.
+    """Notes the shapes of weights that are read while it is open but are not part of the machine.
 
-    They are what no operation made: parameters, and matrices of real numbers that lie where they lay in another round.
+    A tensor counts as a weight if it is a parameter, or another leaf that requires a gradient. So
+    does a floating-point matrix that no operation computed, at the same address as in an earlier
+    round.
+
+    Args:
+        known: the machine's own weights and buffers.
 
     Attributes:
-        round: the round that runs, which the caller counts.
+        round: index of the round that is running; the caller must set it.
         shapes: shapes of the weights that were found.
     """
 
-    # Otherwise torch's compiler would be loaded: a second.
+    # Without this, torch would import its compiler, which takes a second.
     _should_skip_dynamo = classmethod(lambda cls: False)
 
     def __init__(self, known: Iterable[Tensor]) -> None:
@@ -33,13 +40,13 @@ class OutsideReads(TorchDispatchMode):
         self.allow(known)
 
     def allow(self, tensors: Iterable[Tensor]) -> None:
-        """Add tensors that are no weights from outside."""
+        """Add tensors that do not count as weights from outside."""
         self._known.update(tensor.data_ptr() for tensor in tensors)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # In one frame: of a compiled submodule torch would trace a method that this one calls.
+        # All in one function: torch would trace a helper method if a submodule is compiled.
         for tensor in tree_leaves((args, kwargs)):
             if not isinstance(tensor, Tensor):
                 continue

@@ -1,4 +1,4 @@
-"""Blocks of a transformer without their modules, for rounds that nobody looks into."""
+"""Transformer blocks that run without modules and hook points, which is quicker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from interp.model.components import (
 )
 
 _LARGE = 2**14
-"""Numbers in a matrix from which on a sparse form saves time."""
+"""Number of entries from which a matrix is worth storing as sparse."""
 _KINDS = {
     Block,
     Attention,
@@ -34,20 +34,22 @@ _KINDS = {
     nn.ModuleList,
     nn.Identity,
 }
-"""Modules whose code is known; what others compute is not."""
+"""Module classes that a plain block can replace; other classes may compute something else."""
 _SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
-"""Hook points that run beside plain blocks."""
+"""Endings of hook points that still fire with plain blocks."""
 _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
 
 
 def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
-    """Return whether no hook, gradient or flag could notice that the blocks of ``model`` run as
-    :class:`PlainBlock`.
+    """Return whether the blocks of ``model`` can run as :class:`PlainBlock` without anyone
+    noticing.
+
+    This is so if no hook, gradient or flag depends on the modules.
 
     Args:
         model: the transformer.
         runtime: its flags, which switch hook points on.
-        served: endings of hook points with hooks that run all the same.
+        served: endings of hook points that may have hooks, since they still fire.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
@@ -70,7 +72,9 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
 
 
 def _runs_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
-    """Return whether a module calls no hooks, but those of hook points that are served."""
+    """Return whether a module has no hooks, except those of served hook points, and its own
+    ``forward``.
+    """
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return False
     if "forward" in module.__dict__:
@@ -81,19 +85,19 @@ def _runs_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
 
 
 class PlainBlock:
-    """A block without its modules, for its weights as they are now: the same operations in the same
-    order.
+    """A block with its current weights, run without modules: the same operations in the same order.
 
-    A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of
-    parameters take more time than the matrices. Each operation has the operands of :class:`Block`'s
-    in the same shape, so the numbers are equal bit for bit (a property test), but to rounding where
-    weights are stored as sparse.
+    A round of one episode has little arithmetic, so hook points, modules and attribute look-ups
+    take most of its time. Each operation has operands of the same shape as in :class:`Block`.
+    Results are therefore equal bit for bit (a property test), or up to rounding where weights are
+    stored as sparse.
 
     Args:
         block: the block.
-        is_handwired: its matrices are almost all 0; large ones are stored as sparse.
-        narrow: of a handwired block, leave out heads that write only zeros, and columns that no
-            head uses.
+        is_handwired: True if the matrices are almost all zero; large ones are then stored as
+            sparse.
+        narrow: True to leave out heads of a handwired block that write only zeros, and unused
+            columns.
     """
 
     def __init__(self, block: Block, is_handwired: bool = False, narrow: bool = False) -> None:
@@ -102,7 +106,7 @@ class PlainBlock:
         self.attn = attn
         self.mlp = block.mlp
         self.scale = attn.scale
-        # Added where scores are 0, which takes half of the time of filling them.
+        # Added to scores that tril_ set to 0: this takes half of the time of masked_fill.
         self.mask = attn.W_Q.new_zeros(attn.mask.shape).masked_fill_(attn.mask, float("-inf"))
         self.eps = block.ln1.eps if isinstance(block.ln1, LayerNormPre) else None
         self.is_narrow = is_handwired and narrow and not attn.hook_attn_scores._forward_hooks
@@ -115,7 +119,7 @@ class PlainBlock:
         is_large = len(heads) * d_model * d_head > _LARGE
         self.is_sparse = is_handwired and is_large and attn.W_Q.device.type == "cpu"
         self.n_scored = self.n_moved = d_head
-        """Columns that heads use, of queries and of values."""
+        """Numbers of columns that the heads use: of queries and keys, and of values."""
         if self.is_sparse:
             self.n_scored = _count_used_columns(attn.W_Q, attn.b_Q)
             self.n_moved = _count_used_columns(attn.W_V, attn.b_V)
@@ -128,14 +132,14 @@ class PlainBlock:
         out = attn.W_O[index, : self.n_moved].flatten(0, 1)
         self.bias = attn.b_O.detach()
         self.written_columns: Tensor | None = None
-        if self.is_sparse:  # of the residual stream's columns only those that the heads write
+        if self.is_sparse:  # keep only the coordinates of the residual stream that heads write
             self.written_columns = (out.any(0) | (attn.b_O != 0)).nonzero()[:, 0]
             out = out[:, self.written_columns]
             self.bias = self.bias[self.written_columns]
         self.out = _store(out, self.is_sparse)
 
     def _join_heads(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the matrices of heads in one, and their biases.
+        """Return the matrices of all heads side by side, and their biases.
 
         Args:
             weight: ``[head, d_model, n]``.
@@ -147,10 +151,10 @@ class PlainBlock:
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Run the block as :class:`~interp.model.components.Block` does.
+        """Run the block, as :meth:`interp.model.components.Block.forward` does.
 
         Args:
-            resid, past: as there.
+            resid, past: as in that method.
         """
         z = self._attend(self._normalize(resid), past)
         out = _multiply(z, self.out).add_(self.bias)
@@ -165,7 +169,7 @@ class PlainBlock:
     def _attend(
         self, normalized: Tensor, past: KeyValues | None
     ) -> Float[Tensor, "batch pos head_and_d_head"]:
-        """Return what the heads move, before their output matrices.
+        """Return the weighted sums of values of all heads, before their output matrices.
 
         Args:
             normalized: input of the heads.
@@ -181,7 +185,7 @@ class PlainBlock:
         queries = self._project(normalized, self.q).transpose(1, 2)
         keys = keys[..., : self.n_scored].permute(0, 2, 3, 1)
         values = values[..., : self.n_moved].transpose(1, 2)
-        # Many positions of a few columns: what one head computes stays in the processor's cache.
+        # With many positions and few columns, one head at a time stays in the processor's cache.
         n_heads = len(self.rules)
         n_at_once = 1 if self.is_narrow and self.is_sparse else n_heads
         parts = []
@@ -198,23 +202,28 @@ class PlainBlock:
         return z.transpose(1, 2).reshape(*normalized.shape[:2], -1)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
-        """Add these positions' keys and values to ``past``.
+        """Append the keys and values of these positions to ``past``, without computing the block's
+        output.
 
         Args:
             resid: the residual stream before the block.
-            past: extended in place.
+            past: keys and values, extended in place.
         """
         normalized = self._normalize(resid)
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
 
     def nothing_past(self, n_rows: int) -> KeyValues:
-        """Return what the block knows before the first position: no keys and no values."""
+        """Return an empty cache of keys and values, for a block that starts at the first
+        position.
+        """
         keys = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_keys)
         values = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_values)
         return KeyValues(keys, values)
 
     def _normalize(self, x: Tensor) -> Tensor:
-        """Apply LayerNorm without affine parameters, if the block has any normalisation."""
+        """Apply LayerNorm without learned parameters; return ``x`` unchanged if the block has no
+        normalisation.
+        """
         if self.eps is None:
             return x
         x = x - x.mean(-1, keepdim=True)
@@ -228,7 +237,7 @@ class PlainBlock:
 
         Args:
             x: input of the heads.
-            weights: matrix and bias.
+            weights: the matrix and the bias of all heads.
         """
         matrix, bias = weights
         projected = _multiply(x, matrix).add_(bias)
@@ -236,7 +245,12 @@ class PlainBlock:
 
 
 def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
-    """Return how many columns hold all that any head ``[head, d_model, d_head]`` computes."""
+    """Return how many leading columns contain all non-zero entries of the heads' matrices.
+
+    Args:
+        weight: ``[head, d_model, d_head]``.
+        bias: ``[head, d_head]``; if any bias is not zero, all columns are used.
+    """
     if bias.any():
         return weight.shape[-1]
     is_used = weight.any(1).any(0)
@@ -244,7 +258,9 @@ def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
 
 
 def _store(matrix: Tensor, is_sparse: bool) -> Tensor:
-    """Return a matrix; its transpose, sparse, where it may be and is almost all 0."""
+    """Return a matrix, or its transpose in sparse form if ``is_sparse`` and almost all entries are
+    0.
+    """
     if not is_sparse:
         return matrix
     n_used = int(matrix.count_nonzero())
@@ -253,7 +269,9 @@ def _store(matrix: Tensor, is_sparse: bool) -> Tensor:
 
 
 def _multiply(x: Tensor, stored: Tensor) -> Tensor:
-    """Return the product with a matrix that :func:`_store` returned; with a sparse one in a tenth of the time."""
+    """Return ``x`` times a matrix that :func:`_store` returned; a sparse one takes a tenth of the
+    time.
+    """
     if not stored.is_sparse:
         return x @ stored
     product = torch.sparse.mm(stored, x.flatten(0, 1).T)

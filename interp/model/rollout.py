@@ -1,4 +1,4 @@
-"""Run a model over episodes: the recurrence over rounds, and the round axis in everything that comes out.
+"""Run a model over the rounds of episodes; everything that is returned has a round axis.
 
     >>> import interp
     >>> from interp.tasks import experts, mdp
@@ -13,12 +13,13 @@
     >>> interp.play(actor, mdp.sample_mdps(3, 2, 2, seed=0), n_rounds=5, seed=0)[0].actions.shape
     (3, 5)
 
-The recurrence goes only through the latents, ``m_{t+1} = write(m_t, update(round_t, m_t))``, which gives two passes.
-The *sequential* pass (:func:`rollout`, :func:`play`) computes round after round. The *replay* pass (:func:`replay`),
-latents known, runs every (episode, round) at once, and equals it to float precision.
+Rounds affect each other only through the latents: ``m_{t+1} = write(m_t, update(round_t, m_t))``.
+This gives two passes. The *sequential* pass (:func:`rollout`, :func:`play`) computes one round
+after the other. The *replay* pass (:func:`replay`) takes the latents of a rollout, and runs all
+episodes and rounds in one batch; it gives the same results up to floating-point error.
 
-A round that did not take place leaves the latents as they are, and predicts and caches NaN: a number that is made of it
-by mistake is NaN, too.
+Missing rounds (missed trials and padding) leave the latents unchanged. Their predictions and cached
+activations are NaN, so that a result that includes them by mistake is NaN, too.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ from interp.support.session import once
 from interp.support.workers import threads_for
 
 _MANY = 10_000
-"""Rounds from which on one is cached by itself first, to see what all of them would take."""
+"""From this many rounds on, one round is cached first to estimate the memory that all will need."""
 _CHUNK = 256
-"""Episodes that run at once on a CPU."""
+"""Number of episodes that run in one batch on a CPU."""
 _AT_ONCE = 8192
-"""Rounds of all episodes that a machine runs in one call."""
+"""Number of rounds, over all episodes, that a machine runs in one call."""
 REPLAY_BATCH = 1024
-"""Rounds per replay batch: bounds memory, and on a CPU keeps activations in cache (1.7 times as fast as 8192)."""
+"""Number of rounds in a replay batch.
+
+It bounds memory, and keeps activations in a CPU's cache, which is 1.7 times as fast as 8192.
+"""
 
 
 @checked
@@ -73,17 +77,18 @@ def rollout(
 
     Args:
         model: the machine.
-        episodes: of its task.
-        names_filter: hook points to cache (a name, a list, a predicate); None caches none.
-        rounds: which rounds to cache.
-        n_rounds: run only the first of them, where later ones are not read; what these give is
-            equal bit for bit.
-        commit: feed the model's choice at ``a*`` ("own") or the recorded one ("target").
-        fwd_hooks: (hook name, function) pairs for every round, or ``{round: pairs}``.
-        propagate: let the hooks' effect run on into later rounds, or hold later latents at their
-            clean values.
-        clean: a rollout of the same episodes without hooks; rounds before the first hooked one are
-            taken from it.
+        episodes: episodes of its task.
+        names_filter: hook points to cache: a name, a list of names, or a predicate; None for none.
+        rounds: the rounds to cache.
+        n_rounds: number of rounds to run, if later ones are not needed; results of these rounds do
+            not change by it.
+        commit: which choice is fed where a round contains one (``a*``): the model's "own", or the
+            "target" that was recorded.
+        fwd_hooks: pairs (hook name, function) for every round, or ``{round: pairs}``.
+        propagate: True to let the effect of hooks carry over to later rounds; False to reset later
+            rounds' latents to their values without hooks.
+        clean: a rollout of the same episodes without hooks, from which the rounds before the first
+            hooked one are copied.
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
@@ -119,12 +124,12 @@ def rollout(
 
 
 def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -> None:
-    """Refuse a run if its tokens, payloads and states fill this machine's memory.
+    """Refuse a run whose tokens, payloads and states would not fit into this machine's memory.
 
     Args:
         model: the machine.
-        episodes: what it would run on.
-        layout: of the rounds.
+        episodes: the episodes to run.
+        layout: layout of the rounds.
     """
     n_numbers = 4 * layout.n_positions + model.initial(1, layout).numel()
     n_numbers *= len(episodes) * episodes.n_rounds
@@ -137,14 +142,15 @@ def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -
 def _refuse_large_cache(
     model: Machine, episodes: Episodes, names: list[str], n_rounds: int, commit: str
 ) -> None:
-    """Refuse a cache that fills this machine's memory, by what one round of one episode takes.
+    """Refuse a cache that would not fit into this machine's memory, estimated from one round of one
+    episode.
 
     Args:
         model: the machine.
-        episodes: the episodes that will run.
-        names: the hook points that will be cached.
-        n_rounds: how many rounds will be cached.
-        commit: which choice rounds hold, "own" or "target".
+        episodes: the episodes to run.
+        names: the hook points to cache.
+        n_rounds: number of rounds to cache.
+        commit: "own" or "target", as in :func:`rollout`.
     """
     first = episodes.select(slice(0, 1))
     round_run = rollout(model, first, names_filter=names, n_rounds=1, commit=commit)
@@ -156,7 +162,7 @@ def _refuse_large_cache(
 
 
 def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
-    """Return the first rounds; all when None."""
+    """Return the first ``n_rounds`` rounds; all when None."""
     available = encoded.tokens.shape[1]
     if n_rounds is None:
         return encoded
@@ -168,12 +174,12 @@ def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
 
 
 def _hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
-    """Return the hooks of each hooked round; refuse names that do not exist.
+    """Return the hooks of each round that has any; refuse unknown hook points.
 
     Args:
         model: the machine.
-        fwd_hooks: pairs, or pairs by round.
-        n_rounds: of the run.
+        fwd_hooks: pairs (hook name, function), or ``{round: pairs}``.
+        n_rounds: number of rounds of the run.
     """
     hooks: dict[int, Hooks] = {}
     if isinstance(fwd_hooks, Mapping):
@@ -195,20 +201,20 @@ def _hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, 
 def play(
     model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0
 ) -> tuple[Any, Rollout]:
-    """Run the model in worlds in which it acts: its choice in round t is its action in round t + 1.
+    """Let the model act: its choice in round t is its action in round t + 1.
 
     Args:
         model: the machine that acts.
-        worlds: one per episode; for Q-learning the MDPs of ``interp.tasks.mdp.sample_mdps``.
-        n_rounds: how many rounds it acts.
-        seed: of the worlds' draws.
-        epsilon: probability of a uniform random action instead, by an epsilon-greedy wrapper around
-            the model; a model
-            that reads the round's draw (``layout.draws``) gets it, and chooses that action by
-            itself.
+        worlds: the environment of each episode; for Q-learning, MDPs of
+            ``interp.tasks.mdp.sample_mdps``.
+        n_rounds: number of rounds.
+        seed: seed of the environments' random draws.
+        epsilon: probability of a uniformly random action in place of the model's choice. A model
+            whose rounds contain a random draw (``layout.draws``) reads this draw, and makes the
+            random choice by itself.
 
     Returns:
-        The episodes that it made, and the rollout (with the model's choices committed).
+        The episodes that result, and the rollout, in which the model's choices are fed back.
     """
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
@@ -254,15 +260,15 @@ def require_own(
     encoded: EncodedRounds | None = None,
     commit: str = "",
 ) -> Rollout:
-    """Return a rollout, unless another model made it, hooks acted in it, or it is of other
-    episodes.
+    """Return a rollout if ``model`` made it without hooks, over the given episodes; refuse any
+    other.
 
     Args:
         run: the rollout.
         model: the machine that must have made it.
-        episodes: those that it must be of; any when None.
-        encoded: these as rounds, where they are known.
-        commit: which choices it must hold; those of the rollout when empty.
+        episodes: the episodes that it must be of; any when None.
+        encoded: these episodes in encoded form, if already computed.
+        commit: "own" or "target", as in :func:`rollout`; "" accepts either.
     """
     is_own = run.settings.get("digest") == model.digest()
     require(
@@ -285,12 +291,12 @@ def require_own(
 
 
 def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
-    """Return whether a rollout ran these rounds; choices of the model are not compared.
+    """Return whether a rollout ran these rounds; the model's own choices are not compared.
 
     Args:
         run: the rollout.
         encoded: the rounds.
-        layout: of the rounds.
+        layout: layout of the rounds.
     """
     if run.tokens.shape != encoded.tokens.shape:
         return False
@@ -308,7 +314,13 @@ def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
 @dataclass(frozen=True)
 @checked_result
 class Step:
-    """One round that ran: what it predicted, the latents that it leaves, and the round as it was fed."""
+    """Result of one round.
+
+    Attributes:
+        prediction: what the round predicted, ``[batch, ...]``.
+        latents: the state after the round, ``[batch, row, width]``.
+        fed: the round's inputs, with the choice that was fed.
+    """
 
     prediction: Tensor
     latents: Tensor
@@ -324,15 +336,16 @@ def run_round(
     hooks: Hooks = (),
     step: Callable[[Tensor, EncodedRounds], Stepped] | None = None,
 ) -> Step:
-    """Run one round: predict, commit the choice where the layout has one, and write the update.
+    """Run one round of a batch: predict, feed the choice if the layout has one, and write the
+    update.
 
     Args:
         model: the machine.
         encoded: the round of every episode.
-        latents: what it reads.
-        layout: the round's layout.
-        commit: which choice it holds, that of the model ("own") or the recorded one ("target").
-        hooks: pairs of a hook point and a function.
+        latents: the state that the round reads, ``[batch, row, width]``.
+        layout: layout of the round.
+        commit: which choice is fed: the model's ("own") or the recorded one ("target").
+        hooks: pairs (hook name, function).
         step: the model's ``stepper()``, for callers that run many rounds without hooks.
     """
     forward = model.step if hooks or step is None else step
@@ -357,17 +370,17 @@ def sequential(
     hold: bool = False,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run all rounds in order, without the settings of a run.
+    """Run all rounds in order; the returned rollout has no settings.
 
     Args:
         model: the machine.
         encoded: the rounds.
-        layout: their layout.
-        commit: which choices they hold, "own" or "target".
-        hooks: those of each hooked round.
-        clean: a run without hooks, from which the rounds are taken that the hooks cannot change.
-        hold: let every round read what it reads in the clean run.
-        recorder: caches activations, after the hooks.
+        layout: layout of the rounds.
+        commit: "own" or "target", as in :func:`rollout`.
+        hooks: round -> its hooks.
+        clean: a rollout without hooks, from which rounds are copied that the hooks cannot affect.
+        hold: True to let every round read the latents of the clean rollout.
+        recorder: caches activations, after the hooks have acted.
     """
     n_episodes, n_rounds, _ = encoded.tokens.shape
     recorder = recorder or _CacheRecorder([], [], n_episodes)
@@ -400,7 +413,7 @@ def sequential(
     record = _Record(latents, n_rounds)
     with torch.no_grad(), threads_for(model):
         plain_forward = model.stepper()
-        # The same hooks are attached once for all the rounds that follow each other.
+        # Consecutive rounds with the same hooks are run together, so that hooks are attached once.
         for pairs, group in groupby(range(n_rounds), lambda t: hooks.get(t, ())):
             rounds = list(group)
             counter = FiringCounter([*pairs, *recorder.hooks])
@@ -414,7 +427,7 @@ def sequential(
             if any(map(is_run, rounds)):
                 counter.check()
     run = record.make_rollout(layout, commit, {})
-    if not hooks:  # what an edit ends in is for its reader to see
+    if not hooks:  # after an intervention, NaN is a result
         _require_numbers(model, run)
     return run
 
@@ -422,10 +435,10 @@ def sequential(
 def _unroll(
     model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str
 ) -> Rollout | None:
-    """Run rounds many at once, if the machine can; None where they must run one after the other.
+    """Run many rounds in one call, if the machine supports it; return None if it does not.
 
     Args:
-        model, encoded, layout, commit: as of :func:`sequential`.
+        model, encoded, layout, commit: as in :func:`sequential`.
     """
     unroll = getattr(model, "unroll", None)
     if unroll is None:
@@ -463,18 +476,18 @@ def _run_unhooked(
     commit: str,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run all rounds in order, without hooks; once a session if nothing is cached and no hook was
-    attached to the model by hand.
+    """Run all rounds in order, without hooks of the caller.
 
-    On a CPU :data:`_CHUNK` episodes run at a time, fewer of long rounds: the activations of more
-    leave its caches.
+    If nothing is cached and the user has attached no hook to the model, the run is computed once
+    per session. On a CPU :data:`_CHUNK` episodes run at a time, or fewer if rounds are long, so
+    that activations stay in the CPU's cache.
 
     Args:
         model: the machine.
         episodes: the episodes.
         encoded: their rounds.
-        layout: the layout of these.
-        commit: which choices they hold, "own" or "target".
+        layout: layout of the rounds.
+        commit: "own" or "target", as in :func:`rollout`.
         recorder: caches activations.
     """
     recorder = recorder or _CacheRecorder([], [], len(episodes))
@@ -505,7 +518,9 @@ def _run_unhooked(
 
 
 def _require_numbers(model: Machine, run: Rollout) -> None:
-    """Refuse a run in which a number is none or infinite; an untrained copy may overflow, and is no control then."""
+    """Refuse a run with NaN or infinite numbers, unless the model is an untrained copy, which may
+    overflow.
+    """
     if getattr(model, "may_overflow", False):
         return
     predictions = run.predictions
@@ -518,11 +533,11 @@ def _require_numbers(model: Machine, run: Rollout) -> None:
 
 
 def _require_finite(model: Machine, what: str, values: Tensor) -> None:
-    """Refuse numbers that are not finite, by the first round that has one.
+    """Refuse numbers that are not finite; the error names the first round that has one.
 
     Args:
         model: the machine, for its name.
-        what: names the numbers.
+        what: verb for the error message: "predicts" or "carries".
         values: ``[episode, round, ...]``.
     """
     is_finite = values.isfinite()
@@ -540,10 +555,11 @@ def _require_finite(model: Machine, what: str, values: Tensor) -> None:
 
 
 class _Record:
-    """What the rounds of a run gave, each written to its place in tensors that hold all of them.
+    """Collects the results of all rounds in tensors that are allocated once.
 
-    A list of each round's small tensors would leave one between the large ones of every round. The
-    memory of the large ones could then not be used again: 300 MiB in 200 rounds of 256 episodes.
+    A list of small tensors, one per round, would fragment memory: after each round's large
+    activations are freed, a small tensor between them would keep their memory from being reused.
+    That cost 300 MiB in 200 rounds of 256 episodes.
     """
 
     def __init__(self, initial: Tensor, n_rounds: int) -> None:
@@ -558,7 +574,7 @@ class _Record:
         return value.new_empty((len(value), n_rounds, *value.shape[1:]))
 
     def add(self, step: Step) -> None:
-        """Write the next round."""
+        """Store the results of the next round."""
         values = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.tensors:
             self.fed = step.fed
@@ -573,8 +589,8 @@ class _Record:
         """Return all rounds as a rollout.
 
         Args:
-            layout: the rounds' layout.
-            commit: which choices they hold, "own" or "target".
+            layout: layout of the rounds.
+            commit: "own" or "target", as in :func:`rollout`.
             settings: the settings of the run.
         """
         predictions = self.tensors.pop("predictions")
@@ -583,18 +599,18 @@ class _Record:
 
 
 class _CacheRecorder:
-    """Activations of some rounds, each written to its place in a tensor that holds all of them.
+    """Caches activations of some rounds in tensors that are allocated once.
 
     Args:
-        names: the hook points that are cached.
-        rounds: the rounds that are cached, in order.
-        n_episodes: how many episodes run, in one batch or several.
+        names: the hook points to cache.
+        rounds: the rounds to cache, in order.
+        n_episodes: total number of episodes, in one batch or several.
 
     Attributes:
-        hooks: what caches the activations of a round.
+        hooks: hooks that store the activations of a round.
         tensors: ``name -> [episode, cached round, ...]``.
-        rows: which episodes run.
-        t: which round runs.
+        rows: the episodes that are running now.
+        t: index of the round that is running now.
     """
 
     def __init__(self, names: list[str], rounds: list[int], n_episodes: int) -> None:
@@ -606,7 +622,7 @@ class _CacheRecorder:
         self.t = 0
 
     def _store(self, activation: Tensor, hook: Any) -> None:
-        """Write an activation of the round that runs, if that round is cached."""
+        """Store an activation of the current round, if this round is cached."""
         place = self.places.get(self.t)
         if place is None:
             return
@@ -616,7 +632,11 @@ class _CacheRecorder:
         self.tensors[hook.name][self.rows, place] = activation
 
     def mark_missing(self, missing: Tensor | None) -> None:
-        """Write NaN for the episodes ``[batch]`` in which the round that ran did not take place."""
+        """Write NaN into the cache for episodes in which the current round is missing.
+
+        Args:
+            missing: Bool[batch], True where the round is missing; None if it is missing nowhere.
+        """
         place = self.places.get(self.t)
         if missing is None or place is None:
             return
@@ -635,24 +655,23 @@ def replay(
     fwd_hooks: Hooks = (),
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Run chosen rounds of ``run`` again at once, from its latents and tokens.
+    """Run chosen rounds of a rollout again, all in one batch, from its latents and tokens.
 
     Args:
         model: the machine.
-        run: its rollout.
-        rounds: the rounds that run.
-        names_filter: hook points to cache; None caches none.
-        fwd_hooks: applied to the whole batch; row ``e * len(rounds) + i`` is episode e at the i-th
-            chosen round.
-        chunk: rows that run at a time, so that memory does not grow with episodes and rounds. Hooks
-            then see one chunk after the other, which is right where they treat every row in the
-            same way. All rows run at once where it is None and there are hooks.
+        run: a rollout of it.
+        rounds: the rounds to run.
+        names_filter: hook points to cache; None for none.
+        fwd_hooks: hooks on the whole batch; its row ``e * len(rounds) + i`` is episode e in the
+            i-th chosen round.
+        chunk: number of rows to run at a time, to bound memory. Hooks then see one chunk after the
+            other, so they must treat all rows alike. When None, all rows run at once if there are
+            hooks.
 
     Returns:
-        Predictions ``[episode, chosen round, ...]``, what each round leaves ``[episode, chosen
-        round, row, width]`` (the latents that the next one reads) and the cache ``name -> [episode,
-        chosen round, ...]``. Of a round that did not take place they are NaN, the latents that it
-        read, and NaN.
+        Predictions ``[episode, chosen round, ...]``; latents after each round ``[episode, chosen
+        round, row, width]``; and the cache ``name -> [episode, chosen round, ...]``. For missing
+        rounds the predictions and the cache are NaN, and the latents are unchanged.
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)

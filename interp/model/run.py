@@ -1,4 +1,4 @@
-"""What a run of a model is: everything that it did over episodes, with a round axis; and how rounds are selected."""
+"""The rollout: what a model did in every round of every episode; and how rounds are selected."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class Rollout:
     """What a model did over a batch of episodes.
 
     Attributes:
-        predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the
-            task's layout makes of it (expert advice: P(y = 1) ``[episode, round]``); of a real
-            number its mean, or mean and log variance. NaN in a round that did not take place
-            (:attr:`missing`), as in the cache.
-        latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0
-            the initial latents.
-        fed: the rounds as they were fed, choices committed; ``tokens``, ``values`` and ``slots``
-            are its tensors.
-        commit: where the choice tokens came from, "own" or "target".
+        predictions: probabilities of outcomes, ``[episode, round, outcome]``, or the form that the
+            task's layout gives them (for expert advice P(y = 1), ``[episode, round]``); for a real
+            number its mean, or mean and log variance. NaN in missing rounds, as in the cache.
+        latents: ``[episode, round + 1, latent, d_model]``; index t is the state that round t reads,
+            and index 0 the initial state.
+        fed: the rounds as they were fed, including choices. Its tensors are ``tokens``, ``values``
+            and ``slots``.
+        layout: layout of the rounds.
+        commit: where fed choices came from: the model ("own") or the recording ("target").
         cache: ``name -> [episode, cached round, ...]``; empty without a ``names_filter``.
-        cached_rounds: the rounds that the cache holds, in order.
-        settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds,
-            versions.
-        model, episodes: what was run over what, from which controls are drawn; None in a rollout
-            with hooks, and in one that was read from a file.
+        cached_rounds: indices of the rounds in the cache, in order.
+        settings: the model's name, digest and dtype, its rounding error, commit, propagate, hooked
+            rounds, versions.
+        model, episodes: the model and the episodes, from which controls are computed; None if hooks
+            acted, and if the rollout was read from a file.
     """
 
     predictions: Tensor
@@ -62,7 +62,7 @@ class Rollout:
     @classmethod
     @checked
     def joined(cls, runs: Sequence[Rollout]) -> Rollout:
-        """Join rollouts of one model over different episodes, of equal sizes."""
+        """Concatenate rollouts of one model over different episodes of the same sizes."""
         first = non_empty("runs", runs)[0]
         cache = Cache()
         for name in first.cache:
@@ -94,32 +94,43 @@ class Rollout:
 
     @property
     def n_episodes(self) -> int:
-        """How many episodes were run."""
+        """Number of episodes."""
         return self.tokens.shape[0]
 
     @property
     def n_rounds(self) -> int:
-        """How many rounds of every episode were run."""
+        """Number of rounds of every episode."""
         return self.tokens.shape[1]
 
     @property
     def missing(self) -> NDArray[np.bool_] | None:
-        """Bool[episode, round], True where a round did not take place; None where all did."""
+        """Bool[episode, round], True for missing rounds (missed trials and padding); None if there
+        are none.
+        """
         missing = self.fed.missing
         return None if missing is None else missing.numpy(force=True)
 
-    # The tokens and payloads that were fed, and the latent slot that each round's update was written to.
+    # Tokens and payloads that were fed, and the index of the latent that each round's update changed.
     tokens = property(attrgetter("fed.tokens"))
     values = property(attrgetter("fed.values"))
     slots = property(attrgetter("fed.slots"))
 
     def rows(self, rounds: Rounds) -> tuple[Tensor, EncodedRounds]:
-        """Return the latents that some rounds read, and these rounds, in one batch (:meth:`EncodedRounds.rows`)."""
+        """Return chosen rounds of every episode, flattened into one batch
+        (:meth:`EncodedRounds.rows`).
+
+        Returns:
+            The latents that the rounds read, and the rounds.
+        """
         chosen = select_rounds(rounds, self.n_rounds, twice=True)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
     def select(self, episodes: slice | Sequence[int] | NDArray[Any] | Tensor) -> Rollout:
-        """Return some of the episodes: a slice, a mask or indices. The cache is left out."""
+        """Return some of the episodes, without the cache.
+
+        Args:
+            episodes: a slice, a mask or indices.
+        """
         own_episodes = self.episodes
         if own_episodes is not None:
             is_known = len(own_episodes) == self.n_episodes
@@ -135,16 +146,15 @@ class Rollout:
         )
 
     def activation_cache(self, round: int, names_filter: Any = None) -> Any:
-        """Run one round again and return TransformerLens' ``ActivationCache`` of it, ``[episode,
-        ...]``.
+        """Run one round again, and return its activations as TransformerLens' ``ActivationCache``.
 
         Args:
-            round: its index; negative ones count from the end.
-            names_filter: hook points to cache, all that fire when None. ``stack_head_results``,
-                ``accumulated_resid`` and the other methods need the points that they read.
+            round: index of the round; a negative one counts from the end.
+            names_filter: hook points to cache; all that fire when None. Methods of the cache, such
+                as ``stack_head_results`` and ``accumulated_resid``, need the points that they read.
 
         Returns:
-            The cache; NaN for an episode in which the round did not take place.
+            The cache, ``[episode, ...]``; NaN for episodes in which the round is missing.
 
         >>> import interp
         >>> from interp.tasks import experts
@@ -173,17 +183,19 @@ class Rollout:
 
     @property
     def choices(self) -> Shaped[Tensor, "episode round"]:
-        """The most probable outcome at every round: the lowest index on ties. A real number's mean."""
+        """The most probable outcome in every round, the lowest index on ties; for a real number its
+        mean.
+        """
         return self.layout.choose(self.predictions)
 
 
 def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list[int]:
-    """Return the indices of rounds that a selector names.
+    """Return the indices of the rounds that a selector names.
 
     Args:
         rounds: an int (negative counts from the end), a slice, a list, or "all".
-        n_rounds: how many there are.
-        twice: whether a round may be named more than once.
+        n_rounds: number of rounds.
+        twice: True if the same round may be named more than once.
     """
     rounds = fit("rounds", rounds, Rounds)
     if isinstance(rounds, str):

@@ -1,7 +1,8 @@
-"""Rollouts on disk: one safetensors file, with what is no tensor as JSON in its header.
+"""Save rollouts to disk: one safetensors file, with everything that is no tensor as JSON in its
+header.
 
-The header holds a SHA-256 of every tensor and of itself: a file that was damaged or edited is refused, in what of it is
-read. :func:`load` reads only the activations that are named.
+The header has the SHA-256 of every tensor and of itself, so that a damaged or edited file is
+refused. :func:`load` reads, and checks, only the activations that are asked for.
 
     >>> import tempfile, interp
     >>> from interp.tasks import experts
@@ -40,7 +41,9 @@ _EDITED = "it was cut short or edited; save the rollout again"
 
 @checked
 def save(run: Rollout, path: str | Path) -> Path:
-    """Write a rollout, its cache included, to ``path``, such as ``run.safetensors``; a file there is replaced."""
+    """Write a rollout with its cache to ``path``, such as ``run.safetensors``; replace an existing
+    file.
+    """
     rounds = run.fed.tensors()
     extra = sorted(rounds.keys() - set(_ROUNDS))
     require(
@@ -51,7 +54,7 @@ def save(run: Rollout, path: str | Path) -> Path:
     for name, activation in run.cache.items():
         tensors[f"{_CACHE}{name}"] = activation
     for name, tensor in tensors.items():
-        # Cloned, because a tensor that stands in two places of a rollout is refused by safetensors.
+        # Cloned, since safetensors refuses to store the same tensor under two names.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     description = {
         "format_version": _FORMAT,
@@ -69,7 +72,12 @@ def save(run: Rollout, path: str | Path) -> Path:
 
 @checked
 def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
-    """Read the rollout in a file, on the CPU, with the cached activations of these ``names``: all when None."""
+    """Read a rollout from a file, on the CPU.
+
+    Args:
+        path: the file.
+        names: names of the cached activations to read; all when None.
+    """
     path = Path(file_path(path))
     require(path.is_file(), f"no file {str(path)!r}; give one that interp.model.saved.save wrote")
     with reading(path, _EDITED), safe_open(path, framework="pt") as stored:
@@ -106,9 +114,7 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
 
 
 def _require_fitting(run: Rollout, where: str) -> None:
-    """Refuse a rollout with parts of different sizes, which would be read as those of different
-    episodes.
-    """
+    """Refuse a rollout whose parts differ in their numbers of episodes or rounds."""
     require_known("commit", run.commit, ("own", "target"))
     n_episodes, n_rounds = by_round = run.predictions.shape[:2]
     by_position = (*by_round, run.layout.n_positions)
@@ -136,7 +142,9 @@ def _require_fitting(run: Rollout, where: str) -> None:
 
 
 def _read_header(path: Path, stored: Any) -> dict[str, Any]:
-    """Return what a file says of its rollout; one of another format, or that was edited, is refused."""
+    """Return the description in a file's header; refuse another format version and an edited
+    file.
+    """
     header = (stored.metadata() or {}).get("rollout")
     if header is None:
         raise InputError(
@@ -160,6 +168,6 @@ def _digest(name: str, tensor: Tensor) -> str:
 
 
 def content_of(name: str, tensor: Tensor) -> bytes:
-    """Return a tensor as bytes that no other tensor has: its name, type and sizes, then its numbers."""
+    """Return a tensor as bytes that identify it: name, dtype and shape, followed by the numbers."""
     head = f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
     return head + bytes_of(tensor)

@@ -1,4 +1,4 @@
-"""Hook points at the submodules of a module that has none: at their inputs and outputs."""
+"""Attach TransformerLens hook points to the inputs and outputs of any module's submodules."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _MOST_RUNS = 1000  # of a submodule in a round: every run has a hook point of it
 @dataclass(frozen=True)
 @checked_fields
 class Point:
-    """Where to look into a module: the input or the output of one of its submodules.
+    """A place to attach hooks: the input or the output of a submodule.
 
     Attributes:
-        module: name of the submodule, as in ``named_modules``; "" for the whole.
-        of: its "output", or its "input": the first argument, or one that ``item`` names.
-        item: where the tensor is, if not alone: an index (an ``LSTMCell`` gives ``h`` and ``c``), a
-            key, an attribute, or several of these, one within the other: ``("past", 0, "h")``.
-        times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its
-            third run. With ``alive`` it is how often at most.
-        alive: for a loop that halts: from the outputs of ``gate`` in the runs of this round,
-            ``[row, ...]`` each, to whether the next run takes place, Bool[row] or Bool[row, pos].
-            What has halted stays so. A run that did not take place is NaN for hooks and caches;
-            where a hook changes it, the round predicts and leaves NaN.
-        gate: name of the submodule that decides; the one looked into when empty. A loop that runs
-            on with the rows that have not halted alone calls both with these rows.
-        axes, labels: what lies between the batch axis and the vector, as in
+        module: name of the submodule, as in ``named_modules``; "" for the whole module.
+        of: the submodule's "output", or its "input": the first argument, or one that ``item``
+            names.
+        item: where in that value the tensor is: an index (an ``LSTMCell`` returns ``h`` and ``c``),
+            a key, an attribute, or a path of several, such as ``("past", 0, "h")``.
+        times: how often the submodule runs in a round, as in a loop; the site ``KEY[2]`` is its
+            third run. With ``alive`` it is the largest number of runs.
+        alive: for a loop that may halt early. It maps the outputs of ``gate`` in the runs so far,
+            ``[row, ...]`` each, to whether the next run takes place, Bool[row] or Bool[row, pos]. A
+            row that has halted stays halted. Hooks and caches see NaN for a run that does not take
+            place; if a hook changes it, the round's prediction and state are NaN.
+        gate: name of the submodule that decides about halting; ``module`` when empty. If the loop
+            continues with only the remaining rows, it must call both submodules with these rows.
+        axes, labels: axes between the batch axis and the feature axis, and names along them, as in
             :class:`~interp.core.machine.Component`.
-        name: in tables; the key with spaces when empty.
+        name: name in tables; the key with spaces when empty.
     """
 
     module: str
@@ -79,7 +80,7 @@ class Point:
 
 
 def list_parts(value: Any) -> Mapping[Any, Any]:
-    """List what is in a value, by index, and by key or attribute where it has such."""
+    """Return the elements of a value, by index, and by key or attribute name if there are any."""
     if isinstance(value, Tensor):
         return {0: value}
     if isinstance(value, Mapping):
@@ -116,11 +117,11 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
 
 
 class Halting:
-    """Which rows of a batch still take part in a loop, as its gate says in one round.
+    """Which rows of a batch have not halted yet, in a loop with early halting, during one round.
 
     Attributes:
-        disturbs: whether to change what is computed of a row after it has halted: it must not matter.
-        void: rows in which a hook changed a run that did not take place, Bool[row].
+        disturbs: True to alter activations of halted rows, to test that they have no effect.
+        void: Bool[row], rows in which a hook changed a run that did not take place.
     """
 
     def __init__(self, point: Point, n_rows: int, disturbs: bool = False) -> None:
@@ -132,11 +133,11 @@ class Halting:
         self.outputs: list[Tensor] = []
 
     def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
-        """Update which rows go on, once the gate has run.
+        """Update which rows continue; a forward hook of the gate.
 
         Args:
             gate, args: not used.
-            output: of the gate.
+            output: the gate's output.
         """
         value = output if isinstance(output, Tensor) else list_parts(output)[0]
         self.outputs.append(self._spread(value))
@@ -154,11 +155,13 @@ class Halting:
 
     @property
     def _rows(self) -> Tensor:
-        """The rows in which at least one position goes on."""
+        """Bool[row], rows in which at least one position continues."""
         return self.alive.flatten(1).any(1) if self.alive.ndim > 1 else self.alive
 
     def _spread(self, value: Tensor) -> Tensor:
-        """Return a tensor of all rows, NaN in those that have left the batch."""
+        """Return a tensor with all rows of the batch; rows that have halted and were left out are
+        NaN.
+        """
         if len(value) == self.n_rows:
             return value
         rows = self._rows
@@ -171,12 +174,14 @@ class Halting:
         return spread.index_put((rows,), value)
 
     def look(self, hook_point: nn.Module, value: Tensor) -> Tensor:
-        """Return the tensor of a run after its hooks; they see NaN where the run does not take
-        place.
+        """Pass an activation through its hooks, which see NaN where the run does not take place.
 
         Args:
-            hook_point: has the hooks.
-            value: the tensor.
+            hook_point: the hook point.
+            value: the activation.
+
+        Returns:
+            The activation after the hooks, with the original values in halted rows.
         """
         whole = self._spread(value)
         alive = add_axes(self.alive.to(whole.device), whole.ndim)
@@ -192,16 +197,15 @@ class Halting:
         return edited if len(value) == self.n_rows else edited[self._rows]
 
     def _find_void(self, alive: Tensor, whole: Tensor, result: Tensor) -> Tensor:
-        """Return the rows in which a hook changed what did not take place, or put in such values:
-        Bool[row].
+        """Return Bool[row], rows in which a hook changed values of a run that did not take place.
 
-        A hook may add to NaN, which shows in no number. A hook that changes every row that goes on
-        is taken to change the rest, too.
+        Adding to NaN leaves NaN, so such a change cannot be seen. A hook that changes every row
+        that continues is assumed to change the halted rows, too.
 
         Args:
-            alive: rows, or positions, that go on.
-            whole: the tensor before the hooks.
-            result: the tensor after them.
+            alive: rows, or positions, that continue.
+            whole: the activation before the hooks.
+            result: the activation after the hooks.
         """
         is_put = ~alive & ~result.isnan()
         is_void = is_put | (alive & ~result.isfinite())
@@ -214,7 +218,7 @@ class Halting:
 
 
 class Tap(nn.Module):
-    """Hook points at one :class:`Point`: one for every time that the submodule runs in a round."""
+    """The hook points of one :class:`Point`: one for each run of the submodule in a round."""
 
     def __init__(self, point: Point) -> None:
         super().__init__()
@@ -223,27 +227,26 @@ class Tap(nn.Module):
         self.halting: Halting | None = None
         self.disturbs = False
         self.last: Tensor | None = None
-        """What the last run of the round was, of a point that may halt."""
+        """Activation in the last run of the round, if the loop may halt."""
         self.runs = nn.ModuleList(HookPoint() for _ in range(point.times))
 
     @property
     def is_watched(self) -> bool:
-        """Whether a hook is on it; a submodule that nobody looks into runs as it is."""
+        """Whether a hook is attached; otherwise the submodule runs unchanged."""
         return any(map(has_hooks, self.runs))
 
     @contextmanager
     def attached_to(self, module: nn.Module, gate: nn.Module, n_rows: int) -> Iterator[None]:
-        """Wrap the input or the output of the submodule by the hook points, for the duration of a
-        context.
+        """Open a context in which the submodule's input or output passes through the hook points.
 
         Args:
             module: the submodule.
-            gate: what decides which rows go on, where the point may halt.
-            n_rows: rows of the batch.
+            gate: the submodule that decides about halting, if the point has ``alive``.
+            n_rows: number of rows of the batch.
         """
         self.n_runs = 0
         if self.point.of == "output":
-            # Before any gate is heard, whose output may be looked into as well.
+            # Before the gate's own hook, since the gate may be the submodule itself.
             handles = [module.register_forward_hook(self._pass_output, prepend=True)]
         else:
             handles = [module.register_forward_pre_hook(self._pass_input, with_kwargs=True)]
@@ -258,7 +261,7 @@ class Tap(nn.Module):
                 handle.remove()
 
     def _require_runs(self) -> None:
-        """Refuse more runs than were declared, and show the hooks the runs that a halted loop left
+        """Refuse more runs than were declared; let hooks see NaN for runs that an early halt left
         out.
         """
         name, times, n_runs = self.point.module, self.point.times, self.n_runs
@@ -291,7 +294,7 @@ class Tap(nn.Module):
         return (self._pass(args[0]), *args[1:]), options
 
     def _pass(self, value: Any) -> Any:
-        """Return a value after the hooks of this run have seen the tensor in it."""
+        """Return a value whose tensor has passed through the hook point of the current run."""
         self.n_runs += 1
         if self.n_runs > self.point.times:  # only counted, to report how often it runs
             return value

@@ -1,12 +1,12 @@
-"""Does a task's record do what it says? It is checked where a task is registered.
+"""Check that a task's record is consistent, when the task is registered.
 
     >>> import interp
     >>> check_task(interp.tasks.get("experts"))
 
-Two batches of episodes are drawn from one seed, encoded and compared. A sampler that gives other sizes, or other
-episodes each time, a layout that puts a latent over what is observed, tokens that no vocabulary holds, payloads that
-are no numbers, targets that are no probabilities and algorithms that read what they do not declare would all train, or
-be compared, without an error.
+Two batches of episodes are sampled with one seed, encoded and compared. The checks find mistakes
+that would otherwise cause wrong results without an error: a sampler that ignores sizes or seed, a
+layout that covers observed tokens with latents, tokens outside of the vocabulary, payloads that are
+not finite, targets that are no probabilities, or equations that read undeclared variables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _PROBLEM = "this task's record does not keep what it says"
 
 @checked
 def check_task(task: Task) -> None:
-    """Raise unless a task's record does what it says: a sentence for the first way in which it does not."""
+    """Raise an error if a task's record is inconsistent; the message describes the first
+    problem.
+    """
     sizes = {size.name: size.default for size in task.sizes}
     n_rounds = max(2, task.at_most(N_ROUNDS))
     layout = _call("layout", task.layout, **sizes)
@@ -68,12 +70,12 @@ def _require(holds: bool, problem: str) -> None:
 
 
 def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function of the record; whatever it raises becomes a sentence about ``what``."""
+    """Call a function of the record; convert any error to an InputError about ``what``."""
     return theirs(f"{_PROBLEM}: {what}")(function)(*args, **options)
 
 
 def _check_analysis(task: Task) -> None:
-    """Refuse a default corruption, or probed variables, that do not exist."""
+    """Refuse a default corruption or probed variables that do not exist."""
     analysis = task.analysis
     corruptions = _call("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
     default = analysis.default_corruption
@@ -113,7 +115,7 @@ def _check_layout(task: Task, layout: Any) -> None:
 
 
 def _check_names(what: str, names: Any) -> None:
-    """Refuse names that are no texts, or that occur twice."""
+    """Refuse names that are not strings, or that occur twice."""
     are_texts = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
     are_texts = are_texts and all(names) and len(names) > 0
     _require(
@@ -199,13 +201,12 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
 
 
 def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
-    """Refuse losses that do not take predictions as models of the task make them, and as a sweep
-    stacks them.
+    """Check the losses of constant predictions, for one model and for a stack of two models.
 
     Args:
-        task: has the losses.
-        layout: of the rounds.
-        episodes: to score.
+        task: the task that defines the losses.
+        layout: layout of the rounds.
+        episodes: the episodes to score.
     """
     n_rounds = episodes.n_rounds
     by_round = (_N_DRAWN, n_rounds)
@@ -219,13 +220,13 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
 def _check_loss(
     task: Task, predictions: torch.Tensor, episodes: Any, shape: tuple[int, ...]
 ) -> None:
-    """Refuse losses of another shape, or that are NaN where predictions are even.
+    """Refuse losses that are NaN or have the wrong shape.
 
     Args:
-        task: the task that computes the losses.
-        predictions: even predictions of all rounds.
-        episodes: the episodes that they are of.
-        shape: the shape that losses must have.
+        task: the task that defines the losses.
+        predictions: constant predictions of all rounds.
+        episodes: the episodes that are predicted.
+        shape: the shape that the losses must have.
     """
     rounds = slice(0, episodes.n_rounds)
     losses = _call(
@@ -261,7 +262,9 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
 
 
 def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> None:
-    """Refuse targets that are no probabilities; a round that asks for no prediction has zeros."""
+    """Refuse targets that are no probabilities; all zeros are accepted, for rounds without a
+    prediction.
+    """
     totals = targets.sum(-1)
     low = targets.min()
     add_up = np.isclose(totals, 1, atol=1e-4) | (targets == 0).all(-1)
@@ -275,7 +278,7 @@ def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> Non
 
 
 class _Declared(dict[str, Any]):
-    """The values that an equation declares to read; reading any other is refused."""
+    """Values of an equation's declared parents; reading any other variable is refused."""
 
     def __init__(self, variable: Variable, values: Mapping[str, Any]) -> None:
         super().__init__({key: values[key] for key in variable.parents})
@@ -290,7 +293,7 @@ class _Declared(dict[str, Any]):
 
 
 def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
-    """Refuse an algorithm if its inputs, state or equations differ from what it declares."""
+    """Refuse an algorithm whose inputs, state or equations differ from its declaration."""
     what = f"algorithm {algorithm.key!r}:"
     inputs = algorithm.read(episodes)
     state = algorithm.initial(episodes)

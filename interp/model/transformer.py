@@ -1,16 +1,16 @@
 """HookedLatentTransformer: one class for handwired and learned latent-context models.
 
-A decoder-only causal transformer over the tokens of one round (paper, Algorithm 1), in which some
-positions hold continuous latents instead of tokens. It reads the round, predicts at one position
-and writes an update at the last; :mod:`interp.model.rollout` feeds the update back into the next
-round's latents.
+It is a decoder-only causal transformer over the tokens of one round (paper, Algorithm 1), in which
+continuous latents take the place of some tokens. It reads the round, predicts at one position, and
+writes an update at the last one. :mod:`interp.model.rollout` writes this update into the latents of
+the next round.
 
-It has HookedTransformer's hook names, weight names and shapes, so that TransformerLens' tools work
-on it (through :class:`interp.model.bound.BoundRounds` where they expect token input). It has no
-LayerNorm parameters, an attention rule per head, and latents and scalar payloads as further inputs.
-A hook name that does not exist, or would not fire, is an error. Where no hook is attached and no
-gradient needed, blocks run without their modules (:class:`~interp.model.plain.PlainBlock`): the
-same numbers in half the time.
+Names of hooks and weights, and their shapes, are those of HookedTransformer, so that
+TransformerLens' tools work with it (through :class:`interp.model.bound.BoundRounds` if they pass
+tokens only). It differs by a LayerNorm without learned parameters, an attention rule per head, and
+latents and scalar payloads as further inputs. A hook on a point that does not exist or never fires
+is an error. If no hook is attached and no gradient is needed, blocks run without modules
+(:class:`~interp.model.plain.PlainBlock`): the results are the same, in half the time.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ from interp.support.session import once
 
 
 class _RoundOutput(NamedTuple):
-    """What a model gives for a batch of rounds.
+    """Output of the model for a batch of rounds.
 
     Attributes:
-        prediction: the distribution over outcomes, Float[batch, outcome], or what the layout makes of it (expert
-            advice: P(y = 1), Float[batch]).
-        update: Float[batch, d_model], what is written into (or added to) a latent slot.
-        logits: Float[batch, pos, d_vocab_out], the unembedding at every position (probabilities, not logits, at the
-            prediction position of a model whose ``config.output`` is "probability").
-        latents: Float[batch, latent, d_model], what the round read, after any hook on ``hook_latents``: what the
-            update is written into, so that an intervention on a latent is one on the state.
+        prediction: probabilities of outcomes, Float[batch, outcome], or the form that the layout
+            gives them (for expert advice P(y = 1), Float[batch]).
+        update: Float[batch, d_model], the vector that is written into (or added to) a latent.
+        logits: Float[batch, pos, d_vocab_out], the unembedding at every position; probabilities
+            instead of logits if ``config.output`` is "probability".
+        latents: Float[batch, latent, d_model], the latents that the round read, after hooks on
+            ``hook_latents``. The update is written into these, so an intervention on a latent
+            persists.
     """
 
     prediction: Tensor
@@ -79,12 +80,19 @@ _KINDS = (
     Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
 )
 COMPONENTS = {kind.key: kind for kind in _KINDS}
-"""Every component of a transformer, in the order in which a round computes them."""
+"""All components of a transformer by key, in the order in which a round computes them."""
 _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
 
 class HookedLatentTransformer(LensSurface):
-    """A transformer over one round, with latents; see the module's text."""
+    """A causal transformer over the tokens and latents of one round.
+
+    Args:
+        config: its configuration.
+        state_map: for a handwired model, the matrix that reads the algorithm's state from a latent,
+            ``[k, d_model]``; None for a learned model.
+        max_gb: limit of its memory, in units of 1e9 bytes.
+    """
 
     state_map: Tensor
     position_ids: Tensor
@@ -129,7 +137,7 @@ class HookedLatentTransformer(LensSurface):
         self.hook_pos_embed = HookPoint()
         self.hook_update = HookPoint()
         self.latent_kept = 1.0 if config.latent_update == "add" else 0.0
-        """Share of the old latent that an update is added to: 1 adds, 0 replaces. Training may anneal it."""
+        """Factor of the old latent when an update is written: 1 adds, 0 replaces; may be annealed."""
         self.setup()
 
     @exclusive
@@ -142,9 +150,9 @@ class HookedLatentTransformer(LensSurface):
         """Run a batch of whole rounds.
 
         Args:
-            tokens: any id at latent positions.
-            latents: what stands at positions 1, 2, ...
-            values: payloads.
+            tokens: token ids; those at latent positions are ignored.
+            latents: vectors for the latent positions 1, 2, ...
+            values: scalar payloads, such as rewards; none when None.
         """
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
@@ -158,10 +166,10 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
-        """Return the prediction of :meth:`forward` for less work: the suffix of the rounds is not run.
+        """Return only the prediction of :meth:`forward`; positions after it are not computed.
 
         Args:
-            tokens, latents, values: as of :meth:`forward`.
+            tokens, latents, values: as in :meth:`forward`.
         """
         _check_round(self, tokens, latents, values)
         n_positions = tokens.shape[1]
@@ -170,7 +178,7 @@ class HookedLatentTransformer(LensSurface):
         read = self.ln_final(self.run_from(prefix, n_read=1))[:, 0]
         return self.read_prediction(self.unembed(read), n_positions)
 
-    # The parts of a round, which callers that know some of it run by themselves.
+    # The parts of a round, for callers that run only some of them.
 
     @exclusive
     def embedded(
@@ -182,7 +190,7 @@ class HookedLatentTransformer(LensSurface):
         """Return the residual stream before the first block.
 
         Args:
-            tokens, latents, values: as of :meth:`forward`.
+            tokens, latents, values: as in :meth:`forward`.
         """
         n_positions = tokens.shape[1]
         embedded = nn.functional.embedding(tokens, self.W_E)
@@ -208,20 +216,18 @@ class HookedLatentTransformer(LensSurface):
         n_read: int | None = None,
         blocks: Sequence[PlainBlock] | None = None,
     ) -> Float[Tensor, "batch read d_model"]:
-        """Return the residual stream after running blocks ``layer`` to ``stop - 1`` (to the last
-        when None).
+        """Run blocks ``layer`` to ``stop - 1`` and return the residual stream after them.
 
         Args:
             resid: the residual stream before block ``layer``, at consecutive positions.
-            layer: the first block that runs.
-            stop: the first that does not.
-            past: for each block that runs, the keys and values of all positions before those of
-                    ``resid``; new ones are appended. None where ``resid`` starts at the first
-                    position.
-            n_read: how many of the last positions are read at the end, and so computed in the last
-                block; all when None.
-            blocks: all blocks as :func:`_plain_blocks` gives them, for callers that run many rounds
-                    and compute it once.
+            layer: index of the first block to run.
+            stop: index of the first block not to run; None to run all.
+            past: for each block that runs, keys and values of the positions before those of
+                ``resid``; new ones are appended. None if ``resid`` starts at the first position.
+            n_read: number of last positions whose result is needed; the last block computes only
+                these. All when None.
+            blocks: all blocks as :func:`_plain_blocks` returns them, for callers that run many
+                rounds.
         """
         if blocks is None:
             blocks = _plain_blocks(self, past is None)
@@ -244,11 +250,11 @@ class HookedLatentTransformer(LensSurface):
         resid: Float[Tensor, "batch pos d_model"],
         latents: Float[Tensor, "batch latent d_model"],
     ) -> _RoundOutput:
-        """Return prediction, update and logits, from the residual stream after the last block.
+        """Return prediction, update and logits from the residual stream after the last block.
 
         Args:
-            resid: that stream, at all positions.
-            latents: what the round read.
+            resid: the residual stream at all positions.
+            latents: the latents that the round read.
         """
         n_positions = resid.shape[1]
         layout = self.layout_of_length[n_positions]
@@ -262,11 +268,11 @@ class HookedLatentTransformer(LensSurface):
     def update(
         self, read: Float[Tensor, "batch d_model"], n_positions: int
     ) -> Float[Tensor, "batch d_model"]:
-        """Return what is written to a latent.
+        """Return the vector that is written to a latent.
 
         Args:
             read: the normalised residual stream at the round's update position.
-            n_positions: how many positions the round has.
+            n_positions: number of positions of the round.
         """
         update = self.write_map(read)
         if self.config.strip_position:
@@ -277,11 +283,11 @@ class HookedLatentTransformer(LensSurface):
     def read_prediction(
         self, outcome: Float[Tensor, "batch d_vocab_out"], n_positions: int
     ) -> Tensor:
-        """Return the prediction of a round, as its layout has it.
+        """Return the prediction of a round, in the form that its layout defines.
 
         Args:
             outcome: logits (or probabilities) of outcomes.
-            n_positions: how many positions the round has.
+            n_positions: number of positions of the round.
         """
         layout = self.layout_of_length[n_positions]
         outcome = outcome[..., : layout.n_outputs]
@@ -291,18 +297,19 @@ class HookedLatentTransformer(LensSurface):
             outcome = outcome.clamp(0.0, 1.0)
         return layout.prediction(outcome)
 
-    # A machine: what is carried, round by round.
+    # The interface of a machine: the carried state, round by round.
 
     @exclusive
     def step(
         self, carried: Tensor, fed: EncodedRounds, before: tuple[int, Tensor] | None = None
     ) -> Stepped:
-        """Run one round.
+        """Run one round of a batch.
 
         Args:
-            carried: the latents that it reads.
-            fed: the round.
-            before: a layer and the residual stream before it, to run the round from there.
+            carried: the latents that the round reads.
+            fed: the round's encoded inputs.
+            before: (layer, residual stream before it) to run the round from there; None to run all
+                of it.
 
         Returns:
             The prediction, and the latents that the next round reads.
@@ -315,11 +322,11 @@ class HookedLatentTransformer(LensSurface):
         return Stepped(output.prediction, self.write(output.latents, output.update, fed.slots))
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return :meth:`step` for many rounds without hooks: the blocks are laid out once.
+        """Return a quicker :meth:`step`, for many rounds without hooks: blocks are prepared once.
 
-        The last block computes only what is read. Rounds therefore equal those of :meth:`step` up
-        to rounding, and bit for bit for a handwired machine without choices. A round that holds the
-        model's choice runs twice if the choice changes; the second run begins at the choice.
+        The last block computes only the positions that are read. Results therefore equal those of
+        :meth:`step` up to rounding; bit for bit for a handwired machine without choices. A round
+        that contains the model's choice is run again if the choice changes, starting at the choice.
         """
         with self.lock:
             blocks = _plain_blocks(self)
@@ -335,8 +342,8 @@ class HookedLatentTransformer(LensSurface):
         """Return the latents before the first round.
 
         Args:
-            n_episodes: rows of the batch.
-            layout: of the rounds; the model's layout when None.
+            n_episodes: size of the batch.
+            layout: layout of the rounds; the model's own layout when None.
         """
         n_latents = (layout or self.layout).n_latents
         capacity = len(self.latents.table)
@@ -348,7 +355,9 @@ class HookedLatentTransformer(LensSurface):
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """Return the rounds on the model's device, payloads in its dtype, after their range is checked."""
+        """Return rounds on the model's device, with payloads in its dtype; refuse payloads outside
+        of its range.
+        """
         if self.config.value_range is not None:
             self._require_payloads_in(*self.config.value_range, fed.values)
         names: dict[torch.dtype, str] = {}
@@ -361,10 +370,10 @@ class HookedLatentTransformer(LensSurface):
         return super().prepare(fed)
 
     def _require_payloads_in(self, low: float, high: float, values: Tensor) -> None:
-        """Refuse payloads that the model is not proven for; 0 stands where there are none.
+        """Refuse payloads outside of the range for which a handwired model is proven correct.
 
         Args:
-            low, high: what the model is proven for.
+            low, high: the range. 0 is always accepted, since it means that there is no payload.
             values: the payloads.
         """
         layout = self.layout
@@ -380,20 +389,20 @@ class HookedLatentTransformer(LensSurface):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether no hook, gradient or flag could notice how the blocks run, so that a run
-        may be shared.
+        """Return whether no hook, gradient or flag depends on how the blocks run, so that a cached
+        run may be used.
         """
         return unobserved(self, self.cfg, served=())
 
     @property
     def channels(self) -> tuple[Channel, ...]:  # type: ignore[override]
-        """What is carried: the latents of the largest rounds."""
+        """What is carried from round to round: the latents of the largest round."""
         n_latents, d_model = self.layout.max_layout.n_latents, self.config.d_model
         return (Channel("latent", (n_latents, d_model) if n_latents > 1 else (d_model,)),)
 
     @property
     def points(self) -> Mapping[str, Component]:  # type: ignore[override]
-        """Its components: those of every transformer, with its numbers of layers and heads."""
+        """The components of this model by key, with its numbers of layers and heads."""
         points = {}
         for kind in _KINDS:
             if self.config.d_mlp or kind.key not in _OF_AN_MLP:
@@ -410,12 +419,14 @@ class HookedLatentTransformer(LensSurface):
         update: Float[Tensor, "batch d_model"],
         slots: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch latent d_model"]:
-        """Return the next round's latents: in its slot, ``latent_kept`` times the old latent plus the update.
+        """Return the latents of the next round, with the update written to one of them.
+
+        The latent in the slot becomes ``latent_kept`` times its old value, plus the update.
 
         Args:
-            latents: what the round read.
-            update: what it writes.
-            slots: which latent it is written to.
+            latents: the latents that the round read.
+            update: the update.
+            slots: Int[batch], index of the latent to write.
         """
         in_slot = nn.functional.one_hot(slots, latents.shape[1])
         written = update.unsqueeze(1)
@@ -425,9 +436,10 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
-        """Return the algorithm's state that a handwired model's latents hold, exactly, as the layout arranges it.
+        """Return the algorithm's state, decoded exactly from a handwired model's latents.
 
-        Expert advice: log-weights ``[..., n_experts]``; Q-learning: the Q-table ``[..., S, A]``.
+        For expert advice it is the log-weights ``[..., n_experts]``, for Q-learning the Q-table
+        ``[..., S, A]``.
         """
         if not self.is_handwired:
             raise InputError(
@@ -444,22 +456,26 @@ class HookedLatentTransformer(LensSurface):
 
     @property
     def is_handwired(self) -> bool:  # type: ignore[override]
-        """Whether the model was compiled from a circuit, and so reads its state out exactly."""
+        """Whether the model was compiled from a circuit, so that its state can be decoded
+        exactly.
+        """
         return len(self.state_map) > 0
 
-    # Its largest rounds, what users load it by, and how to make it again: the circuit and its arguments, or the preset.
+    # The layout of its largest rounds, the name by which users load it, and how to build it again.
     layout = property(attrgetter("config.layout"))
     name = property(attrgetter("config.name"))
     origin = property(attrgetter("config.origin"))
 
     def said(self) -> str:
-        """Return the configuration as JSON: what its digest holds in addition to the weights."""
+        """Return the configuration as JSON, which the digest includes besides the weights."""
         return json.dumps(self.config.to_dict(), sort_keys=True)
 
     def precision(self) -> dict[str, Any]:
-        """Return the dtype of the weights and the largest relative error of rounding to it.
+        """Return the dtype of the weights, and the largest relative error of rounding a number to
+        it.
 
-        A handwired model in a dtype coarser than float32 warns: no bound of its exactness holds there.
+        Warn about a handwired model in a dtype coarser than float32, where its error bounds do not
+        hold.
         """
         precision = super().precision()
         verified = torch.finfo(torch.float32).eps / 2
@@ -474,10 +490,11 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def untrained(self, seed: int = 0) -> HookedLatentTransformer:
-        """Return a copy with fresh random weights (:func:`untrained`), and so without an exact readout of a state.
+        """Return a copy with fresh random weights (:func:`untrained`), and so without an exact
+        state.
 
-        The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
-        them), without that import, which takes three seconds.
+        The weights equal those of TransformerLens' ``tools.analysis.interchange.reinitialized`` (a
+        test compares them), whose import would take three seconds.
         """
         fresh = draw_anew(self, seed)
         fresh.config = replace(self.config, name=f"{self.name}-untrained")
@@ -486,7 +503,7 @@ class HookedLatentTransformer(LensSurface):
 
 
 def _number_positions(config: LatentTransformerConfig) -> Tensor:
-    """Return the codes of positions: row n holds those of a round of n positions."""
+    """Return ids for the position embedding: row n holds those of a round of n positions."""
     codes = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
     if config.position_codes == "label":
         for layout in config.layout.family:
@@ -497,7 +514,14 @@ def _number_positions(config: LatentTransformerConfig) -> Tensor:
 
 @dataclass
 class _RanRound:
-    """A round that may run again with another choice: what it read, and what stands before the choice."""
+    """A round that has run, stored because it may run again with another choice.
+
+    Attributes:
+        carried: the latents that it read.
+        fed: its inputs.
+        past: keys and values of each block, at all positions.
+        prediction: its prediction, which comes before the choice.
+    """
 
     carried: Tensor
     fed: EncodedRounds
@@ -505,21 +529,22 @@ class _RanRound:
     prediction: Tensor
 
     def is_of(self, carried: Tensor, fed: EncodedRounds) -> bool:
-        """Return whether this round runs again, with another choice.
+        """Return whether a call runs this round again, only with another choice.
 
         Args:
-            carried, fed: of the new call.
+            carried, fed: arguments of the new call.
         """
         return carried is self.carried and fed.values is self.fed.values
 
 
 class _Stepper:
-    """Runs rounds of a transformer without hooks, by blocks that are laid out once.
+    """Runs rounds of a transformer without hooks, by blocks that are prepared once.
 
     Args:
         model: the transformer.
         blocks: its plain blocks.
-        is_quiet: whether no hook is attached at all, so that only what is read need be computed.
+        is_quiet: True if no hook is attached at all, so that only the positions that are read need
+            to be computed.
     """
 
     def __init__(
@@ -547,13 +572,14 @@ class _Stepper:
     def _step_from(
         self, start: int, carried: Tensor, fed: EncodedRounds, layout: RoundLayout
     ) -> Stepped:
-        """Run a round with a choice, or only what follows the choice where all that stands before is known.
+        """Run a round that contains a choice; if only the choice has changed, run only what follows
+        it.
 
         Args:
-            start: the first position that another choice can change.
+            start: the first position that another choice can affect.
             carried: the latents that the round reads.
-            fed: the round.
-            layout: its layout.
+            fed: the round's inputs.
+            layout: layout of the round.
         """
         model = self.model
         resid = model.embedded(fed.tokens, carried, fed.values)
@@ -573,11 +599,11 @@ class _Stepper:
         return self._write(normalized, prediction, carried, fed, layout)
 
     def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
-        """Return the prediction, from the last positions of the residual stream.
+        """Return the prediction.
 
         Args:
-            normalized: these positions.
-            layout: of the rounds.
+            normalized: the normalised residual stream after the last block, at the last positions.
+            layout: layout of the round.
         """
         read = normalized[:, -layout.n_read]
         return self.model.read_prediction(self.model.unembed(read), layout.n_positions)
@@ -590,28 +616,33 @@ class _Stepper:
         fed: EncodedRounds,
         layout: RoundLayout,
     ) -> Stepped:
-        """Return the prediction and the latents that the update leaves.
+        """Return the prediction, and the latents with the update written.
 
         Args:
             normalized: the normalised residual stream after the last block, at the last positions.
             prediction: the prediction.
             carried: the latents that the round read.
-            fed: the round.
-            layout: its layout.
+            fed: the round's inputs.
+            layout: layout of the round.
         """
         update = self.model.update(normalized[:, -layout.n_after], layout.n_positions)
         return Stepped(prediction, self.model.write(carried, update, fed.slots))
 
 
 def _cut_past(past: KeyValues, n_positions: int) -> KeyValues:
-    """Return the keys and values of the first positions."""
+    """Return the keys and values of the first ``n_positions`` positions."""
     return KeyValues(past.past_keys[:, :n_positions], past.past_values[:, :n_positions])
 
 
 def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[PlainBlock] | None:
-    """Return the model's blocks without hooks, for its weights as they are now.
+    """Return the model's blocks as plain blocks, with the current weights.
 
-    None where only hooked blocks do: a hook is attached, a gradient recorded, a module changed, or the class derived.
+    Return None if plain blocks cannot be used: a hook is attached, a gradient recorded, a module
+    changed, or the class is a subclass.
+
+    Args:
+        model: the transformer.
+        narrow: passed to :class:`PlainBlock`.
     """
     if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None
@@ -623,11 +654,13 @@ _AnyMachine = TypeVar("_AnyMachine", bound=Machine)
 
 @checked
 def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
-    """Return the control of every claim about what training put into a machine: a copy with fresh random weights.
+    """Return a control for claims about what a machine has learned: a copy with fresh random
+    weights.
 
-    It is in evaluation mode, on the machine's device. An effect found in it comes from the architecture or the method,
-    not from what was learned. A seed gives the same weights on every device, and no global generator moves. A session
-    draws each copy once, so its runs are shared, and nobody may train it.
+    An effect that is also found in the copy comes from the architecture or the method, not from
+    training. The copy is in evaluation mode, on the machine's device. A seed gives the same weights
+    on every device, and the global random generator is not changed. A session makes each copy once,
+    so callers must not train it.
 
     >>> import interp
     >>> untrained(interp.load("wma-handwired", n_experts=4)).name
@@ -639,11 +672,12 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
-    """Refuse what is no batch of rounds of ``model``; PyTorch would refuse it, too, but less clearly.
+    """Refuse arguments that are not a batch of rounds of ``model``, with a clearer error than
+    PyTorch's.
 
     Args:
         model: the transformer.
-        tokens, latents, values: as of its ``forward``.
+        tokens, latents, values: arguments of its ``forward``.
     """
     layouts = model.layout_of_length
     is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
@@ -665,7 +699,7 @@ def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, valu
         values is None or are_payloads,
         f"values must be a tensor [batch, pos] = {list(tokens.shape)} or None, got {shown(values)}",
     )
-    if tokens.device.type == "cpu" and tokens.numel():  # elsewhere, looking would wait for it
+    if tokens.device.type == "cpu" and tokens.numel():  # on a GPU, the check would have to wait
         low, high = (int(bound) for bound in tokens.aminmax())
         n_ids = model.config.d_vocab
         require(
