@@ -40,7 +40,7 @@ CLOCKS = re.compile(
 )
 """Fields that hold what a clock or the system says."""
 PROGRESS = re.compile(
-    r"^(?:.* \(\d+ s\)|interp .* takes about .*, on one core at its default size\.)\n",
+    r"^(?:.* \(\d+ s\)|interp .* takes about .*, on one core with default options\.)\n",
     re.MULTILINE,
 )
 """Lines that a slow machine prints: after two seconds what a command takes, then one every half minute."""

@@ -65,7 +65,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
     assert row["said"] in refusal
     ends = (
         " expected",
-        "at its default size.",
+        "with default options.",
     )  # a command that has worked for two seconds says how long it takes
     assert all(line.endswith(ends) for line in estimate if line), (
         "what a run would take, and no more"

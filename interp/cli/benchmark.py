@@ -36,19 +36,28 @@ def _benchmark(
     question: list[str] | None = None,
     subject: Annotated[
         list[str] | None,
-        typer.Option(help="Only these machines, by name.", autocompletion=_subject_names),
+        typer.Option(
+            help="Names of the machines on which methods are graded; all machines by default.",
+            autocompletion=_subject_names,
+        ),
     ] = None,
-    seeds: Annotated[int, options.number("Number of seeds of episodes", most=1000)] = 1,
-    jobs: Annotated[int, options.number("Number of machines that run at the same time")] = 1,
+    seeds: Annotated[
+        int, options.number("Number of seeds, each of which draws other episodes", most=1000)
+    ] = 1,
+    jobs: Annotated[
+        int, options.number("Number of machines on which methods are graded at the same time")
+    ] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Grade methods of interpretability on machines whose circuits are known. A run that was stopped continues.
+    """Grade interpretability methods on machines whose circuits are known.
+
+    After an interruption, the same command continues the run.
 
     Args:
-        quick: Fewer machines and episodes; takes a few minutes.
-        method: Only these methods; the oracle and random scores are always included.
-        question: Only these questions, such as edges or nodes.
+        quick: Use fewer machines and episodes; the run takes a few minutes.
+        method: Names of the methods that are graded; the oracle and random scores are always included.
+        question: Questions that methods answer, such as edges or nodes; all questions by default.
     """
     from circuits import benchmark as room
     from circuits.benchmark.questions import QUESTIONS

@@ -51,9 +51,9 @@ from interp.support.workers import one_thread
 _Many = Literal["none", "one", "several"]
 _VOCABULARY: dict[str, str] = read_tables(Path(__file__).with_name("options.toml"))
 _TAKES = {
-    row["command"]: "interp {command} takes about {takes}, on one core at its default size.".format(
-        **row
-    )
+    row[
+        "command"
+    ]: "interp {command} takes about {takes}, on one core with default options.".format(**row)
     for row in read_rows(Path(__file__).with_name("durations.csv"))
 }
 """Command, and the option that changes it -> how long it takes, of those that were measured."""
@@ -135,7 +135,7 @@ app = typer.Typer(
 llm_app = typer.Typer(
     name="llm",
     cls=Commands,
-    help="Language models as online learners: play, score, report.",
+    help="Let language models play expert advice, score their choices and report on them.",
     no_args_is_help=True,
 )
 
@@ -151,7 +151,10 @@ def main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print the version and stop."
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version of interp and stop.",
         ),
     ] = False,
     verbose: Annotated[
@@ -161,13 +164,13 @@ def main(
         list[str] | None,
         typer.Option(
             "--import",
-            help="A module of your own to import first, that registers tasks or machines.",
+            help="Name of a module of your own that is imported first and registers tasks or machines.",
         ),
     ] = None,
     trust: Annotated[
         list[str] | None,
         typer.Option(
-            help="A machine whose --scheduler may be used: what it sends is unpickled, and can run code."
+            help="Host whose dask scheduler (--scheduler) is trusted: data from it is unpickled, and can run code."
         ),
     ] = None,
 ) -> None:
@@ -412,7 +415,7 @@ def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
     texts: dict[str, list[str]] = {}
     for task in interp.tasks.every():
         for size in task.sizes:
-            what = f"{size.what[0].upper()}{size.what[1:]} ({task.name})"
+            what = f"{size.what[0].upper()}{size.what[1:]} (task: {task.name})"
             text = f"{what}, at least {size.minimum}; {size.default} by default"
             texts.setdefault(size.option, []).append(text)
     options = {}
@@ -447,7 +450,7 @@ _SHARED = (
         typer.Option(
             "--time-limit",
             metavar="3h",
-            help="Stop after this time and keep finished parts: 90s, 20m, 3h.",
+            help="Stop after this time, such as 90s, 20m or 3h, and keep the finished parts of the work.",
             callback=_seconds,
         ),
     ),
@@ -458,8 +461,8 @@ _PLAN = _option(
     False,
     typer.Option(
         "--plan",
-        help="Run only the first part. Then print the estimated cost of all parts, and the "
-        "command that queues them as a job array.",
+        help="Compute only the first part of the work. Then print the estimated cost of all "
+        "parts, and the command that submits them as a job array.",
     ),
 )
 

@@ -56,17 +56,17 @@ def _compare(
     more: list[str] | None = None,
     shard: options.Shard = "",
 ) -> None:
-    """Compare a model with another one, by default the handwired model.
+    """Compare a model with a reference, by default the handwired model of its task.
 
-    Do the two predict the same, hold the same state, update it in the same way and use their heads
+    Do both models predict the same, hold the same state, update the state in the same way and use their heads
     in the same way?
 
-    --set is for MODEL if it is handwired, and otherwise for REFERENCE:
-    qlearning-taught --set beta=10.
+    --set changes MODEL if MODEL is handwired, and otherwise REFERENCE, as in:
+    interp compare qlearning-taught --set beta=10.
 
     Args:
-        quick: About a quarter of the episodes, with wider intervals.
-        more: More models; each is compared with REFERENCE separately.
+        quick: Do about a quarter of the work, with fewer episodes and rounds; intervals are wider.
+        more: Further models, each of which is compared with REFERENCE separately.
     """
     compare_one = partial(
         _compare_machines,

@@ -23,25 +23,25 @@ def _develop(
     runs: list[Path],
     reference: str = "",
     targets: list[str] | None = None,
-    every: Annotated[int, options.number("Measure only every N-th checkpoint")] = 1,
+    every: Annotated[int, options.number("Measure only every N-th checkpoint of a run")] = 1,
     episodes: Annotated[
-        int, options.number("Number of episodes for probes and predictions", 16)
+        int, options.number("Number of episodes on which probes and predictions are measured", 16)
     ] = 64,
-    rounds: Annotated[int, options.number("Rounds per episode", 3)] = 30,
+    rounds: Annotated[int, options.number("Number of rounds of an episode", 3)] = 30,
     seed: int = 0,
     out: Path = Path("output/development"),
     shard: options.Shard = "",
 ) -> None:
-    """Measure every checkpoint of training runs in the same way; draw the results over steps.
+    """Measure every checkpoint of training runs in the same way, and draw the results over training steps.
 
-    What do probes decode from the latents, compared with an untrained copy? Which algorithm is
-    nearest to the predictions? With --reference, `interp compare --quick` is run for each checkpoint.
-    A checkpoint that was measured before is not measured again.
+    Which variables do probes decode from the latents of a checkpoint, compared with an untrained copy? Which
+    algorithm is nearest to the predictions of the checkpoint? With --reference, `interp compare --quick` also runs for
+    each checkpoint. A checkpoint that was measured before is not measured again.
 
     Args:
         runs: Folders of training runs with checkpoints (--keep-every of `interp train`).
         reference: Name of the model with which each checkpoint is compared; no comparison if empty.
-        targets: Variables that probes decode; by default those of the task.
+        targets: Keys of the variables that probes decode, such as log_weights; by default those of the task.
     """
     from circuits.compare import development
     from interp.training.runs import kept

@@ -28,7 +28,7 @@ def _audit(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="Names from `interp models`, or checkpoint folders.",
+            help="Names of models, from `interp models`, or checkpoint folders.",
             autocompletion=options.model_names,
         ),
     ],
@@ -41,7 +41,7 @@ def _audit(
     """Run six robustness checks of each model: does it use its state, for how long, and for what?
 
     Args:
-        quick: Half of the episodes, with wider intervals.
+        quick: Use a third of the episodes; intervals are wider.
     """
     files = {name: f"{Path(name).name}/audit.json" for name in models}
     contents = options.contents_of([*models, *(how.get("recorded") or [])])
@@ -108,7 +108,8 @@ def _evaluate(
     sizes: Mapping[str, int],
     model: options.ModelName,
     episodes: Annotated[
-        int | None, options.number("Episodes per regime, 128 by default, 32 with --quick", 16)
+        int | None,
+        options.number("Number of episodes of each regime, 128 by default, 32 with --quick", 16),
     ] = None,
     quick: bool = False,
     arguments: options.Set = None,
@@ -116,14 +117,14 @@ def _evaluate(
     device: str = "cpu",
     out: Path = Path("output/evaluation"),
     jobs: Annotated[
-        int, options.number("Number of parts, such as regimes, that are measured at the same time")
+        int, options.number("Number of regimes or tables that are measured at the same time")
     ] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
     """Measure how well a model predicts, compared with baselines and controls; write tables and figures to OUT/MODEL.
 
-    The task's evaluation says which regimes and lengths are measured; the tables name them.
+    The task determines which regimes and which numbers of rounds are measured; the tables name both.
     """
     loaded = options.load(model, sizes, arguments, device).model
     from interp.evaluation import suite
@@ -159,7 +160,7 @@ def _evaluate(
 
 @command(example="interp models --json")
 def _models(say: Say) -> None:
-    """List the models that can be loaded, by task; with --quiet, only the names."""
+    """List the models that can be loaded, grouped by task; with --quiet, print only their names."""
     from interp import tasks
     from interp.model.library import models as records
 

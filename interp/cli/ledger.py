@@ -30,12 +30,14 @@ def _ledger(
     out: Path = Path("output/ledger"),
     shard: options.Shard = "",
 ) -> None:
-    """Measure every claim of the paper and write one page. A run that was stopped continues.
+    """Measure every claim of the paper on models, and write one page with the results.
+
+    After an interruption, the same command continues the run.
 
     Args:
-        model: Names or folders of models; by default all models of the package.
-        claim: Only these claims, by key, such as regret.
-        quick: A fifth of the episodes, with wider intervals.
+        model: Names or folders of the models on which claims are measured; by default all models of the package.
+        claim: Keys of the claims to measure, listed below, such as regret; all claims by default.
+        quick: Use a fifth of the episodes; intervals are wider.
         seed: Seed of episodes and of bootstrap samples.
     """
     from reports import ledger as room

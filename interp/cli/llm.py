@@ -116,14 +116,17 @@ def _open(
     model: str,
     out: Path = Path("output/llm-open"),
     regime: str = "stratified",
-    episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
-    rounds: Annotated[int, options.number("Rounds per episode")] = 10,
+    episodes: Annotated[int, options.number("Number of episodes that the model plays", 10)] = 32,
+    rounds: Annotated[int, options.number("Number of rounds of an episode")] = 10,
     condition: str = "online-no-note",
-    every: Annotated[int, options.number("Probe only every N-th block")] = 1,
+    every: Annotated[
+        int, options.number("Probe the residual stream at every N-th transformer block only")
+    ] = 1,
     expert: Annotated[
         int,
         options.number(
-            "Expert whose vote and count are patched in the last round, counted from 0", 0
+            "Number of the expert, counted from 0, whose vote and count are patched in the last round",
+            0,
         ),
     ] = 2,
     device: str = "cpu",
@@ -136,8 +139,8 @@ def _open(
 
     Args:
         model: Chat model: a folder, a .gguf file, or the name of a cached model.
-        regime: Regime of the experts.
-        condition: A condition, such as online-note-only. Notes are then correct counts.
+        regime: Name of the regime from which episodes are drawn, such as stratified.
+        condition: Condition of framing and note, such as online-note-only; notes hold the correct counts.
     """
     import pandas as pd
 
@@ -185,7 +188,8 @@ def _run(
     settings: Mapping[str, Any],
     connection: Mapping[str, Any],
     model: Annotated[
-        str | None, typer.Argument(help="The model: its name on the server, or its folder.")
+        str | None,
+        typer.Argument(help="Name of the language model on the server, or folder of the model."),
     ] = None,
     base_url: str | None = None,
     agent: str | None = None,
@@ -196,28 +200,35 @@ def _run(
     episodes: Annotated[
         int,
         options.number(
-            "Number of episodes (instances) of each regime; a larger number extends a run"
+            "Number of episodes (instances) of each regime; a larger number than before extends a run"
         ),
     ] = 30,
-    rounds: Annotated[int, options.number("Rounds per episode")] = 100,
-    experts: Annotated[int, options.number("Number of experts")] = 4,
+    rounds: Annotated[int, options.number("Number of rounds of an episode")] = 100,
+    experts: Annotated[int, options.number("Number of experts that advise")] = 4,
     seed: int = 0,
     prompts: Path | None = None,
     temperature: str = "0",
     max_tokens: Annotated[
         str,
-        typer.Option(help="Largest number of tokens of an answer; none leaves it to the server."),
+        typer.Option(
+            help="Largest number of tokens of an answer; the word none leaves the limit to the server."
+        ),
     ] = "2048",
     extra_body: str = "{}",
     malformed_limit: Annotated[
-        int, options.number("Stop if the first N answers are all malformed, 0 for never", 0)
+        int,
+        options.number(
+            "Stop the run if its first N answers are all malformed; 0 never stops it", 0
+        ),
     ] = 20,
     device: str = "cpu",
     prices: list[float] | None = None,
     budget: float | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Let a language model or a scripted agent play expert advice. A run that was stopped continues from OUT.
+    """Let a language model or a scripted agent play expert advice.
+
+    After an interruption, the same command continues the run in OUT.
 
     API keys are read only from environment variables, and sent only to the server that they belong to.
 
@@ -226,14 +237,14 @@ def _run(
         agent: A scripted agent instead of a model: counter, last-step, full-history or random.
         backend: Source of the answers: server, or transformers for a model that runs on this computer.
         conditions: Conditions of framing and note, such as weather-note-only; all six by default.
-        regime: Regimes of the experts; by default the three of the paper.
+        regime: Names of the regimes from which episodes are drawn; by default the three regimes of the paper.
         prompts: Folder with prompts of your own, which are used without changes.
-        temperature: Sampling temperature; none leaves it to the server.
-        extra_body: Additional fields of the request as JSON, such as {"top_k": 20}.
+        temperature: Sampling temperature; the word none leaves the temperature to the server.
+        extra_body: Additional fields of each request as JSON, such as {"top_k": 20}.
         device: Device of a model that runs in this process: cpu, cuda, ...
-        prices: Prices of one million prompt tokens, cached tokens and answer tokens.
+        prices: Three prices of a million tokens: of prompt tokens, of cached tokens and of answer tokens.
         budget: Stop before the cost exceeds this amount, in the currency of --prices, or in tokens without --prices.
-        dry_run: Only print the expected calls, tokens and cost.
+        dry_run: Print the expected number of calls and tokens and the cost, and send no request.
     """
     from interp.llm import plan, runner, schemes
 
@@ -322,7 +333,7 @@ def _end(say: Say, done: RunSummary) -> None:
 
 @command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
 def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
-    """Let the scripted agents play, score them and write the report: a small experiment, offline."""
+    """Run a small experiment offline: let scripted agents play expert advice, score them and write the report."""
     from interp.choices.behaviour import behaviour, behaviour_tables
     from interp.llm.loading import load
     from interp.llm.runner import play_demo
@@ -370,8 +381,7 @@ def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> R
     example="interp llm import chats.jsonl --advice A B --outcome truth --choice answer",
     group=llm_app,
     of={"columns": import_rounds},
-    more="Chats are JSON lines with the messages of a conversation, or a log of Inspect; name the keys of the JSON\n"
-    "objects in them.",
+    more="For chats, give the names of keys of the JSON objects in the messages instead of names of columns.",
 )
 def _import(
     say: Say,
@@ -379,7 +389,8 @@ def _import(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A table with a header and one row for each round, chats as JSON lines, or a log of Inspect."
+            help="File of recorded rounds: a table with a header and one row for each round, chats as JSON lines, or "
+            "a log of Inspect."
         ),
     ],
     out: Path = Path("output/llm-imported"),
@@ -403,13 +414,14 @@ def _score(
     seed: int = 0,
     shard: options.Shard = "",
 ) -> None:
-    """Score traces and compare them with baselines: regret, behaviour and notes, as CSV tables.
+    """Score recorded games (traces) of language models, and compare the scores with baselines.
 
-    With --shard, each combination of model, condition and regime is one part of the work.
+    The command writes regret, behaviour and notes as CSV tables. With --shard, each combination of model, condition
+    and regime is one part of the work.
 
     Args:
-        models: Transformers with which the choices of each player are compared.
-        regime: Regime of results that do not name one.
+        models: Names of the transformers with which the choices of each player are compared.
+        regime: Regime of those result.json files that do not name their regime.
     """
     import joblib
 
@@ -467,11 +479,11 @@ def _report(
     duplicates: str = "refuse",
     seed: int = 0,
 ) -> None:
-    """Write a report on traces, compared with handwired and learned models on the same instances.
+    """Write a report on recorded games (traces) of language models, with other models on the same instances.
 
     Args:
-        regime: Regime of results that do not name one.
-        models: Models to run on the same instances.
+        regime: Regime of those result.json files that do not name their regime.
+        models: Names of the handwired and learned models that run on the same instances as the language models.
     """
     from reports.llm import write
 

@@ -112,7 +112,8 @@ CIRCUIT_ARGUMENTS = (
 ModelName = Annotated[
     str,
     typer.Argument(
-        help="A name from `interp models`, or a checkpoint folder.", autocompletion=model_names
+        help="Name of a model, from `interp models`, or a checkpoint folder.",
+        autocompletion=model_names,
     ),
 ]
 HandwiredName = Annotated[
@@ -124,8 +125,8 @@ HandwiredName = Annotated[
 Regime = Annotated[
     str,
     typer.Option(
-        help="Distribution of the episodes, by task: <interp.cli.options:_every_regime>; the task's default when "
-        "empty.",
+        help="Name of the regime from which episodes are drawn, by task: <interp.cli.options:_every_regime>; the "
+        "task's default when empty.",
         autocompletion=_regime_names,
     ),
 ]
@@ -133,8 +134,8 @@ Shard = Annotated[
     str,
     typer.Option(
         metavar="I/N",
-        help="Compute only share I of N of the work, and store it in OUT. In a job array, give auto or auto/N. "
-        "The same command without --shard joins the shares.",
+        help="Divide the work among N commands; this command computes only share I and stores it in OUT. In a job "
+        "array, give auto or auto/N. The same command without --shard joins all shares.",
         callback=lambda value: share("", value) or value,  # refused before the command begins
     ),
 ]

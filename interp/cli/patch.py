@@ -17,7 +17,7 @@ from interp.support.files import folder_to_write
 _Round = Annotated[
     int | None,
     options.number(
-        "Round that is corrupted and patched; by default 20, or the middle of short episodes",
+        "Round that is corrupted and patched, counted from 0; by default 20, or the middle round of shorter episodes",
         0,
         "--round",
     ),
@@ -25,17 +25,21 @@ _Round = Annotated[
 _Read = Annotated[
     int | None,
     options.number(
-        "Round whose prediction is read; by default the first one that the corruption can change", 0
+        "Round whose prediction is read, counted from 0; by default the first round whose prediction the corruption "
+        "can change",
+        0,
     ),
 ]
 _Rounds = Annotated[
     int | None,
-    options.number("Rounds per episode; as many as the round and the map need by default"),
+    options.number(
+        "Number of rounds of an episode; by default as many as --round, --read and --map need"
+    ),
 ]
 _MapSize = Annotated[
     int,
     options.number(
-        "Number of rounds in the map of patched and read rounds; 0 for no map",
+        "Draw a heat map of the effect of patching each of N rounds on the prediction of each of them; 0 draws no map",
         0,
         "--map",
         most=1000,
@@ -61,7 +65,10 @@ def _patch(
     metric: list[str] | None = None,
     direction: str = "denoising",
     episodes: Annotated[
-        int | None, options.number("Pairs of episodes, 64 by default, 16 with --quick", 2)
+        int | None,
+        options.number(
+            "Number of pairs of a clean and a corrupted episode, 64 by default, 16 with --quick", 2
+        ),
     ] = None,
     quick: bool = False,
     rounds: _Rounds = None,
@@ -72,17 +79,22 @@ def _patch(
     out: Path = Path("output/patching"),
     shard: options.Shard = "",
 ) -> None:
-    """Patch every layer, head and position in one round, between clean and corrupted episodes.
+    """Patch activations of every layer, head and position in one round, between clean and corrupted episodes.
 
-    The command writes tables and heat maps.
+    The command writes tables and heat maps of the effects.
 
     Args:
-        corruption: <interp.interventions.causal_tables:corruption_names>; the task's default when empty.
-        propagate: Whether later rounds read the changed latents, or those of the unpatched run.
-        components: Components to patch, such as resid_pre attn_out head mlp_out, or points of a machine.
-        metric: <interp.interventions.causal_tables:metric_names>; by default logit_diff and state.
-        direction: Either denoising or noising.
-        tables: Write all causal tables instead: all corruptions, alignment, steering and edges.
+        corruption: Change that makes corrupted episodes from clean ones, by task:
+            <interp.interventions.causal_tables:corruption_names>; the task's default when empty.
+        propagate: Whether rounds after the patched round read the changed latents, or the latents of the unpatched run.
+        components: Components to patch, such as resid_pre attn_out head mlp_out, or hook points of a machine of another
+            architecture.
+        metric: Metrics of the effect: <interp.interventions.causal_tables:metric_names>; by default logit_diff
+            and state.
+        direction: Either denoising (clean activations are patched into corrupted runs) or noising (corrupted into
+            clean).
+        tables: Write tables of all causal analyses instead: patching with every corruption, alignment, steering and
+            edges.
     """
     require_known("direction", direction, ("denoising", "noising"))
     _check_rounds(at, read, rounds)

@@ -22,7 +22,7 @@ def _target_names() -> str:
     for task in interp.tasks.every():
         keys = [target.key for target in every(task) if "." not in target.key]
         texts.append(f"{task.key}: {', '.join(keys)}")
-    return f"KEY or KEY:before, of {'; '.join(texts)}"
+    return f"KEY (after the round) or KEY:before (before the round), of {'; '.join(texts)}"
 
 
 def _site_names() -> str:
@@ -31,7 +31,7 @@ def _site_names() -> str:
     from probes.activations import OF_LATENTS, UPDATE
 
     names = ", ".join((*OF_LATENTS, UPDATE, *COMPONENTS))
-    return f"{names}; of other machines latents@CHANNEL and their own points"
+    return f"{names}; for other machines latents@CHANNEL and their own hook points"
 
 
 @command(
@@ -53,7 +53,10 @@ def _probe(
     ] = None,
     quick: bool = False,
     rounds: Annotated[
-        int | None, options.number("Rounds per episode; 100 by default, 50 with --quick, or all")
+        int | None,
+        options.number(
+            "Number of rounds of an episode; 100 by default, 50 with --quick, or fewer if the task has fewer"
+        ),
     ] = None,
     regime: options.Regime = "",
     seed: int = 0,
@@ -62,14 +65,16 @@ def _probe(
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Decode variables of an algorithm from a model, with controls. A sweep that was stopped continues from OUT.
+    """Decode variables of an algorithm from a model's activations with linear probes and controls.
+
+    After an interruption, the same command continues a sweep from OUT.
 
     Args:
-        targets: <interp.cli.probe:_target_names>.
-        site: Where to probe, such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>.
-        sweep: Probe every component, layer and position.
-        windows: Ranges of rounds for a sweep, such as 0:10 10:100.
-        jobs: Number of processes for a sweep; -1 for one per core.
+        targets: Variables to decode, each as <interp.cli.probe:_target_names>.
+        site: Site of the probed activations, such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>.
+        sweep: Probe every component, layer and position instead of one site.
+        windows: Ranges of rounds that a sweep probes separately, FIRST:AFTER-LAST, such as 0:10 10:100.
+        jobs: Number of processes of a sweep; -1 for one process per core.
     """
     require(
         sweep or not (windows or shard),

@@ -30,18 +30,19 @@ def _choices(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A table with a header and one row for each trial: CSV, tabs, semicolons or JSON lines; "
+            help="File with a table of choices: a header and one row for each trial, as CSV or JSON lines; "
             "plain or compressed."
         ),
     ],
     units: Annotated[
-        int, options.number("Number of units of the GRU that is compared with the algorithms")
+        int,
+        options.number("Number of hidden units of the GRU that is compared with the algorithms"),
     ] = 2,
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="Fit only all participants together: no GRU, no single participants, no recovery test.",
+            help="Fit only all participants together, without the GRU, single participants and the recovery test.",
         ),
     ] = False,
     beside: list[str] | None = None,
@@ -49,11 +50,11 @@ def _choices(
     out: Path = Path("output/choices"),
     shard: options.Shard = "",
 ) -> None:
-    """Find the learning algorithms that explain choices of people, animals or models; write one page.
+    """Find the learning algorithms that explain choices of people, animals or models, and write one page.
 
     Args:
-        beside: Further players on the page, NAME=PLACE each: a table, chats or a log, after which its columns may be
-            named (choice=answer), or a network.
+        beside: Further players to compare on the page, each as NAME=PLACE, where PLACE is a network, or a file of
+            choices after which its columns may be named (choice=answer).
     """
     import joblib
 
@@ -144,20 +145,21 @@ def _explore(
     reference: Annotated[
         str,
         typer.Option(
-            help="Another machine of the same task, to compare with.",
+            help="Name or folder of another model of the same task, with which the page compares the model.",
             autocompletion=options.model_names,
         ),
     ] = "",
     view: str = "",
     port: Annotated[
-        int, options.number("Port of the page; by default any free port", 0, most=65535)
+        int,
+        options.number("Port on which the page is served; 0 takes any free port", 0, most=65535),
     ] = 0,
     seed: int = 0,
 ) -> None:
     """Serve a live page about a model on this computer, and print its address. Ctrl-C ends the command.
 
     Args:
-        view: View to open: the text behind the question mark of a saved address.
+        view: View with which the page opens: the text after the question mark of a saved address of the page.
     """
     from reports.explore.server import Explorer, Served
     from reports.explore.view import View
@@ -199,7 +201,8 @@ def _report(
         ),
     ] = None,
     rounds: Annotated[
-        int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)
+        int | None,
+        options.number("Number of rounds of an episode; 100 by default, 20 with --quick", 2),
     ] = None,
     regime: options.Regime = "",
     seed: int = 0,
@@ -210,7 +213,7 @@ def _report(
     The exit code is 1 if a part of the report could not be computed.
 
     Args:
-        quick: Use fewer episodes: 8 to 22 CPU seconds for a model of the package.
+        quick: Use fewer episodes; the report then takes 8 to 22 CPU seconds for a model of the package.
     """
     from reports.build import write
 

@@ -10,10 +10,10 @@ from interp.support import shares
 
 @command(example="interp status output/evaluation/wma-learned/parts")
 def _status(say: Say, folder: Path) -> None:
-    """List the parts of work that was divided by --shard: whether each is done, on which host, and by which commit.
+    """List the parts of work that --shard divided: whether a part is done, on which host, and at which commit.
 
     Args:
-        folder: The folder OUT of a command with --shard.
+        folder: Folder in which commands with --shard stored their parts, such as OUT or OUT/parts.
     """
     parts = shares.status(folder)
     counts = parts["state"].value_counts()

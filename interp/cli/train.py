@@ -28,7 +28,7 @@ _Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="FIELD=VALUE: a setting that overrides the preset, with a value as in TOML; may be repeated.",
+        help="FIELD=VALUE: a training setting that overrides the preset, with a value as in TOML; may be repeated.",
     ),
 ]
 
@@ -36,19 +36,25 @@ _Overrides = Annotated[
 @command(
     example="interp train experts --preset laptop --name mine --experts 2 8 --seed 1",
     sizes="several",
-    more="Of recorded choices: interp train bandit --machine gru --units 2 --recorded people.csv\n"
+    more="With recorded choices: interp train bandit --machine gru --units 2 --recorded people.csv\n"
     "Tasks and their presets:\n<interp.training.goal:presets>",
 )
 def _train(
     say: Say,
     sizes: Mapping[str, list[int]],
     task: Annotated[
-        str, typer.Argument(help="Key of a task, listed below.", autocompletion=_task_keys)
+        str,
+        typer.Argument(
+            help="Key of the task that is learned; the tasks are listed below.",
+            autocompletion=_task_keys,
+        ),
     ],
     preset: str = "laptop",
     name: str = "",
     machine: list[str] | None = None,
-    units: Annotated[int | None, options.number("Number of units of the --machine")] = None,
+    units: Annotated[
+        int | None, options.number("Number of hidden units of the machine that --machine names")
+    ] = None,
     recorded: list[str] | None = None,
     config: Path | None = None,
     overrides: _Overrides = None,
@@ -57,11 +63,14 @@ def _train(
     device: str = "auto",
     out: Path = Path("output/training"),
     processes: Annotated[
-        int, options.number("Number of processes that torchrun must have started")
+        int,
+        options.number("Number of processes of this training, which torchrun must have started"),
     ] = 1,
     keep_every: Annotated[
         int,
-        options.number("Store a checkpoint after every N steps in OUT/NAME/kept; 0 for none", 0),
+        options.number(
+            "Store a checkpoint in OUT/NAME/kept after every N training steps; 0 stores none", 0
+        ),
     ] = 0,
     seeds: str = "",
     shard: options.Shard = "",
@@ -70,19 +79,20 @@ def _train(
 
     With --recorded, a GRU or LSTM is fitted to the choices in FILE, and scored on other participants.
 
-    A size is one number, or the smallest and the largest. Training runs on an accelerator if there is one.
+    A size, such as --experts, is one number, or the smallest and the largest number. Training runs on an accelerator
+    if there is one.
 
     Args:
-        preset: One of the task's presets, listed below.
-        name: Name of the trained model; the run is stored in OUT/NAME.
+        preset: Name of the preset of training settings; the presets of each task are listed below.
+        name: Name of the trained model, which is stored in OUT/NAME.
         machine: Train this machine instead of a transformer: gru, lstm, loop, mamba, thoughts, or a
             name that your module registers (`interp --import MODULE train ...`); arguments follow
             as NAME=VALUE.
         config: TOML file with settings that override the preset.
-        regime: Regimes from which episodes are drawn in turn; the preset's by default.
-        seed: Seed of all random numbers; the preset's by default.
-        seeds: One run for each seed, FIRST:AFTER-LAST, such as 0:16; stored in OUT/NAME/seed-SEED.
-        device: Device of the training: cpu, cuda or mps; auto takes an accelerator if there is one.
+        regime: Names of the regimes from which episodes are drawn in turn; by default those of the preset.
+        seed: Seed of all random numbers; by default the seed of the preset.
+        seeds: Train a model for each seed of the range FIRST:AFTER-LAST, such as 0:16, in OUT/NAME/seed-SEED.
+        device: Device on which the model is trained: cpu, cuda or mps; auto takes an accelerator if there is one.
     """
     from interp.training import config as settings
     from interp.training import goal
@@ -315,7 +325,7 @@ def _fit_recorded(
 
 @command(example="interp curves output/training/seed-0 output/training/seed-1")
 def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> None:
-    """Draw the learning curves of several runs of one task, grouped by the settings in which they differ.
+    """Draw the learning curves of several training runs of one task, grouped by the settings in which the runs differ.
 
     Args:
         runs: Folders of training runs, such as output/training/NAME.

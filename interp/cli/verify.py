@@ -30,10 +30,14 @@ def _verify(
     sizes: Mapping[str, list[int]],
     model: options.HandwiredName,
     episodes: Annotated[
-        int | None, options.number("Episodes per size, 20 by default, 5 with --quick")
+        int | None,
+        options.number(
+            "Number of episodes for each combination of sizes, 20 by default, 5 with --quick"
+        ),
     ] = None,
     rounds: Annotated[
-        int | None, options.number("Rounds per episode, 1000 by default, 100 with --quick")
+        int | None,
+        options.number("Number of rounds of an episode, 1000 by default, 100 with --quick"),
     ] = None,
     quick: bool = False,
     arguments: options.Set = None,
@@ -44,13 +48,14 @@ def _verify(
 ) -> None:
     """Compare every variable of a handwired model with its algorithm. The exit code is 1 if a variable is not exact.
 
-    Each size may have several numbers, and every combination is checked; by default the sizes for which the model is
-    exact. For a machine of your own with a known state (interp.adapt with read=), predictions and state are checked.
+    A size, such as --experts, may have several numbers, and every combination of sizes is checked. The default sizes
+    are those for which the model is exact. For a machine of your own with a known state (interp.adapt with read=),
+    predictions and state are checked.
 
     Args:
-        dtype: Either float64, float32 or both; by default both.
-        quick: A quarter of the episodes, with a tenth of the rounds.
-        out: Folder for verification.csv and verification.json; by default they are not written.
+        dtype: Float type in which the model is checked: float64, float32 or both; by default both.
+        quick: Use a quarter of the episodes and a tenth of the rounds.
+        out: Folder for verification.csv and verification.json; without --out these files are not written.
     """
     from circuits import verification
     from circuits.registry import DTYPES, handwired

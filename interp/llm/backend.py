@@ -138,14 +138,14 @@ class Settings:
     Args:
         model: the model's name on the server.
         temperature: sampling temperature; None leaves it out of the request.
-        top_p: nucleus sampling (top-p); by default it is not sent.
+        top_p: probability of nucleus sampling (top-p); by default it is not sent to the server.
         max_tokens: the longest answer; None leaves it out.
-        response_format: format that the server must enforce: none (as in the paper), json_object,
-            json_schema or grammar (llama.cpp).
-        thinking_off: how the server turns thinking off: deepseek, or chat-template (Qwen-3 on
+        response_format: format of answers that the server must enforce: none (as in the paper),
+            json_object, json_schema or grammar (llama.cpp).
+        thinking_off: how a request turns thinking off: deepseek, or chat-template (Qwen-3 on
             vLLM, llama.cpp).
         extra_body: more request fields, such as ``{"top_k": 20}``.
-        send_seed: send a seed that depends on instance, round, turn and attempt.
+        send_seed: send the server a seed that depends on instance, round, turn and attempt.
         max_reasks: number of times that a request is repeated after a malformed answer, before
             the answer counts as missing.
     """
@@ -204,11 +204,11 @@ class Connection:
         key_env: environment variable with the API key of the server. None means the provider's own variable at the
             addresses in :data:`_PROVIDER_KEYS`, and no key at a server on this machine; any other address needs it, so
             that a key never goes to a host it was not given for.
-        concurrency: number of episodes in progress at a time, each with one request.
+        concurrency: number of episodes that are played at the same time, each with one open request.
         requests_per_minute: largest number of requests per minute, over all episodes and with
             retries; no limit by default.
         timeout: time limit of one request in seconds.
-        max_retries: number of further attempts after temporary errors.
+        max_retries: number of further attempts of a request after a temporary error of the server.
     """
 
     base_url: str

@@ -61,16 +61,16 @@ def import_rounds(
     Args:
         path: the table, the chats, or the log (.json or .eval).
         folder: where the episodes go, each in a folder of its own.
-        advice: columns with the advice of each expert; by default advice_1, expert_1, ...
-        outcome: column with the outcome.
-        choice: column with the prediction.
-        note: column with the note after each round, if there are notes.
-        participant: column with the player; in chats, each conversation is a player.
-        session: columns that define sessions; each session is an episode.
-        order: column that orders the rounds.
-        missed: codes of missing answers, such as timeout; none if there are no such codes.
+        advice: names of the columns with the advice, one for each expert; by default advice_1, expert_1, ...
+        outcome: name of the column with the outcome of a round.
+        choice: name of the column with the player's prediction.
+        note: name of the column with the note that the player writes after a round, if there are notes.
+        participant: name of the column with the player; in chats, each conversation is a player.
+        session: names of the columns that define sessions; each session becomes an episode.
+        order: name of the column that orders the rounds.
+        missed: codes of missing answers, such as timeout; the word none if there are no such codes.
         encoding: text encoding of the file, such as latin-1; detected by default.
-        model: name of the player; by default from the file.
+        model: name of the language model in the results; by default the name of the file.
         condition: condition of framing and note, such as weather-note-only; by default without
             notes, or note-only if there are notes.
     """

@@ -35,21 +35,23 @@ def read(
 
     Args:
         path: CSV (commas, semicolons, tabs or blanks), or JSON lines; plain or compressed.
-        participant: column with the participant; none if the table has only one participant.
-        choice: column with the choice: an arm, or a side if ``options`` name what was shown there.
-        reward: column with the reward; several columns are summed.
-        session: columns that define sessions; learning starts anew in each session; none for one session.
-        order: column that orders the trials; none for the order of the rows.
-        options: columns with the arms that were offered in each trial, in the order of the sides.
-        pairs: column with the offered arms, such as 12 or A-B.
-        sides: values of the choice column for each option, in the order of the options.
-        forced: column that marks forced trials, in which the participant could not choose; they are
-            learned from and not scored.
-        missed: codes of missed trials, such as -999 or timeout; none if there are no such codes.
+        participant: name of the column with the participant; the word none if the table has only one participant.
+        choice: name of the column with the chosen arm, or with the chosen side if ``options`` name the arms on each
+            side.
+        reward: names of the columns with the reward; several columns are summed.
+        session: names of the columns that define sessions, in each of which learning starts anew; the word none for
+            one session.
+        order: name of the column that orders the trials; the word none for the order of the rows.
+        options: names of the columns with the arms that a trial offered, one column for each side.
+        pairs: name of the column with both offered arms of a trial, such as 12 or A-B.
+        sides: values in the choice column that mean the columns of ``options``, in the same order.
+        forced: name of the column that marks forced trials, in which the participant could not choose; algorithms
+            learn from these trials and are not scored on them.
+        missed: codes of missed trials, such as -999 or timeout; the word none if there are no such codes.
         scale: number by which rewards are divided, so that inverse temperatures can be compared;
             chosen from the data by default.
-        lookalikes: whether similar labels, such as L and l or 1 and 01, are the "same" or "different".
-        most_arms: largest number of arms; 20 by default.
+        lookalikes: whether labels that look alike, such as L and l or 1 and 01, are the "same" or "different".
+        most_arms: largest number of arms that the table may have; 20 by default.
         encoding: text encoding of the file, such as latin-1; detected by default.
         decimal: the decimal point of the file, "." or ","; detected by default.
     """
