@@ -1,17 +1,23 @@
-"""Six robustness checks of what a machine carries: is it used, read, for its content, for how long, where, how?
+"""The audit: six checks of the state that a recurrent model carries from round to round.
+
+The checks ask whether the state is used at all, and whether its content matters or only its
+presence. They also ask whether its effect lasts, whether the algorithm's memory can be decoded from
+it, whether few directions of it carry the effect, and whether heuristics explain the predictions.
 
     >>> from interp.audit import THRESHOLDS, audit
     >>> sorted(THRESHOLDS)
     ['decoded', 'kept', 'side', 'worth']
 
-* ``battery``: all checks of one machine; ``trial``: the machine, its run, the thresholds with their reasons;
-* ``used``: does the state lower the loss, by its content, and how many rounds on;
-* ``content``: can the algorithm's memory be read from it, and how few directions carry the effect;
-* ``shortcuts``: heuristics, and episodes on which each is wrong;
-* ``dynamics``: :func:`fixed_points`, states that a round with fixed inputs leaves where they are.
+* ``battery``: run all checks on one model;
+* ``trial``: what the checks share: the model, its run, and the thresholds with their reasons;
+* ``used``: does the state lower the loss, is it by its content, and for how many rounds?
+* ``content``: can the algorithm's memory be decoded, and do few directions carry the effect?
+* ``shortcuts``: does the model follow the algorithm on episodes where a heuristic is wrong?
+* ``dynamics``: :func:`fixed_points`, the states that a round with fixed inputs does not change.
 
-Not here: pictures (``reports``), shares of an effect by component (``interp.interventions.mediation``), whether two
-machines are the same (``circuits.compare``).
+Elsewhere: pages with figures (``reports``), the share of an effect that each component mediates
+(``interp.interventions.mediation``), whether two models compute the same
+(``circuits.compare``).
 """
 
 from interp.support.lazy import facade

@@ -1,9 +1,9 @@
-"""The audit of a machine: six checks of the state that it carries.
+"""Run the audit of a model: six checks of the state that it carries from round to round.
 
 from interp.audit import Budget, audit
 result = audit("reachability-learned", budget=Budget.quick())
-result["used"].verdict                      # a measure of each check: number, controls, threshold and verdict
-result.tables["used"]                       # the numbers behind it
+result["used"].verdict                      # a check is a measure: number, controls, threshold, verdict
+result.tables["used"]                       # the table that the measure was computed from
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from interp.support.workers import bar, one_thread
 
 @dataclass(frozen=True, repr=False)
 class AuditResult(Measured):
-    """The measures of an audit and the tables behind them.
+    """The measures of an audit and the tables that they were computed from.
 
     Attributes:
-        measures: one of each check; where a machine has several channels, "used" of each channel follows.
-        tables: "without", "used", "by_round", "presence", "directions", "doses" and "shortcuts"; a table
-            that does not apply is empty.
+        model: name of the model.
+        measures: one measure per check. If the state has several channels, such as h and c of an
+            LSTM, a measure "used" of each channel follows.
+        tables: tables by name: "without", "used", "by_round", "presence", "directions", "doses" and
+            "shortcuts". A table that does not apply is empty.
+        settings: sizes, thresholds, seed and versions.
     """
 
     model: str
@@ -44,11 +47,12 @@ class AuditResult(Measured):
 @checked
 @one_thread()
 def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResult:
-    """Check what a machine's state is used for.
+    """Check what a model uses its recurrent state for.
 
     Args:
-        machine: a machine, or a name that :func:`interp.load` takes.
-        budget: how much is run: ``Budget()`` when None; ``Budget.quick()`` does a fifth of it.
+        machine: a model, or a name or path that :func:`interp.load` accepts.
+        budget: number of episodes, rounds and untrained copies; by default ``Budget()``.
+            ``Budget.quick()`` takes about a fifth of the time.
     """
     budget = budget or Budget()
     model = load(machine) if isinstance(machine, str) else machine
@@ -72,7 +76,9 @@ def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResul
 
 
 def _measure_checks(trial: Trial) -> list[Measure]:
-    """Measure the six checks, in the order in which a sentence about the model names them."""
+    """Run the six checks. Their order is the order in which a sentence about the model mentions
+    them.
+    """
     matters = used.content(trial)
     is_used = matters.verdict == "yes"
     measures = [used.used(trial, ALL), matters, shortcuts.side(trial)]

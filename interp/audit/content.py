@@ -1,16 +1,17 @@
-"""Can the algorithm's memory be read from the state, and how few directions carry the effect?
+"""Can the algorithm's memory be decoded from the state, and do few directions carry the effect?
 
-A direction is one of the principal ones of the states that a round reads. The part of a state that
-lies in the first k of them is replaced by that of another episode's state. The effect is reported
-as a share of that of replacing the whole state; the control is k directions drawn at random.
+The directions are the principal components of the states that a round reads, over episodes. The
+part of a state in the first k directions is replaced by the same part of another episode's state.
+The effect on predictions is reported as a share of the effect of replacing the whole state. The
+control replaces the part in k random directions.
 
-What can be read need not be used. :func:`decoded` fits a ridge map from the whole state to the
-algorithm's memory on some episodes and scores it on the rest. Its controls are the memory of other
-episodes and untrained copies, read from as many episodes as these need
-(:data:`interp.stats.refit.PLATEAU`). Few episodes fit a poor map: a memory is called unread only
-where the gain from half to all episodes, added once more, would not suffice to read it.
+:func:`decoded` fits a ridge map from the whole state to the algorithm's memory, and scores it on
+held-out episodes. Its controls are the memory of other episodes, and untrained copies of the model.
+The copies get as many episodes as they need (:data:`interp.stats.refit.PLATEAU`). A fit to few
+episodes is poor. So "cannot be decoded" is reported only if R2 would stay too low even if it rose
+again by as much as from half of the episodes to all. What can be decoded need not be used.
 
-NOT evidence that these directions mean anything: they are those in which states vary most.
+The directions are NOT evidence of meaning: they are those in which states vary most.
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ from interp.stats.refit import PLATEAU
 from interp.support.session import remembered
 
 _DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
-_RANKS = (1, 2, 4, 8, 16, 32, 64)  # numbers of directions that are tried, and all that there are
-_RANK = 1e-8  # directions that vary less than this share of the widest one do not vary
+_RANKS = (1, 2, 4, 8, 16, 32, 64)  # numbers of directions that are tried, besides all directions
+_RANK = 1e-8  # directions with a smaller share of the largest singular value are left out
 _MORE_SEED = 40
-_FEW = 4  # directions that are few; of an algorithm with a memory, as many as it has numbers
+_FEW = 4  # number of directions that count as few if the algorithm has no memory
 
 
 def _principal_directions(
     state: Float[Tensor, "episode row width"],
 ) -> Float[Tensor, "direction number"]:
-    """Return the principal directions in which states of episodes vary, widest first."""
+    """Return the principal directions in which the states of different episodes vary, largest
+    variance first.
+    """
     deviations = (state - state.mean(0)).flatten(1).double()
     _, spread, axes = torch.linalg.svd(deviations, full_matrices=False)
     smallest = torch.finfo(torch.float64).tiny
@@ -54,11 +57,11 @@ def _principal_directions(
 def _random_directions(
     n_numbers: int, n_directions: int, seed: int
 ) -> Float[Tensor, "direction number"]:
-    """Draw orthonormal directions.
+    """Draw orthonormal directions at random.
 
     Args:
-        n_numbers: size of the state.
-        n_directions: how many.
+        n_numbers: number of dimensions of the state.
+        n_directions: number of directions.
         seed: seed of the draw.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -75,12 +78,15 @@ def _project(
 def _measure_effects(
     trial: Trial, round: int, states: Sequence[Float[Tensor, "episode row width"]]
 ) -> Float[np.ndarray, "state episode"]:
-    """Measure how far the prediction of a round moves where each of several states is read.
+    """Measure how far the prediction of a round moves if the round reads each of several states.
 
     Args:
-        trial: the model and its episodes.
-        round: the round that reads a changed state.
-        states: ``[episode, row, width]`` each.
+        trial: the model with its episodes.
+        round: index of the round that reads the states.
+        states: alternative states of all episodes, each ``[episode, row, width]``.
+
+    Returns:
+        Distance between the changed and the unchanged prediction, ``[state, episode]``.
     """
     predictions = trial.continued(torch.stack(list(states)), [round] * len(states), horizon=1)
     changed = trial.distribution(predictions)[:, :, round]
@@ -88,8 +94,13 @@ def _measure_effects(
 
 
 class _ByRank(NamedTuple):
-    """Effects of replacing the part of the state in a number of directions, and of replacing the
-    whole state.
+    """Effects on predictions of replacing parts of the state by those of another episode.
+
+    Attributes:
+        ranks: the numbers k of directions.
+        principal: effect of replacing the part in the first k principal directions.
+        random: effect of replacing the part in k random directions.
+        whole: effect of replacing the whole state.
     """
 
     ranks: list[int]
@@ -119,7 +130,12 @@ def _effects_by_rank(trial: Trial, round: int) -> _ByRank:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return the share of the effect by round and number of directions, principal and random."""
+    """Return the effect of replacing k directions of the state, as a share of the effect of
+    replacing all of it.
+
+    Returns:
+        One row per round and k. ``share`` is for principal directions, ``random`` for random ones.
+    """
     rows = []
     middle = trial.writes[len(trial.writes) // 2]
     for t in sorted({middle, trial.writes[-1]}):
@@ -133,8 +149,11 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def doses(trial: Trial) -> pd.DataFrame:
-    """Return the effect of going a part of the way to another episode's state, as a share of that
-    of the whole way.
+    """Return the effect of moving a state part of the way to another episode's state, as a share of
+    the effect of the whole way.
+
+    Returns:
+        One row per ``dose``: the fraction of the way.
     """
     t = trial.writes[-1]
     state_read = trial.read([t])[0]
@@ -151,10 +170,16 @@ def doses(trial: Trial) -> pd.DataFrame:
 
 
 def few(trial: Trial, is_used: bool) -> Measure:
-    """Check whether as few directions as the algorithm's memory has numbers carry the gain from the
-    state.
+    """Check whether few directions of the state carry the gain from it: as many as the algorithm's
+    memory has dimensions.
 
-    The rest of the state is replaced by another episode's, in the round that reads it.
+    The state is kept in its first principal directions; the rest is replaced by another episode's
+    state, in every round.
+
+    Args:
+        trial: the model with its episodes.
+        is_used: whether the content of the state lowers the loss; otherwise the check does not
+            apply.
     """
     claim = "Few directions carry its effect"
     if not is_used:
@@ -182,7 +207,7 @@ def few(trial: Trial, is_used: bool) -> Measure:
 
 
 def _size_of_memory(trial: Trial) -> int:
-    """Count the numbers of the algorithm's memory; 0 where there is none."""
+    """Return the number of dimensions of the algorithm's memory; 0 if it has none."""
     algorithm = trial.algorithm
     if algorithm is None or not algorithm.memory:
         return 0
@@ -191,8 +216,14 @@ def _size_of_memory(trial: Trial) -> int:
 
 
 class _Losses(NamedTuple):
-    """Losses ``[episode]``: with the unchanged state, with another episode's, and with another's
-    except in some directions.
+    """Losses ``[episode]`` with differently changed states.
+
+    Attributes:
+        own: with the unchanged state.
+        donor: with another episode's state.
+        principal: with another episode's state, except that the first principal directions are
+            unchanged.
+        random: with another episode's state, except that as many random directions are unchanged.
     """
 
     own: Array
@@ -201,8 +232,8 @@ class _Losses(NamedTuple):
     random: Array
 
     def share(self, trial: Trial) -> Interval:
-        """Compute the share of the gain from the unchanged state that its principal directions
-        have.
+        """Return the share of the gain from the unchanged state that is left if only its principal
+        directions are unchanged.
         """
         saved = self.donor - self.principal
         return ratio_interval(saved, self.donor - self.own, participants=trial.whose)
@@ -237,14 +268,22 @@ def _losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
 
 
 def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
-    """Compute the same number of an untrained copy; None where it shows no use of its state."""
+    """Compute the share of :func:`few` for an untrained copy; None if the copy does not use its
+    state.
+
+    Args:
+        copy: the untrained copy with its episodes.
+        n_directions: number of directions that stay unchanged.
+    """
     if worth_of_content(copy).share.estimate < THRESHOLDS["worth"].value:
         return None
     return _losses_by_directions(copy, n_directions).share(copy)
 
 
 def decoded(trial: Trial) -> Measure:
-    """Measure the R2 of the algorithm's memory, decoded from the state of every round but the first."""
+    """Measure how well a linear map decodes the algorithm's memory from the state: R2 on held-out
+    episodes, over all rounds but the first.
+    """
     claim = "The algorithm's memory can be read from its state"
     lacking = _lacks_to_decode(trial)
     if lacking:
@@ -287,7 +326,7 @@ def _varies(trial: Trial) -> bool:
 
 
 def _lacks_to_decode(trial: Trial) -> str:
-    """Return what is lacking to decode a memory; "" where it can be decoded."""
+    """Return what is missing to decode a memory, in words; "" if it can be decoded."""
     if trial.algorithm is None or not trial.algorithm.memory:
         return "no algorithm with a memory to look for"
     if not _varies(trial):
@@ -298,13 +337,15 @@ def _lacks_to_decode(trial: Trial) -> str:
 
 
 def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict, str]:
-    """Return a reason against a "no" where more episodes might read the memory, by the gain from
-    half to all of them.
+    """Return a reason against the verdict "no" if more episodes might make the memory decodable;
+    otherwise an empty mapping.
+
+    R2 is extrapolated: it may rise again by as much as from half of the episodes to all.
 
     Args:
-        trial: the model and its episodes.
-        memory: of the algorithm, ``[episode, round, k]``.
-        number: R2 from all episodes.
+        trial: the model with its episodes.
+        memory: the algorithm's memory, ``[episode, round, k]``.
+        number: R2 with all episodes.
     """
     half = np.nan
     if trial.whose.max() + 1 >= 2 * N_FOLDS:
@@ -318,12 +359,12 @@ def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict
 def _score(
     trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)
 ) -> Interval:
-    """Return the cross-fitted R2 of a ridge map from the state to a memory.
+    """Return the cross-validated R2 of a ridge map from the state to a memory.
 
     Args:
-        trial: the model and its episodes.
-        memory: of the algorithm, ``[episode, round, k]``.
-        rows: the episodes that are used.
+        trial: the model with its episodes.
+        memory: the algorithm's memory, ``[episode, round, k]``.
+        rows: which episodes to use.
     """
     features = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2)
     target = memory[rows]

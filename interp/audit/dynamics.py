@@ -1,15 +1,15 @@
-r"""Which states are fixed points, with the inputs of one round repeated?
+r"""Find the fixed points of a model's state, with the inputs of one round repeated.
 
-The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F is a round with fixed inputs, in
-units of the distance between states of episodes. From many visited states, Levenberg-Marquardt
-steps make it smaller (Sussillo and Barak, 2013, Neural Computation 25). A point is *fixed* where it
-moves only by rounding, and *slow* where the speed has a least value that is not 0. Eigenvalues of
-the Jacobian describe what happens near a point: along a direction of modulus below 1 states come
-back, above 1 they leave, at 1 they stay where they are put, as on a line or a ring of fixed points.
+The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F runs one round with fixed inputs.
+It is measured in units of the typical distance between the states of different episodes. From many
+visited states, Levenberg-Marquardt steps minimise the speed (Sussillo and Barak, 2013, Neural
+Computation 25). A minimum is a *fixed* point if its speed is 0 up to rounding, and a *slow* point
+if its speed is small. The eigenvalues of the Jacobian of F describe what happens near a point.
+Along a direction with modulus below 1 nearby states return; above 1 they leave. At 1 they stay
+where they are, as on a line or a ring of fixed points.
 
-What fixed points are NOT evidence of: that episodes come there. ``nearest`` is the distance of the
-next visited state; a machine may have fixed points where it never is, and work between those where
-it is.
+Fixed points are NOT evidence that episodes reach them: a model may have fixed points far from its
+visited states. ``nearest`` is the distance to the nearest visited state.
 """
 
 from __future__ import annotations
@@ -33,29 +33,31 @@ from interp.model.run import Rollout, select_rounds
 from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import require
 
-_FIXED = 1e-6  # speed up to which a point is fixed
-_SLOW = 0.05  # speed up to which a point is slow
-_ALIKE = 0.01  # points that lie no farther apart are one
-_MARGINAL = 0.01  # a modulus that differs from 1 by no more is 1
+_FIXED = 1e-6  # largest speed of a fixed point
+_SLOW = 0.05  # largest speed of a slow point
+_ALIKE = 0.01  # points within this distance of each other count as one
+_MARGINAL = 0.01  # a modulus within this distance of 1 counts as 1
 _TOLERANCES = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 200}
 _AXES = {"label": "modulus", "xlabel": "eigenvalue", "ylabel": "point"}
-_WIDEST = 512  # numbers of a state, at most: a step takes twice as many rounds for each start
+_WIDEST = 512  # most dimensions of a state: a Jacobian takes twice as many runs of the round
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 @checked_result
 class FixedPoints(Tabulated):
-    """Fixed and slow points of a machine with the inputs of one round repeated, those that most
-    starts reach first.
+    """Fixed and slow points of a model's state with the inputs of one round repeated, sorted by the
+    number of starts that reach them.
 
-    The table has a row for each: kind, speed, share of the starts, eigenvalues, and the distance of
-    the next visited state. ``leaving`` counts eigenvalues of modulus above 1, ``marginal`` those at
-    1; ``turn`` is the angle by which the leading one turns in a round, in radians.
+    The table has one row per point: its kind, its speed, and the ``share`` of starts that reached
+    it. ``leaving`` counts the eigenvalues of modulus above 1, ``marginal`` those of modulus 1.
+    ``turn`` is the angle of the leading eigenvalue in radians per round; ``nearest`` is the
+    distance to the nearest visited state.
 
     Attributes:
-        points: states, the numbers that are carried in a row.
-        eigenvalues: of the Jacobian at each point, the largest modulus first.
-        unit: distance between states of different episodes, in the state's units.
+        points: the states, flattened, ``[point, number]``.
+        eigenvalues: eigenvalues of the Jacobian at each point, the largest modulus first.
+        unit: typical distance between states of different episodes; speeds and distances are in
+            this unit.
     """
 
     points: Float[np.ndarray, "point number"]
@@ -73,18 +75,18 @@ def fixed_points(
     starts: int = 32,
     seed: int = 0,
 ) -> FixedPoints:
-    """Find fixed and slow points of a machine's state, with the inputs of one round repeated.
+    """Find fixed and slow points of a model's state, with the inputs of one round repeated.
 
     Args:
-        model: the machine.
-        episodes: their states are where the search starts.
-        round: inputs of this round are repeated; one half-way when None.
-        episode: inputs of this episode are repeated.
-        starts: how many visited states it starts from.
-        seed: of the draw of these.
+        model: the model.
+        episodes: the search starts from states that the model visits in these episodes.
+        round: index of the round whose inputs are repeated; by default the middle one.
+        episode: index of the episode whose inputs are repeated.
+        starts: number of visited states from which the search starts.
+        seed: seed for the choice of these states.
 
     Raises:
-        InputError: a state without a fixed size, or of more than 512 numbers.
+        InputError: if the state has no fixed size, or has more than 512 dimensions.
     """
     integer("starts", starts, 1)
     trial = Trial(model.eval(), episodes, replace(Budget.quick(), seed=seed))
@@ -121,16 +123,16 @@ def fixed_points(
 
 @dataclass(frozen=True, eq=False)
 class _HeldRound:
-    """One round of one episode, as a map from states to states; points are its live numbers, in
-    units.
+    """One round of one episode as a map from states to states. A *point* is a state, flattened and
+    divided by ``unit``.
 
     Attributes:
-        model: the machine, in double precision where it can be copied.
-        run: a run of that one round.
-        live: Bool[number], the numbers of the state that mean something.
-        template: a state; it gives the numbers that are not live.
-        unit: distance between states of episodes.
-        delta: the size of a small change of a state.
+        model: the model, in float64 if it can be copied.
+        run: a rollout of that round only.
+        live: Bool[number], the entries of the flattened state that carry information.
+        template: a state that provides the other entries.
+        unit: typical distance between states of different episodes.
+        delta: step of finite differences, in the state's own units.
     """
 
     model: Machine
@@ -142,11 +144,12 @@ class _HeldRound:
 
     @classmethod
     def of(cls, trial: Trial, round: int, episode: int) -> _HeldRound:
-        """Take the round of an episode, in double precision where the machine can be copied.
+        """Take one round of an episode from a run; use float64 if the model can be copied.
 
         Args:
-            trial: the model and its run.
-            round, episode: inputs of this round and episode are repeated.
+            trial: the model with its run.
+            round: index of the round whose inputs are repeated.
+            episode: index of the episode whose inputs are repeated.
         """
         model = trial.model
         run = trial.run
@@ -174,34 +177,34 @@ class _HeldRound:
     def flatten(
         self, states: Float[Tensor, "state row width"]
     ) -> Float[np.ndarray, "state number"]:
-        """Return states as points."""
+        """Return states as points: flattened, and divided by ``unit``."""
         numbers = states.flatten(1)[:, self.live].double().numpy(force=True)
         return np.asarray(numbers / self.unit)
 
     def place(self, point: Float[np.ndarray, " number"]) -> Float[Tensor, "row width"]:
-        """Return a point as a state."""
+        """Return a point as a state; the inverse of :meth:`flatten`."""
         state = self.template.flatten().clone()
         state[self.live] = torch.from_numpy(point * self.unit).to(state)
         return state.view_as(self.template)
 
     def leave(self, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
-        """Run the round from several states, and return what it leaves of each."""
+        """Run the round from several states, and return the state after it for each."""
         edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
         rounds = [0] * len(states)
         experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
         return next(batches(experiment)).carried[0, 0, :, 0]
 
     def move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
-        """Return the step that the round makes from a point."""
+        """Return the difference between the points after and before the round."""
         state = self.place(point).unsqueeze(0)
         left_behind = self.flatten(self.leave(state))[0]
         return np.asarray(left_behind - self.flatten(state)[0])
 
     def jacobian(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
-        """Compute the derivative of the round at a point by central differences.
+        """Compute the Jacobian of the round at a point by central differences.
 
-        The rows of a batch are independent, so that all directions run at once. Differences need no
-        gradient, which hard attention and machines outside torch lack.
+        All directions run as rows of one batch. Finite differences need no gradients, which hard
+        attention and models outside torch do not have.
         """
         index = self.live.nonzero()[:, 0]
         n = len(index)
@@ -215,8 +218,8 @@ class _HeldRound:
 
 
 def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
-    """Return the distance between states of episodes, root mean square; their size where all are
-    equal; 1 if that is 0.
+    """Return the root mean square distance between states of different episodes. If all are equal,
+    return their root mean square norm; if that is 0, return 1.
     """
     flat = states.double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # states of untrained copies can grow without bound
@@ -228,7 +231,13 @@ def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """Points where the speed is least, with the share of the starts that reached each, the largest first."""
+    """The slowest point of each cluster, the clusters that most starts reached first.
+
+    Attributes:
+        points: the points.
+        speeds: the speed of each.
+        shares: share of the successful starts that ended in its cluster.
+    """
 
     points: Float[np.ndarray, "point number"]
     speeds: Float[np.ndarray, " point"]
@@ -236,7 +245,13 @@ class _Points:
 
 
 def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
-    """Find the slowest point of each cluster, by descent on the speed from every start."""
+    """Minimise the speed from every start, cluster the minima, and return the slowest point of each
+    cluster.
+
+    Args:
+        held: the round as a map from states to states.
+        starts: the points to start from.
+    """
     from scipy.optimize import least_squares  # a quarter of a second: only where it is used
 
     def slope(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
@@ -261,7 +276,12 @@ def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Poi
 
 
 def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np.ndarray, " point"]:
-    """Return the cluster of each point: one farther than ``radius`` from all centres is a new centre."""
+    """Assign points to clusters in order: a point farther than ``radius`` from all centres becomes
+    a new centre.
+
+    Returns:
+        The index of each point's cluster.
+    """
     centres: list[Array] = []
     clusters = np.zeros(len(points), np.int64)
     for i, point in enumerate(points):
@@ -307,7 +327,7 @@ def _tabulate(
 
 
 def _describe(table: pd.DataFrame, subject: str) -> str:
-    """Say how many points of each kind there are."""
+    """Return a sentence with the number of points of each kind."""
     if table.empty:
         return f"{subject}, has no fixed or slow point where the search started."
     n_fixed = int((table["kind"] == "fixed").sum())

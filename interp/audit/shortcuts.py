@@ -1,9 +1,9 @@
-"""State or shortcut: what does a model answer where a heuristic and the algorithm disagree?
+"""Does the model follow the algorithm or a heuristic on episodes where the two disagree?
 
-A heuristic is an algorithm of the task without a state. On most episodes it may answer as the
-algorithm does, so that right answers do not separate them. Here episodes are drawn, from every
-regime, until there are enough on which it is wrong in the last round and the algorithm is not; the
-model's loss is then nearer the one's or the other's.
+A heuristic is an algorithm of the task that carries no state. On most episodes it may give the same
+answer as the algorithm, so accuracy does not distinguish them. Here episodes of every regime are
+sampled until enough of them are *adversarial*: the heuristic is wrong in the last round and the
+algorithm is right. On these, the model's loss is closer to one of the two losses.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from interp.stats.intervals import Interval, mean_interval
 from interp.support.checks import checked_result
 from interp.support.session import remembered
 
-_WANTED = 48  # adversarial episodes that are wanted; no more than an audit runs of a regime
-_REGIMES = 7  # regimes that are drawn from, at most
-_DRAWS = 6  # draws of each regime, at most
-_FEW = 8  # fewer adversarial episodes decide nothing
+_WANTED = 48  # number of adversarial episodes to find, but at most the audit's number of episodes
+_REGIMES = 7  # most regimes to sample from
+_DRAWS = 6  # most batches to sample from each regime
+_FEW = 8  # fewest adversarial episodes for a check
 _SEED = 1000
 _MARGIN = 0.6
-"""A heuristic is wrong where its loss is above the algorithm's by this share of the most that was seen in any regime:
-more than a half, so that ties are no mistakes of one that can be wrong."""
+"""A heuristic is wrong if its loss exceeds the algorithm's by this share of the largest excess.
+
+The share is above one half, so that a tied prediction does not count as wrong."""
 _TIE = 1e-6
 
 
 @dataclass(frozen=True)
 @checked_result
 class Adversarial:
-    """Episodes on which a heuristic loses clearly more than the algorithm in the last round.
+    """Episodes on which a heuristic's loss in the last round is clearly larger than the
+    algorithm's.
 
     Attributes:
-        name: of the heuristic.
-        trials: the episodes, by draw.
-        drawn: how many episodes were drawn to find them.
-        algorithm: its loss, ``[episode]``.
-        heuristic: its loss, ``[episode]``.
+        name: name of the heuristic.
+        trials: the model with these episodes, one trial per sampled batch.
+        drawn: number of episodes that were sampled to find them.
+        algorithm: the algorithm's loss, ``[episode]``.
+        heuristic: the heuristic's loss, ``[episode]``.
     """
 
     name: str
@@ -56,7 +58,12 @@ class Adversarial:
     heuristic: Float[np.ndarray, " episode"]
 
     def side(self, model: Machine | None = None) -> Interval:
-        """Return the share of episodes in which a model's loss is nearer the algorithm's; a tie is a half."""
+        """Return the share of episodes in which a model's loss is closer to the algorithm's than to
+        the heuristic's. A tie counts as one half.
+
+        Args:
+            model: the model; by default that of the trials.
+        """
         losses = self._losses_of(model or self.trials[0].model)
         from_heuristic = np.abs(losses - self.heuristic)
         nearer = from_heuristic - np.abs(losses - self.algorithm)
@@ -65,9 +72,7 @@ class Adversarial:
         return mean_interval(sides, participants=participants)
 
     def _losses_of(self, model: Machine) -> Float[np.ndarray, " episode"]:
-        """Compute the losses of a model in the last round; the few episodes of each draw run as one
-        batch.
-        """
+        """Compute a model's losses in the last round. The episodes of all trials run as one batch."""
         layout = self.trials[0].layout
         parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
         predictions = sequential(model, EncodedRounds.joined(parts), layout, "own").predictions
@@ -81,13 +86,17 @@ class Adversarial:
 
 
 def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
-    """Return the losses of an algorithm in the last round."""
+    """Return an algorithm's losses in the last round, ``[episode]``."""
     distribution = torch.from_numpy(trial.predicted_by(algorithm))
     return trial.losses(trial.layout.prediction(distribution))[:, -1]
 
 
 def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
-    """Draw episodes of every regime on which the heuristic is wrong and the algorithm is not; None where few come."""
+    """Sample episodes from every regime, and keep those on which the heuristic is wrong and the
+    algorithm is right.
+
+    Returns None if too few are found.
+    """
     algorithm = trial.algorithm
     assert algorithm is not None
 
@@ -129,27 +138,28 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
 
 @remembered
 def _draw(trial: Trial, regime: str, i: int) -> Trial:
-    """Sample further episodes of a regime, as many as a draw has, for every heuristic.
+    """Sample a further batch of episodes from a regime. The batch is cached, so that all heuristics
+    share it.
 
     Args:
-        trial: gives the model, the budget and the rounds.
-        regime: of the episodes.
-        i: number of the draw.
+        trial: determines the model, the budget and the number of rounds.
+        regime: the regime to sample from.
+        i: index of the batch.
     """
     return Trial.of(trial.model, trial.budget, regime, _SEED + i, trial.shape[1])
 
 
 @remembered
 def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
-    """Find the adversarial episodes of every heuristic of the task."""
+    """Find the adversarial episodes of every heuristic of the task, by its key."""
     if trial.algorithm is None:
         return {}
     return {key: find_adversarial(trial, rule) for key, rule in trial.heuristics.items()}
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return each heuristic's mean loss in the last round, and how often the model sides with it
-    where it is wrong.
+    """Return one row per heuristic: its mean loss in the last round, and how often the model sides
+    with the algorithm where the heuristic is wrong.
     """
     algorithm = trial.algorithm
     rows = []
@@ -172,15 +182,16 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
-    """Return the share of the variation of predictions that a heuristic explains in addition to the
-    algorithm.
+    """Return how much of the variance of the model's predictions a heuristic explains in addition
+    to the algorithm.
 
-    Slopes are fitted on one half of the participants and scored on the other.
+    A linear map is fitted on one half of the participants and scored on the other half, in both
+    directions.
 
     Args:
-        trial: the model and its episodes.
-        algorithm: what the model is compared with.
-        heuristic: an algorithm without a state.
+        trial: the model with its episodes.
+        algorithm: the algorithm that the model is compared with.
+        heuristic: an algorithm that carries no state.
     """
     predicted = _centred(trial.plain)
     known = _centred(trial.predicted_by(algorithm))
@@ -196,12 +207,13 @@ def _centred(distributions: Float[np.ndarray, "episode round outcome"]) -> Array
 
 
 def _missed(trial: Trial, own: Array, features: list[Array]) -> float:
-    """Return the squared error of a linear map of the features on the halves it was not fitted on.
+    """Return the squared error of a linear map from features to the model's predictions, on the
+    half of participants that it was not fitted on.
 
     Args:
-        trial: gives the halves.
+        trial: determines the halves.
         own: the model's predictions, centred.
-        features: other predictions, centred.
+        features: predictions of algorithms, centred.
     """
     missed = 0.0
     for fitted_on in (trial.first_half, ~trial.first_half):
@@ -215,8 +227,8 @@ def _missed(trial: Trial, own: Array, features: list[Array]) -> float:
 
 
 def side(trial: Trial) -> Measure:
-    """Check whether the model sides with the algorithm: by the heuristic that it follows most,
-    where that one is wrong.
+    """Check whether the model sides with the algorithm on episodes where a heuristic is wrong. The
+    number is for the heuristic that the model follows most.
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value

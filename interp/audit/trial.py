@@ -1,13 +1,12 @@
-"""What all checks of an audit share: a model, episodes, its run over them, and distances between
+"""What all checks of an audit share: the model, its episodes, its run, and distances between
 predictions.
 
-Predictions are compared as distributions. The distance of two distributions over classes is their
-total variation, from 0 to 1. The distance of two predicted real numbers is that of their means, in
-units of two standard deviations of the means that the model predicts, and 1 at most. The *cost* of
-a change is the rise of the task's loss.
+The distance of two predicted distributions over classes is their total variation, from 0 to 1. If
+the model predicts real numbers, it is the distance of the means, divided by two standard deviations
+of the model's means, and at most 1. The *cost* of a change is the rise of the task's loss.
 
-:data:`THRESHOLDS` has every threshold with its reason; :mod:`interp.results.measure` has the rule
-that judges.
+:data:`THRESHOLDS` lists every threshold with its reason; :mod:`interp.results.measure` has the rule
+for verdicts.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from interp.support.errors import InputError, require
 
 Array = NDArray[Any]
 ALL = "all that is carried"
-"""The name of every channel together."""
-_SPARE = 3  # so many more untrained copies are drawn at most until the predictions of enough of them are finite
+"""Name of all channels of the state together."""
+_SPARE = 3  # most additional untrained copies to draw if the predictions of some are not finite
 
 
 class _Threshold(NamedTuple):
-    """A threshold of a verdict, and the reason for its value."""
+    """The threshold of a verdict with the reason for its value."""
 
     value: float
     why: str
@@ -60,20 +59,23 @@ THRESHOLDS = {
         "halfway between chance and always the algorithm's; planted heuristics give 0, handwired machines 1",
     ),
 }
-"""Name -> the threshold. They were chosen with the planted machines that ``tests/audit`` calls seen; the others were
-judged once they stood."""
+"""Name -> threshold. They were chosen on the models with planted behaviour that ``tests/audit`` calls
+"seen"; the unseen ones were tested after the thresholds were fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 @checked_fields
 class Budget:
-    """How much an audit runs.
+    """The sizes of an audit.
 
     Attributes:
-        episodes: how many; at least one of each participant, where episodes are recorded.
-        rounds: of an episode, at most; as many as the task has new things in, where these are fewer.
-        writes: rounds, evenly spaced, in which the state is changed.
-        copies: untrained copies that are put in the model's place; the best of them is a control of every check.
+        episodes: number of episodes; at least one per participant if episodes are recorded.
+        rounds: largest number of rounds per episode; fewer if the task has nothing new in later
+            rounds.
+        writes: number of rounds, evenly spaced, in which the state is changed.
+        copies: number of untrained copies of the model; the best of them is a control in every
+            check.
+        seed: seed of episodes, changes and copies.
     """
 
     episodes: int = 96
@@ -83,33 +85,37 @@ class Budget:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse sizes that leave no rounds, episodes or writes to compare."""
+        """Refuse sizes that are too small for an audit."""
         lowest = {"episodes": 8, "rounds": 2, "writes": 1, "copies": 0, "seed": 0}
         for name, value in vars(self).items():
             integer(name, value, lowest[name])
 
     @classmethod
     def quick(cls) -> Budget:
-        """Return the budget of a quick audit: a third of the episodes, fewer rounds and copies."""
+        """Return the sizes of a quick audit: a third of the episodes, and fewer rounds and copies."""
         return cls(episodes=32, rounds=8, writes=3, copies=2)
 
 
 @dataclass(eq=False)
 @checked_fields
 class Trial:
-    """A model on episodes, with what was computed for it
+    """A model with its episodes, and everything computed for them, which is cached
     (:func:`interp.support.session.remembered`).
 
     Attributes:
-        shape: numbers of episodes and rounds.
+        model: the model.
+        episodes: the episodes, without missing rounds.
+        budget: the sizes of the audit.
+        shape: numbers of episodes and of rounds.
         writes: the rounds that read a changed state: evenly spaced from the second to the last.
-        channels: rows of the state by channel; all of them first, where there are several channels.
-        grows: the first channel that grows; empty where none does.
-        whose: the number of the participant of each episode, the unit of intervals; the episode's
-            number without participants.
-        first_half: which episodes are of the first half of the participants.
-        algorithm: the algorithm that the model is compared with; None where its task registers
-            none.
+        channels: name of a channel of the state -> indices of its rows; if there are several
+            channels, all of them together come first.
+        grows: name of the first channel that grows with every round, such as a cache; empty if none
+            grows.
+        whose: index of each episode's participant, or of the episode itself without participants.
+            Intervals are over these.
+        first_half: which episodes belong to the first half of the participants.
+        algorithm: the algorithm that the model is compared with; None if the task has none.
     """
 
     model: Machine
@@ -117,7 +123,7 @@ class Trial:
     budget: Budget
 
     def __post_init__(self) -> None:
-        """Compute what needs no run."""
+        """Compute the attributes that need no run of the model."""
         refuse_missing("an audit", self.episodes)
         self.whose = participants_of(self.episodes)
         self.first_half = self.whose < (self.whose.max() + 1) // 2
@@ -134,7 +140,9 @@ class Trial:
         self.algorithm = self._find_algorithm()
 
     def _find_algorithm(self) -> Algorithm | None:
-        """Find the algorithm that the task, or the model itself, names."""
+        """Return the algorithm that the task, or the model itself, names as the explanation of the
+        model; None if there is none.
+        """
         algorithms = self.task.algorithms
         named = getattr(self.model, "algorithm", None)
         if algorithms.records() or algorithms.hypothesis is not None or named:
@@ -145,14 +153,14 @@ class Trial:
     def of(
         cls, model: Machine, budget: Budget, regime: str = "", seed: int = 0, n_rounds: int = 0
     ) -> Trial:
-        """Sample new episodes for a model.
+        """Make a trial with newly sampled episodes.
 
         Args:
-            model: the machine.
-            budget: how many episodes and rounds.
-            regime: of the episodes; the sampler's default one when empty.
-            seed: added to that of ``budget``.
-            n_rounds: of an episode; those of ``budget`` when 0.
+            model: the model.
+            budget: numbers of episodes and rounds.
+            regime: the regime to sample from; by default that of the sampler.
+            seed: number added to the budget's seed.
+            n_rounds: number of rounds per episode; by default that of the budget.
         """
         task = catalog.of(model)
         n_rounds = n_rounds or room(model, task.at_most(budget.rounds))
@@ -166,7 +174,7 @@ class Trial:
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        """The regimes that have episodes of the model's size."""
+        """The regimes that can be sampled in the model's sizes."""
 
         def serves(regime: str) -> bool:
             with suppress(InputError):
@@ -178,20 +186,20 @@ class Trial:
 
     @cached_property
     def run(self) -> Rollout:
-        """The model's unchanged run."""
+        """The model's rollout without any change."""
         with torch.no_grad():
             return rollout(self.model, self.episodes)
 
     @cached_property
     def heuristics(self) -> dict[str, Algorithm]:
-        """The algorithms of the task without a state, by key."""
+        """The task's algorithms that carry no state, by key."""
         algorithms = {record.key: record.make() for record in self.task.algorithms.records()}
         return {key: algorithm for key, algorithm in algorithms.items() if not algorithm.state}
 
     @property
     def scored(self) -> slice:
-        """The rounds in which checks count the loss: those that read a state and have a scored
-        prediction.
+        """The rounds whose loss counts: those that read a state (all but the first) and have a
+        scored prediction.
         """
         return slice(max(1, self.task.data.first_asked), None)
 
@@ -201,30 +209,32 @@ class Trial:
         return f"in rounds {self.scored.start} to {self.shape[1] - 1}"
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
-        """Return the distribution that an algorithm predicts on the same episodes."""
+        """Return the distributions that an algorithm predicts on the same episodes."""
         predicted = algorithm.distribution(algorithm.run(self.episodes))
         return np.asarray(predicted, np.float64)
 
     def distribution(self, predictions: Tensor) -> Array:
-        """Return predictions ``[..., episode, round, ...]`` as ``[..., episode, round, outcome]``."""
+        """Return predictions ``[..., episode, round, ...]`` as distributions ``[..., episode,
+        round, outcome]``.
+        """
         distribution = self.run.layout.distribution(predictions.double())
         return np.asarray(distribution.numpy(force=True))
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
-        """The model's unchanged predictions."""
+        """The model's predicted distributions without any change."""
         return self.distribution(self.run.predictions)
 
     @cached_property
     def own_losses(self) -> Float[np.ndarray, "episode round"]:
-        """The losses of the model's unchanged predictions."""
+        """The model's losses without any change."""
         return self.losses(self.run.predictions)
 
     def distance(self, one: Array, other: Array) -> Array:
-        """Return the distance of two distributions, from 0 to 1.
+        """Return the distance between predicted distributions, from 0 to 1, ``[...]``.
 
         Args:
-            one, other: ``[..., outcome]``.
+            one, other: the distributions, ``[..., outcome]``.
         """
         if self.run.layout.kind == "classes":
             differences = np.abs(one - other)
@@ -238,7 +248,7 @@ class Trial:
 
         Args:
             predictions: ``[*batch, episode, round, ...]``.
-            rounds: the slice that was predicted.
+            rounds: the rounds that the predictions belong to.
 
         Returns:
             Losses ``[*batch, episode, round]``.
@@ -253,13 +263,15 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Run on from changed states, once for each round that reads one.
+        """Continue the run from changed states, separately for each round that reads one.
 
         Args:
-            changed: states ``[written, episode, row, width]``, one for each of ``rounds``.
+            changed: the changed states, ``[written, episode, row, width]``, one for each of
+                ``rounds``.
             rounds: the rounds that read them.
-            horizon: rounds that are run on; all other predictions are the unchanged ones.
-            again: changes the states of later rounds, too (:class:`Edit`).
+            horizon: number of rounds to continue for; later predictions are the unchanged ones. By
+                default to the end.
+            again: function that changes the states of later rounds, too (:class:`Edit`).
 
         Returns:
             Predictions ``[written, episode, round, ...]``.
@@ -275,13 +287,13 @@ class Trial:
         return predictions
 
     def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """Return the unchanged states that rounds read."""
+        """Return the unchanged states that some rounds read."""
         return self.run.latents[:, list(rounds)].transpose(0, 1)
 
     @cached_property
     def copies(self) -> tuple[Trial, ...]:
-        """Untrained copies of the model on the same episodes: the first few with finite
-        predictions.
+        """Untrained copies of the model on the same episodes; copies with predictions that are not
+        finite are left out.
         """
         finite: list[Trial] = []
         first = self.budget.seed
@@ -295,9 +307,12 @@ class Trial:
         return tuple(finite)
 
     def untrained(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
-        """Return the control of a check: the best number of the untrained copies; empty where none runs.
+        """Return the control by untrained copies: the best number over the copies; an empty mapping
+        if there are no copies.
 
-        A copy to which the check does not apply (None) counts as 0.
+        Args:
+            number: function that computes the check's number for a copy. None (the check does not
+                apply to the copy) counts as 0.
         """
         scores = []
         for copy in self.copies:
@@ -307,7 +322,9 @@ class Trial:
 
 
 def _rows_by_channel(model: Machine) -> dict[str, list[int]]:
-    """Return the rows of the state by channel; all of them first, where there are several channels."""
+    """Return the rows of the state that belong to each channel; if there are several channels, all
+    of them together come first.
+    """
     rows: dict[str, list[int]] = {}
     first = 0
     for channel in model.channels:

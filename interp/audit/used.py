@@ -1,22 +1,22 @@
-"""Does the state lower the loss, by its content, and how many rounds on?
+"""Does the state lower the loss, is it by its content, and for how many rounds?
 
-A state is replaced by another one (:class:`Change`) and the machine runs on by itself. The checks
-are decided by the *worth* of a state,
+The state that a round reads is replaced by another one (:class:`Change`), and the model continues
+from there. The checks are decided by the *worth* of a state: the share of the loss that it removes::
 
-    (loss with the changed state - loss with the state) / loss with the changed state,
+    (loss with the changed state - loss with the state) / loss with the changed state
 
-the share of the task's loss that the state removes. It counts all rounds that read a state, each of
-which reads a changed one: a single round has too few answers to judge by. The control is the worth
-of untrained copies' states. The content of a state is its information on the episode: another
-episode's state, or the mean of all, lacks it and is otherwise a normal state. A state may also
-lower the loss on the truth of further episodes. That part is no such content, and is subtracted. It
-is not subtracted in comparisons with the initial state: the mere presence of a state may help, too.
+The state is changed in every round, because a single round has too few answers. The control is the
+worth of the states of untrained copies. The *content* of a state is its information about its own
+episode: another episode's state, or the mean state, lacks it and is normal otherwise. A state may
+also lower the loss with respect to the labels of other episodes. That part is not information about
+the episode and is subtracted. In comparisons with the initial state it is not subtracted, because
+the mere presence of a state may help, too.
 
-A worth of 0 does not mean that no prediction depends on the state: predictions may move and be no
-better. So every check also has the *effect*, the mean distance of predictions with the changed
-state from the unchanged ones. "does not use" is reported only where the effect is small, too. The
-*cost* in the tables is the rise of the loss. NOT evidence of what is used of a state: another
-episode's state differs in everything.
+A worth of 0 does not mean that no prediction depends on the state: predictions may change without
+getting worse. So every check also reports the *effect*, the mean distance between predictions with
+the changed and the unchanged state. "does not use" is reported only if the effect is small, too.
+The *cost* in the tables is the rise of the loss. This is NOT evidence of which part of a state is
+used, because another episode's state differs in everything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from interp.support.session import remembered
 
 
 class Change(StrEnum):
-    """What the states that rounds read are changed to."""
+    """What the state that a round reads is replaced by."""
 
     INITIAL = "the initial state"
     DONOR = "another episode's state"
@@ -49,15 +49,17 @@ class Change(StrEnum):
 
 
 EITHER = (Change.INITIAL, Change.DONOR)
-"""Changes that are tabled of every channel."""
+"""Changes that the tables list for every single channel."""
 _WITHOUT_CONTENT = (Change.DONOR, Change.MEAN)
-"""Changes that leave a state without what it says of its own episode."""
-_N_FURTHER = 8  # further episodes by whose truth chance is measured
-_LAGS = (0, 1, 2, 4)  # rounds after a change at which its effect is tabled
+"""Changes that remove a state's information about its own episode."""
+_N_FURTHER = 8  # number of other episodes whose labels measure a gain by chance
+_LAGS = (0, 1, 2, 4)  # numbers of rounds after a change at which the tables list its effect
 
 
 def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
-    """Draw another episode for each episode: a circle through all of them, in random order."""
+    """Draw for each episode another one whose state it receives; every episode gives its state
+    exactly once.
+    """
     order = np.random.default_rng([seed, 11]).permutation(n_episodes)
     donor = np.empty(n_episodes, np.int64)
     donor[order] = np.roll(order, 1)
@@ -67,9 +69,11 @@ def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
 def draw_donors_alike(
     labels: Int[np.ndarray, " episode"], seed: int
 ) -> tuple[Int[np.ndarray, " episode"], Bool[np.ndarray, " episode"]]:
-    """Draw another episode with the same label for each episode; return also whether there is one.
+    """Draw for each episode another one with the same label, whose state it receives.
 
-    An episode with a unique label is its donor itself.
+    Returns:
+        The index of each episode's donor, and whether there is one. An episode with a unique label
+        is its own donor.
     """
     donor = np.arange(len(labels))
     has_donor = np.zeros(len(labels), bool)
@@ -83,13 +87,13 @@ def draw_donors_alike(
 def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
-    """Return the states that rounds read, with the rows of a channel changed.
+    """Return the states that some rounds read, with the rows of one channel replaced.
 
     Args:
-        trial: the model and its run.
-        rounds: that read the states.
-        change: a :class:`Change`.
-        channel: of the state; all by default.
+        trial: the model with its run.
+        rounds: the rounds that read the states.
+        change: what they are replaced by, a :class:`Change`.
+        channel: name of the channel; by default all channels.
     """
     states = trial.read(rounds)
     rows = trial.channels[channel]
@@ -122,10 +126,14 @@ def _new_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -
 
 
 class _Influence(NamedTuple):
-    """The effect and the cost of a change, by the round written and rounds later; NaN where no
-    change can be measured.
+    """Effect and cost of changing a state, by the round that reads it and by the number of rounds
+    since (lag).
 
-    This is so after the last round, and where no other episode gives the same answer.
+    Entries are NaN after the last round, and where no other episode gives the same answer.
+
+    Attributes:
+        effect: distance between changed and unchanged predictions.
+        cost: rise of the loss.
     """
 
     effect: Float[np.ndarray, "write episode lag"]
@@ -134,12 +142,13 @@ class _Influence(NamedTuple):
 
 @remembered
 def influence(trial: Trial, channel: str, change: str) -> _Influence:
-    """Measure all later predictions after a channel is changed once, in each of the rounds written.
+    """Measure how changing a channel once affects all later predictions, for each of the rounds
+    ``trial.writes``.
 
     Args:
-        trial: the model and its run.
-        channel: of the state.
-        change: a :class:`Change`.
+        trial: the model with its run.
+        channel: name of the channel.
+        change: what the state is replaced by, a :class:`Change`.
     """
     predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
@@ -149,8 +158,8 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
 
 
 def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
-    """Return whether there is a state to change to: some changes need another episode that gives
-    the same answer.
+    """Return whether each change exists, ``[write, episode]``. ``Change.SAME`` needs another
+    episode with the same answer.
     """
     if change != Change.SAME:
         return np.ones((len(trial.writes), trial.shape[0]), bool)
@@ -166,12 +175,12 @@ def _by_lag(
     values: Float[np.ndarray, "write episode round"],
     counted: Bool[np.ndarray, "write episode"],
 ) -> Float[np.ndarray, "write episode lag"]:
-    """Move values so that the last axis counts rounds from the round written.
+    """Shift values so that the last axis counts rounds from the round of the change on.
 
     Args:
-        trial: gives the rounds written.
-        values: by round.
-        counted: other entries become NaN.
+        trial: determines the rounds of the changes.
+        values: the values by round.
+        counted: which entries count; the others become NaN.
     """
     shifted = np.full(values.shape, np.nan)
     n_rounds = values.shape[2]
@@ -181,7 +190,7 @@ def _by_lag(
 
 
 def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -> Interval:
-    """Return the mean over the finite entries, with its 95 % interval over episodes."""
+    """Return the mean over all finite entries, with its 95 % interval over episodes."""
     counts = np.isfinite(values).sum(0)
     return ratio_interval(np.nansum(values, 0), counts, participants=trial.whose)
 
@@ -189,12 +198,12 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
 def predict_with(
     trial: Trial, change: str, channel: str = ALL
 ) -> Float[Tensor, "episode round *outcome"]:
-    """Run with a changed state in every round from the second on, and return the predictions.
+    """Return predictions with the state replaced in every round from the second on.
 
     Args:
-        trial: the model and its run.
-        change: a :class:`Change`.
-        channel: of the state; all by default.
+        trial: the model with its run.
+        change: what the state is replaced by, a :class:`Change`.
+        channel: name of the channel; by default all channels.
     """
     rows = trial.channels[channel]
 
@@ -208,10 +217,12 @@ def predict_with(
 
 
 class _Worth(NamedTuple):
-    """The share of the loss that a state removes, and the mean distance by which predictions move
-    without it.
+    """What a state is worth compared with a change of it.
 
-    ``change`` is what the state was compared with.
+    Attributes:
+        change: what the state was replaced by.
+        share: share of the loss that the unchanged state removes.
+        effect: mean distance between changed and unchanged predictions.
     """
 
     change: str
@@ -220,16 +231,24 @@ class _Worth(NamedTuple):
 
 
 def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the gain from a state's information on its episode, by the change with the highest
-    lower bound.
+    """Return the worth of the state's information about its episode. Of the two changes that remove
+    it, the one with the higher lower bound counts.
+
+    Args:
+        trial: the model with its run.
+        channel: name of the channel; by default all channels.
     """
     worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the gain from the content where it pays; otherwise that from any state instead of the
-    initial one.
+    """Return the worth of the state's content if that reaches the threshold; otherwise the worth
+    compared with the initial state.
+
+    Args:
+        trial: the model with its run.
+        channel: name of the channel; by default all channels.
     """
     content_worth = worth_of_content(trial, channel)
     if content_worth.share.low >= THRESHOLDS["worth"].value:
@@ -239,12 +258,12 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
 @remembered
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
-    """Return the gain from a channel's state compared with a change of it.
+    """Return the worth of a channel's state compared with a change of it.
 
     Args:
-        trial: the model and its run.
-        change: a :class:`Change`.
-        channel: of the state; all by default.
+        trial: the model with its run.
+        change: what the state is replaced by, a :class:`Change`.
+        channel: name of the channel; by default all channels.
     """
     return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
 
@@ -252,13 +271,13 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
 def weigh(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
 ) -> _Worth:
-    """Compare predictions with a changed state with the unchanged ones, in some rounds.
+    """Compute a state's worth and effect from the predictions with a changed state.
 
     Args:
-        trial: the model and its run.
+        trial: the model with its run.
         changed: predictions with the changed state.
-        change: a :class:`Change`.
-        rounds: that count.
+        change: what the state was replaced by, a :class:`Change`.
+        rounds: the rounds that count.
     """
     whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
@@ -275,12 +294,17 @@ def weigh(
 def _saved_by_chance(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], rounds: slice
 ) -> Float[np.ndarray, " episode"]:
-    """Return the loss that the state removes when it is scored by the truth of further episodes.
+    """Return the loss that the state removes if predictions are scored against the labels of other
+    episodes.
 
     Args:
-        trial: the model and its run.
+        trial: the model with its run.
         changed: predictions with a changed state.
-        rounds: that count.
+        rounds: the rounds that count.
+
+    Returns:
+        Sum over these rounds, ``[episode]``, averaged over :data:`_N_FURTHER` draws of other
+        episodes.
     """
     predictions = trial.run.predictions
     saved = []
@@ -293,7 +317,9 @@ def _saved_by_chance(
 
 
 def used(trial: Trial, channel: str) -> Measure:
-    """Check whether the state of a channel lowers the loss, by the initial state and by another episode's."""
+    """Check whether the state of a channel lowers the loss, compared with another state or with the
+    initial one.
+    """
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
     number_of = f"share of the loss {trial.horizon} that it takes away"
@@ -322,7 +348,9 @@ def used(trial: Trial, channel: str) -> Measure:
 
 
 def content(trial: Trial) -> Measure:
-    """Check whether the content of the state counts, or another episode's state is as good."""
+    """Check whether the content of the state lowers the loss, or whether another episode's state
+    serves as well.
+    """
     threshold = THRESHOLDS["worth"].value
     initial = worth_by(trial, Change.INITIAL).share
     worth = worth_of_content(trial)
@@ -352,19 +380,19 @@ def content(trial: Trial) -> Measure:
 
 
 def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
-    """Return the predicate for a state that does not lower the loss; predictions may still move.
+    """Return the predicate for a state that does not lower the loss.
 
     Args:
-        effect: mean distance of predictions.
-        unused: the predicate where they do not move.
-        unpaid: the predicate where they do.
+        effect: mean distance between changed and unchanged predictions.
+        unused: the predicate if predictions do not change.
+        unpaid: the predicate if they change without getting better.
     """
     return unused if effect.high < THRESHOLDS["worth"].value else unpaid
 
 
 def lasts(trial: Trial) -> Measure:
-    """Check whether a state is carried on, or made anew in every round; answers are scored one
-    round later.
+    """Check whether the state affects more than the round that reads it: a changed state must raise
+    the loss one round later.
     """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
@@ -398,7 +426,9 @@ def lasts(trial: Trial) -> Measure:
 
 
 def _worth_later(trial: Trial, change: str) -> _Worth:
-    """Return the gain from the content one round after the round that reads a changed state."""
+    """Return the worth of the state's content, with the loss one round after the round that reads
+    the changed state.
+    """
     rounds = range(1, trial.shape[1] - 1)
     predictions = trial.continued(change_states(trial, rounds, change), rounds, horizon=2)
     later = trial.run.predictions.clone()
@@ -408,7 +438,7 @@ def _worth_later(trial: Trial, change: str) -> _Worth:
 
 
 def _describe_decay(trial: Trial) -> str:
-    """Say how much of the effect on predictions is left some rounds later, over the same rounds written."""
+    """Return a sentence with the share of the effect that is left after some rounds."""
     effect = influence(trial, ALL, Change.DONOR).effect
     parts = []
     for lag in _LAGS[1:]:
@@ -422,7 +452,9 @@ def _describe_decay(trial: Trial) -> str:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return effect and cost of every change, by channel, at once and some rounds later."""
+    """Return the mean effect and cost of every change, by channel and by the number of rounds since
+    the change (``rounds_on``).
+    """
     rows = []
     for channel in trial.channels:
         for change in Change if channel == ALL else EITHER:
@@ -443,8 +475,8 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def by_round(trial: Trial) -> pd.DataFrame:
-    """Return the effect of another episode's state on the prediction of the same round, by channel
-    and round.
+    """Return the effect of another episode's state on the prediction of the round that reads it, by
+    channel and round.
     """
     rows = []
     for channel in trial.channels:
@@ -456,7 +488,7 @@ def by_round(trial: Trial) -> pd.DataFrame:
 
 
 def without(trial: Trial) -> pd.DataFrame:
-    """Return gain and effect by channel and by what every round reads in place of the state."""
+    """Return the worth and effect of the state by channel and by what replaces it in every round."""
     rows = []
     for channel in trial.channels:
         for change in (*EITHER, Change.MEAN):
@@ -469,10 +501,11 @@ def without(trial: Trial) -> pd.DataFrame:
 
 
 def presence(trial: Trial) -> pd.DataFrame:
-    """Return the loss of the last round by content and presence of the state that it reads.
+    """Return the loss in the last round with or without the content of the state, and with or
+    without its presence.
 
-    The content is that of the state or the mean of all; absent is the initial state. Content
-    without presence is the difference of the state to the mean, added to the initial state.
+    Without content, the round reads the mean state; without presence, the initial state. For
+    content without presence, the state's deviation from the mean is added to the initial state.
     """
     last = [trial.shape[1] - 1]
     state = trial.read(last)

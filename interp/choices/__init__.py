@@ -1,10 +1,18 @@
-"""Recorded choices: which families of algorithms explain them, at which parameters, and does a network do the same?
+"""Recorded choices: which algorithms explain them, and does a network choose in the same way?
 
-* ``explain``: the families that explain the choices of a player (:func:`~interp.choices.explain.explain_choices`);
-* ``scoring``, ``predictive``: what each family loses on choices that it was not fitted to, and whether its simulated
-  players choose like the player;
-* ``fitting``, ``link``: a family's parameters, and from its predictions to the choices of somebody who errs;
-* ``players``, ``recovery``, ``portrait``: each participant, simulated players of known algorithm, phase portraits;
-* ``behaviour``: language models among experts;
-* ``recorded``: small recurrent cells that are fitted to recorded choices.
+A *player* is whoever made the choices: a person, a language model or a network. A *family* is a
+set of algorithms that differ only in their parameters.
+
+* ``explain``: find the families that explain a player's choices
+  (:func:`~interp.choices.explain.explain_choices`);
+* ``scoring``: the loss of each family on held-out choices;
+* ``predictive``: compare a player's statistics with those of simulated players of a family;
+* ``fitting``, ``optimum``: fit a family's parameters, to one player or to many at once;
+* ``link``: from a predicted distribution to choices, with a temperature and a lapse rate;
+* ``offers``: choices where only some of the options are available in a round;
+* ``players``: explain the choices of each participant separately;
+* ``recovery``: simulate players of known algorithms, and test whether the fits find them;
+* ``portrait``: how much one round changes the log-odds of a choice;
+* ``behaviour``: explain the choices of language models that predict with expert advice;
+* ``recorded``: small recurrent networks that are fitted to recorded choices.
 """

@@ -1,4 +1,6 @@
-"""Which algorithms language models choose by: :func:`~interp.choices.explain.explain_choices` of runs with experts."""
+"""Find the algorithms that language models choose by:
+:func:`~interp.choices.explain.explain_choices` for their runs on the experts task.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,24 @@ from interp.support.errors import require
 from interp.tasks.experts.players import player_families
 
 FEWEST_RUNS = 8
-"""Instances below which no algorithm is asked for: an interval over fewer says little."""
+"""Fewest runs for which algorithms are fitted: an interval over fewer runs says little."""
 
 
 @dataclass(frozen=True, repr=False)
 @checked_result
 class PlayerBehaviour(Result):
-    """Which algorithms one group of runs chooses by.
+    """Which algorithms explain the choices of one group of runs: one language model in one
+    condition and regime.
 
     Attributes:
-        model: the language model.
-        condition: the protocol.
-        regime: of the episodes.
-        n: how many runs there are.
-        found: what was found of their choices; None below :data:`FEWEST_RUNS` runs.
-        repeated: share of rounds in which further plays of an instance choose the same; NaN where there are none.
+        model: name of the language model.
+        condition: name of the protocol in which it was run.
+        regime: the distribution that the episodes were sampled from.
+        n: number of runs.
+        found: the explanation of their choices; None if there are fewer than :data:`FEWEST_RUNS`
+            runs.
+        repeated: share of rounds in which a repeated run of the same episode makes the same choice;
+            NaN without repeated runs.
     """
 
     model: str
@@ -46,7 +51,7 @@ class PlayerBehaviour(Result):
 
     @property
     def sentence(self) -> str:
-        """The player's model, condition and regime, and which algorithms explain it."""
+        """The language model, its condition and regime, and which algorithms explain its choices."""
         group = ", ".join(self.group.values())
         return f"{group}: {self.found.sentence if self.found else self.answer}"
 
@@ -57,7 +62,9 @@ class PlayerBehaviour(Result):
 
     @property
     def ceiling(self) -> Interval:
-        """The most that any algorithm can agree, by how often repeated plays do."""
+        """The highest agreement that any algorithm can reach with the model's choices, computed
+        from how often repeated runs agree.
+        """
         agreed = np.array([self.repeated.estimate, self.repeated.low, self.repeated.high])
         above_even = np.sqrt(np.maximum(0.0, 2 * agreed - 1))
         ceilings = (1 + above_even) / 2
@@ -65,11 +72,11 @@ class PlayerBehaviour(Result):
 
     @property
     def answer(self) -> str:
-        """Which algorithm it is, in a few words."""
+        """Which algorithm explains the choices, in a few words."""
         return self.found.answer if self.found else f"undecided: fewer than {FEWEST_RUNS} instances"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row."""
+        """Return the result as a table with one row."""
         row: dict[str, Any] = {
             **self.group,
             "n": self.n,
@@ -84,7 +91,9 @@ class PlayerBehaviour(Result):
 
 
 def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
-    """Return the columns of what was found."""
+    """Return the columns of a table that describe an explanation: its verdict, the closest family
+    with its parameters, and losses.
+    """
     link = found.scores[found.closest].link
     parameters = []
     for name, value in found.parameters.items():
@@ -104,12 +113,17 @@ def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
 def behaviour(
     runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()
 ) -> list[PlayerBehaviour]:
-    """Find what each (model, condition, regime) in ``runs`` that has a prediction chooses by.
+    """Explain the choices of each group of runs: runs of the same model, condition and regime.
+
+    Runs without any prediction are left out.
 
     Args:
-        runs: of language models.
-        seed: of the bootstraps and of untrained copies.
-        machines: models of expert advice that each player is compared with.
+        runs: runs of language models.
+        seed: seed of the bootstraps and of the untrained copies of ``machines``.
+        machines: models of the experts task that each group is also compared with.
+
+    Returns:
+        One result per group.
     """
     require(bool(runs), "no runs to analyse")
     for machine in machines:
@@ -123,7 +137,12 @@ def behaviour(
 
 
 def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:
-    """Return the tables that ``interp llm score`` writes: a row a group ("behaviour"), a family, and a machine."""
+    """Return the tables that ``interp llm score`` writes.
+
+    Returns:
+        "behaviour" has one row per group, "families" one row per group and family, "machines" one
+        row per group and compared model.
+    """
     if not acts:
         return {}
     families = [pd.DataFrame()]
@@ -176,7 +195,9 @@ def _explain_runs(
 
 
 def _repeated_share(members: Sequence[LLMRun], seed: int) -> Interval:
-    """Return how often further plays of an instance choose as the one that is scored, over instances."""
+    """Return the share of rounds in which a repeated run makes the same choice as the scored run of
+    the same episode, with its interval over episodes.
+    """
     equal, counted = [], []
     for run in members:
         n_equal, n_known = 0, 0

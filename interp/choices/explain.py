@@ -1,10 +1,10 @@
-"""Which algorithms explain what a player chooses, from its choices alone.
+"""Find the algorithms that explain a player's choices, from the choices alone.
 
-:func:`explain_choices` compares families of algorithms by what they lose on choices that they were
-not fitted to (:mod:`interp.choices.scoring`). Its answer is a set: the families with a loss that
-the data cannot distinguish from the least one (the model confidence set of Hansen, Lunde and
-Nason). A set of one is a name. The method, and what it is no evidence of:
-``docs/method/choices.md``.
+:func:`explain_choices` compares families of algorithms by their loss on held-out choices
+(:mod:`interp.choices.scoring`). Its answer is a confidence set: all families whose loss the data
+cannot distinguish from the lowest loss. This is the model confidence set of Hansen, Lunde and
+Nason. If the set has one family, that family is named as the answer. ``docs/method/choices.md``
+describes the method and what it is not evidence of.
 """
 
 from __future__ import annotations
@@ -38,27 +38,29 @@ from interp.support.errors import InputError, require
 from interp.tasks.trials import usual_size
 
 LEVEL = 0.95
-"""Chance that the set holds the family that predicts best."""
+"""Probability that the confidence set contains the family that predicts best."""
 FEWEST_CHOICES = 32
-"""Choices that a fit needs."""
+"""Fewest choices that a fit needs."""
 _LEFT = 0.02
-"""Nats a choice that a family may save beyond a machine that chooses as the player does."""
+"""Most nats per choice by which the best family may beat a machine that "chooses as the player"."""
 _ANY = 1e-9
-"""Nats a choice from which on something is saved: less is rounding."""
+"""Nats per choice; a smaller gain is rounding."""
 Verdict = Literal["named", "several", "no memory", "none"]
 
 
 @dataclass(frozen=True)
 @checked_result
 class BesideMachine:
-    """Whether a player chooses as a machine does.
+    """Whether a player chooses as a machine (a network or another model) does.
 
     Attributes:
-        over_floor: nats a choice that the machine's predictions save over the best family without a
-            memory, out of sample.
-        over_untrained: the same over an untrained copy; NaN without one.
-        left: nats a choice that the best family saves over the machine.
-        check: the player compared with simulated players of the machine's predictions.
+        over_floor: nats per choice by which the machine's held-out loss is lower than that of the
+            best family without a memory.
+        over_untrained: nats per choice by which it is lower than that of an untrained copy of the
+            machine; NaN without a copy.
+        left: nats per choice by which the best family's loss is lower than the machine's.
+        check: the player's statistics compared with those of simulated players who choose by the
+            machine's predictions.
     """
 
     over_floor: Interval
@@ -117,15 +119,18 @@ class ChoiceExplanation(Result):
     """Which families of algorithms explain a player's choices.
 
     Attributes:
-        scores: every family by key, the best first.
-        units: summed out-of-sample losses, ``[unit, family]``, in the order of ``scores``.
-        p_values: by key, of the model confidence set; those of at least 1 - :data:`LEVEL` are in
-            the set.
-        checks: the posterior-predictive check of each family in the set.
-        n_choices: how many choices there are.
-        agreement: share of the choices that the best family predicts as likeliest, out of sample.
-        algorithm: the best family at its parameters; None of a guess.
-        beside: of each machine that it was compared with, whether the player chooses as it does.
+        scores: key -> score of every family, the lowest held-out loss first.
+        units: sum of held-out losses in nats, ``[unit, family]``. A unit is an independent part of
+            the data: a participant, an episode or a block of trials. Families are in the order of
+            ``scores``.
+        p_values: key -> p-value in the model confidence set; families with at least 1 -
+            :data:`LEVEL` are in the set.
+        checks: key -> posterior-predictive check, for each family in the set.
+        n_choices: number of choices.
+        agreement: share of choices that are the best family's likeliest outcome, held out.
+        algorithm: the best family's algorithm at its fitted parameters; None if the best one is a
+            constant guess.
+        beside: name of a machine -> whether the player chooses as it does.
     """
 
     scores: Mapping[str, FamilyScore]
@@ -139,35 +144,41 @@ class ChoiceExplanation(Result):
 
     @property
     def closest(self) -> str:
-        """The key of the family that loses least, whether or not it explains the choices."""
+        """The key of the family with the lowest loss, whether or not it explains the choices."""
         return next(iter(self.scores))
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
-        """The keys of the families with a loss that the data cannot distinguish from the least one,
-        the best first.
+        """The keys of the families whose loss the data cannot distinguish from the lowest one, the
+        best first.
         """
         least_p = 1 - LEVEL
         return tuple(key for key in self.scores if self.p_values[key] >= least_p)
 
     @property
     def floor(self) -> str:
-        """The key of the best family without a memory."""
+        """The key of the best family without a memory: one whose predictions do not depend on
+        earlier rounds.
+        """
         return next(key for key, score in self.scores.items() if score.memoryless)
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """Those of the closest family, fitted to all choices."""
+        """The parameters of the closest family, fitted to all choices, by name."""
         return self.scores[self.closest].parameters
 
     @property
     def intervals(self) -> Mapping[str, Interval]:
-        """95 % profile likelihood intervals of the real parameters of the closest family."""
+        """95 % profile likelihood intervals of the closest family's real-valued parameters, by
+        name.
+        """
         return self.scores[self.closest].intervals
 
     @property
     def bound_sentence(self) -> str:
-        """Which parameters of the closest family lie at an end of their search; empty where none does."""
+        """A sentence with the closest family's parameters that lie at an end of the searched range;
+        empty if there are none.
+        """
         score = self.scores[self.closest]
         at_bound = {name: score.parameters[name] for name in score.at_bound}
         if not at_bound:
@@ -176,21 +187,28 @@ class ChoiceExplanation(Result):
 
     @property
     def nats(self) -> Interval:
-        """The out-of-sample loss of the closest family, nats a choice."""
+        """The held-out loss of the closest family, in nats per choice."""
         return _mean_of(self.units[:, 0], self.n_choices)
 
     @property
     def floor_nats(self) -> Interval:
-        """The out-of-sample loss of the best family without a memory, nats a choice."""
+        """The held-out loss of the best family without a memory, in nats per choice."""
         return _mean_of(self._of(self.floor), self.n_choices)
 
     @property
     def over_floor(self) -> Interval:
-        """Nats a choice that the closest family saves over the best one without a memory."""
+        """Nats per choice by which the closest family's loss is lower than that of the best family
+        without a memory.
+        """
         return self.behind(self.floor)
 
     def behind(self, key: str) -> Interval:
-        """Return the nats a choice that a family loses more than the closest one: the paired difference."""
+        """Return the nats per choice by which a family's loss exceeds that of the closest family,
+        as a paired difference.
+
+        Args:
+            key: key of the family.
+        """
         return _mean_of(self._of(key) - self.units[:, 0], self.n_choices)
 
     def _of(self, key: str) -> Array:
@@ -198,7 +216,10 @@ class ChoiceExplanation(Result):
 
     @property
     def verdict(self) -> Verdict:
-        """A name, a set of several, no memory, or none of the candidate families."""
+        """One of four: "named" (one family explains the choices), "several" (more than one does),
+        "no memory" (a family without a memory predicts as well as any), "none" (no candidate
+        explains the choices).
+        """
         if not any(check.passes for check in self.checks.values()):
             return "none"
         if any(self.scores[key].memoryless for key in self.confidence_set):
@@ -207,12 +228,12 @@ class ChoiceExplanation(Result):
 
     @property
     def family(self) -> str | None:
-        """The key of the family that alone explains the choices; None where there is no such one."""
+        """The key of the only family that explains the choices; None unless the verdict is "named"."""
         return self.closest if self.verdict == "named" else None
 
     @property
     def measure(self) -> Measure:
-        """The claim that the choices depend on what came before."""
+        """The claim that the choices depend on earlier rounds."""
         return Measure(
             "memory",
             "The choices depend on earlier rounds",
@@ -227,7 +248,7 @@ class ChoiceExplanation(Result):
 
     @property
     def answer(self) -> str:
-        """Which algorithm it is, in a few words."""
+        """Which algorithm explains the choices, in a few words."""
         names = [self.scores[key].name for key in self.confidence_set]
         closest = self.scores[self.closest].name
         by_verdict = {
@@ -262,7 +283,9 @@ class ChoiceExplanation(Result):
         return f"{score.name} ({words})" if words else score.name
 
     def _draw(self, figures: Any) -> Any:
-        """Draw what every family loses beyond the best; those without a memory in grey."""
+        """Draw by how much each family's loss exceeds the lowest one; families without a memory are
+        grey.
+        """
         frame = self.to_frame()
         drawn = frame.rename(columns={"behind": "estimate", "memoryless": "control"})
         drawn["low"] = frame["behind_low"]
@@ -270,15 +293,16 @@ class ChoiceExplanation(Result):
         return figures.intervals(drawn, xlabel="nats a choice lost beyond the best, held out")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each family, the best first.
+        """Return a table with one row per family, the best first.
 
-        ``behind`` is the paired difference to the best with its standard error; ``in_set`` says whether the model
-        confidence set holds the family, ``passes`` whether the posterior-predictive check does.
+        The column ``behind`` is the paired difference of the loss to the best family's, in nats per
+        choice, and ``standard_error`` its standard error. ``in_set`` says whether the family is in
+        the model confidence set, ``passes`` whether it passes its posterior-predictive check.
         """
         return pd.DataFrame([self._row(key) for key in self.scores])
 
     def _row(self, key: str) -> dict[str, Any]:
-        """Return the row of one family."""
+        """Return the table's row of one family, by its key."""
         score = self.scores[key]
         losses = self._of(key)
         difference = losses - self.units[:, 0]
@@ -296,20 +320,32 @@ class ChoiceExplanation(Result):
         return row
 
     def check_frame(self) -> pd.DataFrame:
-        """Return a row for each family of the set and each statistic of its posterior-predictive check."""
+        """Return a table with one row per family in the set and statistic of its
+        posterior-predictive check.
+        """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
         return pd.concat(frames, names=["family", None]).reset_index("family")
 
 
 def _mean_of(sums: Array, n_choices: int) -> Interval:
-    """Return the mean a choice of sums over units, with its 95 % interval by Student's t."""
+    """Return the mean per choice with its 95 % interval by Student's t.
+
+    Args:
+        sums: sum over the choices of each independent unit, ``[unit]``.
+        n_choices: number of choices of all units together.
+    """
     mean = float(sums.sum()) / n_choices
     half = float(stats.t.ppf(0.975, len(sums) - 1)) * _standard_error(sums, n_choices)
     return Interval(mean, mean - half, mean + half)
 
 
 def _standard_error(sums: Array, n_choices: int) -> float:
-    """Return the standard error of the mean a choice, from sums over independent units."""
+    """Return the standard error of the mean per choice.
+
+    Args:
+        sums: sum over the choices of each independent unit, ``[unit]``.
+        n_choices: number of choices of all units together.
+    """
     of_sum = sums.std(ddof=1) * np.sqrt(len(sums))
     return float(of_sum) / n_choices
 
@@ -323,19 +359,25 @@ def explain_choices(
     beside: Mapping[str, tuple[Any, Any]] | None = None,
     seed: int = 0,
 ) -> ChoiceExplanation:
-    """Find the families of algorithms that explain what a player chose.
+    """Find the families of algorithms that explain a player's choices.
 
     Args:
         episodes: what the player saw.
-        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none;
-            at least 32.
-        families: the candidates; all of the task's when None.
-        beside: by name, a machine's predictions ``[episode, round, outcome]`` on the same episodes,
-            and those of an untrained copy, or None.
-        seed: of the bootstrap over units.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made. At
+            least 32 choices.
+        families: the candidate families; by default all of the task's.
+        beside: name of a machine -> two sets of predictions on the same episodes, each ``[episode,
+            round, outcome]``. The first is the machine's; the second is that of an untrained copy,
+            or None.
+        seed: seed of the bootstrap over units (participants, episodes or blocks of trials).
+
+    Returns:
+        The families with their held-out losses, the confidence set and the comparison with each
+        machine.
 
     Raises:
-        InputError: choices of another shape, that are no outcomes, or fewer than 32.
+        InputError: if choices have another shape, are not indices of outcomes, or are fewer than
+            32.
     """
     task = tasks.of(episodes)
     chosen = checked_choices(episodes, choices)
@@ -354,7 +396,16 @@ def explain_choices(
 
 
 def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[list[FamilyScore]]:
-    """Return for each player the score of every family and of a guess; the best one has intervals."""
+    """Score every family, and a constant guess, on the choices of each player. Add intervals of the
+    parameters for each player's best family.
+
+    Args:
+        data: the choices of all players.
+        families: the candidate families, by key.
+
+    Returns:
+        For each player a list of scores, the guess last.
+    """
     by_family = score_families(data, families)
     first = next(iter(by_family.values()))[0]
     n_outcomes = first.fitted.shape[-1]
@@ -377,10 +428,16 @@ def _best_place(scores: Sequence[FamilyScore]) -> int:
 
 
 def checked_choices(episodes: Any, choices: Any) -> Array:
-    """Return choices ``[episode, round]`` that can be fitted; NaN where there is none.
+    """Check choices and return them as floats, ``[episode, round]``. Choices in rounds that are not
+    scored become NaN.
+
+    Args:
+        episodes: what the player saw.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Raises:
-        InputError: another shape, no outcomes, a task of real numbers, or fewer than :data:`FEWEST_CHOICES`.
+        InputError: if choices have another shape, are not indices of outcomes, or are fewer than
+            :data:`FEWEST_CHOICES`, or if the task predicts real numbers.
     """
     task = tasks.of(episodes)
     chosen = array_of("choices", choices).astype(np.float64)
@@ -405,7 +462,9 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
-    """Return the families that are asked by key, in the unit of the episodes; all of the task's when None."""
+    """Return the candidate families by key, with the ranges of their parameters scaled to the
+    episodes' units. By default all of the task's families.
+    """
     chosen_families = (
         tasks.of(episodes).rivals() if families is None else unique(families, "family")
     )
@@ -417,7 +476,11 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
 
 
 def _in_unit(family: Family, episodes: Any) -> Family:
-    """Return a family whose parameters are searched in the unit of the episodes, such as that of the rewards."""
+    """Return the family with the searched values of its parameters scaled to the data.
+
+    A parameter with a unit, such as that of the rewards, is divided by the usual size of this
+    quantity in the episodes.
+    """
     searched = []
     if not any(parameter.unit for parameter in family.searched):
         return family
@@ -440,15 +503,16 @@ def explanation_of(
     seed: int,
     beside: Mapping[str, BesideMachine] | None = None,
 ) -> ChoiceExplanation:
-    """Return what the scores of one player come to.
+    """Combine the scores of one player into an explanation: confidence set, checks and best
+    algorithm.
 
     Args:
-        data: the choices.
-        player: the number of the player.
-        scores: of every family, and of a guess.
-        families: by key.
-        seed: of the bootstrap over units.
-        beside: machines that the player was compared with.
+        data: the choices of all players.
+        player: index of the player.
+        scores: the player's score of every family, and of a constant guess.
+        families: the candidate families, by key.
+        seed: seed of the bootstrap over units.
+        beside: name -> comparison of the player with a machine.
     """
     rows = data.rows(player)
     known = data.known[rows]
@@ -483,27 +547,30 @@ def explanation_of(
 def sum_units(
     losses: Array, units: NDArray[np.int64], known: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Add up the losses of each unit that has a choice.
+    """Add up the losses of the choices of each independent unit. Units without a choice are left
+    out.
 
     Args:
-        losses: ``[episode, round]``.
-        units: the unit of each choice.
-        known: where there is a choice.
+        losses: loss of each choice, ``[episode, round]``.
+        units: index of the unit of each choice, ``[episode, round]``.
+        known: where a choice was made, ``[episode, round]``.
 
     Returns:
-        Sums ``[unit]``.
+        The sums, ``[unit]``.
     """
     _, of_choices = np.unique(units[known], return_inverse=True)
     return np.bincount(of_choices, losses[known]).astype(np.float64)
 
 
 def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
-    """Check the choices of a player against the predictions of a family.
+    """Compare the statistics of a player's choices with those of simulated players of a fitted
+    family.
 
     Args:
-        data: the choices.
-        player: the number of the player.
-        q: P(each choice), ``[episode, round, outcome]``.
+        data: the choices of all players.
+        player: index of the player.
+        q: the family's probability of each outcome, ``[episode, round, outcome]``; only the
+            player's episodes.
     """
     rows = data.rows(player)
     known = data.known[rows]
@@ -527,15 +594,15 @@ def _hold_beside(
     trained: Any,
     untrained: Any,
 ) -> BesideMachine:
-    """Compare a player with a machine, by its predictions and those of an untrained copy.
+    """Compare a player with a machine, by the predictions of the machine and of an untrained copy.
 
     Args:
-        data: the choices.
-        scores: of every family.
+        data: the player's choices.
+        scores: the player's score of every family.
         episodes: what the player saw.
-        rows: the episodes with choices.
-        trained: the machine's predictions.
-        untrained: those of the copy, or None.
+        rows: indices of the episodes that have choices.
+        trained: the machine's predictions, ``[episode, round, outcome]``.
+        untrained: the predictions of the untrained copy, in the same shape, or None.
     """
     ranked = sorted(scores, key=lambda score: float(score.losses.sum()))
     floor = next(score for score in ranked if score.memoryless)
@@ -553,10 +620,11 @@ def _hold_beside(
 
 
 def _saved(data: ChoiceData, over: FamilyScore, by: FamilyScore) -> Interval:
-    """Return the nats a choice that one score loses less than another.
+    """Return the nats per choice by which the loss ``by`` is lower than the loss ``over``, with an
+    interval over units.
 
     Args:
-        data: the choices.
+        data: the player's choices.
         over: the score with the larger loss.
         by: the score with the smaller loss.
     """

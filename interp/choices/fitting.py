@@ -1,8 +1,10 @@
-"""Fit a family of algorithms to predicted distributions: the parameters of least divergence.
+"""Fit a family of algorithms to predicted distributions: find the parameters with the least
+divergence.
 
-A grid first, then a search between its points for real parameters, in units of grid steps, so that a grid says how
-finely each stretch of a parameter is searched. A fit finds a local best near the best grid point, never a proof that no
-better one exists. The divergence of each kind of prediction: :func:`divergence`.
+All points of a grid are tried first. Real parameters are then optimised between grid points,
+measured in grid steps, so that a finer part of the grid is also searched more finely. The fit finds
+a local optimum near the best grid point; a better one may exist elsewhere. :func:`divergence`
+defines the divergence for each kind of prediction.
 """
 
 from __future__ import annotations
@@ -36,19 +38,25 @@ from interp.support.errors import InputError, require
 
 Array = NDArray[np.float64]
 Predict = Callable[[Any], Array]
-"""Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``; of every round.
+"""Function from episodes to the distribution over outcomes in every round, ``[episode, round, outcome]``.
 
-Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
+If the task predicts a real number, the last axis holds its mean, or its mean and log variance, as
+``RoundLayout.distribution`` returns them."""
 _STEPS_PER_PARAMETER, _STARTS = 30, 2
-"""Evaluations of L-BFGS-B for each real parameter; how many choices, and then of the others, are refined."""
+"""Most evaluations of L-BFGS-B per real parameter; number of points from which a search begins."""
 _EXACT = {"ftol": 1e-10, "gtol": 1e-7, "eps": 1e-7}
-"""Where L-BFGS-B ends."""
-_LARGE = 1e2  # the bounds of real numbers that an untrained copy is taken to predict; log variances among them
-_ROUNDING = 1e-14  # a divergence below this is rounding, and counts as 0
+"""Tolerances and difference step of L-BFGS-B."""
+_LARGE = 1e2  # predicted real numbers, and log variances, are clipped to this magnitude
+_ROUNDING = 1e-14  # a smaller divergence is rounding, and becomes 0
 
 
 def predictor(subject: Machine | Algorithm | Predict) -> Predict:
-    """Return what predicts for a subject: a model's rollout, an :class:`Algorithm`'s run, or the function itself."""
+    """Return a function from episodes to predicted distributions.
+
+    Args:
+        subject: a model, which is rolled out; an :class:`Algorithm`, which is run; or such a
+            function, which is returned.
+    """
     if isinstance(subject, Algorithm):
         algorithm = subject
 
@@ -73,10 +81,16 @@ def predictor(subject: Machine | Algorithm | Predict) -> Predict:
 
 
 def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
-    """Return predictions as probabilities: an untrained copy of a handwired model may give other
-    numbers.
+    """Turn any predictions into probabilities, because an untrained copy of a handwired model may
+    output other numbers.
 
-    They are even where none is left. Real numbers are cut to within :data:`_LARGE`.
+    Negative numbers and NaN become 0, and each distribution is scaled to sum to 1; it becomes
+    uniform if all of its numbers are 0. Predicted real numbers are clipped to plus or minus
+    :data:`_LARGE` instead.
+
+    Args:
+        predictions: ``[..., outcome]``.
+        kind: "classes" for probabilities, otherwise a kind of real numbers.
     """
     finite = np.nan_to_num(np.asarray(predictions, np.float64))
     if kind != "classes":
@@ -86,7 +100,9 @@ def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
 
 
 def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
-    """Return predictions ``[episode, round, ...]`` as distributions over outcomes, in double precision."""
+    """Return a model's predictions ``[episode, round, ...]`` as distributions over outcomes, in
+    float64.
+    """
     p = layout.distribution(predictions.double())
     is_half_precision = predictions.element_size() < 4
     if is_half_precision and layout.kind == "classes":
@@ -95,12 +111,13 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
 
 
 def by_round(p: Array, q: Array, kind: Predicted) -> Array:
-    """Return the divergence in every round, ``[episode, round]``; of means in units of the variance
-    of ``q``.
+    """Return the divergence of two predictions in every round, ``[episode, round]``.
+
+    If means are predicted, the squared difference is divided by the variance of ``q``.
 
     Args:
-        p, q: distributions ``[episode, round, outcome]``.
-        kind: what is predicted.
+        p, q: distributions, ``[episode, round, outcome]``.
+        kind: "classes", "mean" or "normal": what is predicted.
     """
     one_round_each = (-1, 1, p.shape[-1])
     nats = divergence(p.reshape(one_round_each), q.reshape(one_round_each), kind)
@@ -112,18 +129,21 @@ def by_round(p: Array, q: Array, kind: Predicted) -> Array:
 
 
 def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
-    """Return the Jensen-Shannon divergence, mean over rounds, in nats, ``[episode]``.
+    """Return the divergence of two predictions, averaged over rounds, ``[episode]``.
+
+    For distributions over classes it is the Jensen-Shannon divergence in nats.
 
     Args:
-        p: distributions ``[episode, round, outcome]``.
+        p: distributions, ``[episode, round, outcome]``.
         q: distributions of the same shape.
-        kind: what they predict; of real numbers another divergence is returned, below.
+        kind: "classes", "mean" or "normal": what is predicted.
 
     >>> certain, even = np.array([[[1.0, 0.0]]]), np.array([[[0.5, 0.5]]])
     >>> divergence(certain, certain), divergence(certain, 1 - certain).round(4), divergence(certain, even).round(4)
     (array([0.]), array([0.6931]), array([0.2158]))
 
-    Of the means of real numbers it is the squared difference; of normals the mean of both Kullback-Leibler divergences.
+    For predicted means it is the squared difference. For normal distributions, given by mean and
+    log variance, it is the mean of the Kullback-Leibler divergences in the two directions.
 
     >>> narrow, wide = np.array([[[2.0, 0.0]]]), np.array([[[5.0, np.log(4.0)]]])
     >>> divergence(narrow[..., :1], wide[..., :1], "mean"), divergence(narrow, wide, "normal")
@@ -142,7 +162,9 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
 
 
 def _normal_divergence(p: Array, q: Array) -> Array:
-    """Return the mean of both Kullback-Leibler divergences of normals, by mean and log variance."""
+    """Return the mean of KL(p, q) and KL(q, p) of normal distributions. The last axis holds mean
+    and log variance.
+    """
     squared_distance = np.square(p[..., 0] - q[..., 0])
     width = np.sinh((p[..., 1] - q[..., 1]) / 2)
     precision_of_p = np.exp(-p[..., 1])
@@ -151,7 +173,9 @@ def _normal_divergence(p: Array, q: Array) -> Array:
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
-    """Return the rounds with a scored prediction, of ``[episode, round, outcome]``."""
+    """Return the rounds whose prediction is scored, ``[episode, scored round, outcome]``: those
+    from the task's first scored round on.
+    """
     task = tasks.of(episodes)
     first = task.data.first_asked
     require(
@@ -163,10 +187,16 @@ def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
 
 
 def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
-    """Return predictions of :func:`asked_rounds` as distributions that sum to 1; of real numbers finite ones.
+    """Check predictions, and return those of scored rounds as distributions that sum to 1.
+
+    Predictions of real numbers must be finite and are not scaled.
+
+    Args:
+        predictions: ``[episode, round, outcome]``.
+        episodes: the episodes that they belong to.
 
     Raises:
-        InputError: another shape than ``[episode, round, outcome]``, or no probabilities.
+        InputError: if predictions have another shape, or are not probabilities.
     """
     p = np.asarray(predictions, np.float64)
     wanted = (len(episodes), episodes.n_rounds)
@@ -198,7 +228,9 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
 
 
 def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
-    """Return whether nothing that is carried depends on a parameter: it is one of the read-out."""
+    """Return whether a parameter affects only the prediction, and not the state that is carried to
+    the next round.
+    """
     if not searched.enters:
         return False
     written = {NEXT + key for key in algorithm.state}
@@ -206,9 +238,11 @@ def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
 
 
 def read_out(family: Family, algorithm: Algorithm) -> Family | None:
-    """Return the family with what it carries fixed as in ``algorithm``: only the read-out of a prediction is free.
+    """Return the family with the parameters of its state fixed to those of ``algorithm``. Only
+    parameters that affect nothing but the prediction stay free.
 
-    None where the family searches no such parameter, or names one that the algorithm lacks.
+    Returns None if the family has no such parameter, or has a parameter of the state that the
+    algorithm lacks.
     """
     free: list[Searched] = []
     fixed: list[Searched] = []
@@ -225,7 +259,7 @@ def read_out(family: Family, algorithm: Algorithm) -> Family | None:
 
 
 class OnDemand(dict[str, NDArray[Any]]):
-    """Values of an algorithm's variables, each computed when it is first read."""
+    """Values of an algorithm's variables by key, each computed when it is first read."""
 
     def __init__(self, algorithm: Algorithm, values: Values) -> None:
         super().__init__(values)
@@ -239,11 +273,11 @@ class OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """What members of a family predict on batches, ``[episode, scored round, outcome]``, one after
-    the other.
+    """Predictions of members of a family on fixed batches of episodes, ``[episode, scored round,
+    outcome]``.
 
-    What the last call computed is reused where parameters do not enter it. Batches of the same
-    shapes run as one.
+    Call it with one member after the other: values that the changed parameters do not affect are
+    reused from the last call. The batches must have the same shapes; they are computed together.
     """
 
     def __init__(self, family: Family, batches: Sequence[Any]) -> None:
@@ -253,11 +287,11 @@ class Distributions:
         self._values: dict[str, NDArray[Any]] = {}
 
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
-        """Return what a member predicts.
+        """Return the predictions of a member of the family.
 
         Args:
             algorithm: the member.
-            parameters: what it was made with, by the name of each parameter that the family searches.
+            parameters: the searched parameters that it was made with, by name.
         """
         changed = []
         for searched in self.family.searched:
@@ -278,7 +312,9 @@ class Distributions:
         return asked_rounds(p, self.batches[0])
 
     def _run(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:
-        """Return the inputs and the state of every round, of all batches."""
+        """Return inputs and states of an algorithm in every round, by key, for all batches
+        together.
+        """
         start = _joined([algorithm.start(batch) for batch in self.batches])
         inputs = _joined([algorithm.read(batch) for batch in self.batches])
         counted = np.concatenate([counted_rounds(batch) for batch in self.batches])
@@ -296,15 +332,16 @@ def _joined(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
 def fit(
     family: Family, batches: Sequence[Any], predictions: Sequence[Array]
 ) -> tuple[float, dict[str, float]]:
-    """Find the member of a family with the least divergence of its predictions.
+    """Find the member of a family whose predictions have the least divergence from given
+    predictions.
 
     Args:
-        family: its parameters are searched.
-        batches: of episodes; each counts the same, whatever its size.
-        predictions: of each batch ``[episode, scored round, outcome]``.
+        family: the family whose parameters are searched.
+        batches: batches of episodes; every batch has the same weight, whatever its size.
+        predictions: for each batch, the predictions to fit, ``[episode, scored round, outcome]``.
 
     Returns:
-        The divergence in nats a round, and the parameters.
+        The divergence in nats per round, and the parameters.
     """
     kind = tasks.of(batches[0]).kind
     groups = _of_same_shapes(family, batches)
@@ -328,7 +365,9 @@ def fit(
 
 
 def _of_same_shapes(family: Family, batches: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of the batches with inputs of the same shapes, which run as one."""
+    """Group batches whose inputs have the same shapes, so that each group runs as one batch. Return
+    the indices of each group.
+    """
     algorithm = family.make(**{searched.name: searched.grid[0] for searched in family.searched})
     groups: dict[Any, list[int]] = {}
     for number, batch in enumerate(batches):
@@ -341,14 +380,14 @@ Loss = Callable[[Mapping[str, float]], float]
 
 
 def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, float]]:
-    """Find the parameters of least loss: on the grid first, then between its points.
+    """Find the parameters with the least loss: on the grid first, then between its points.
 
     Args:
-        searched: the parameters, and where to look for them.
-        loss: of parameters by name.
+        searched: the parameters with their grids.
+        loss: function from parameters by name to the loss.
 
     Returns:
-        The least loss that was found, and its parameters.
+        The least loss found, and its parameters.
     """
     grid_losses = {}
     for point in product(*(parameter.grid for parameter in searched)):
@@ -369,7 +408,13 @@ _Point = tuple[float, ...]
 def _best_per_choice(
     searched: Sequence[Searched], grid_losses: Mapping[_Point, float]
 ) -> list[_Point]:
-    """Return the best grid point of each value of the parameters that are choices, the best first."""
+    """Return the best grid point for each combination of the categorical parameters (those of kind
+    "choice"), the best first.
+
+    Args:
+        searched: the parameters.
+        grid_losses: loss at each grid point.
+    """
     best: dict[_Point, _Point] = {}
     for point in sorted(grid_losses, key=grid_losses.__getitem__):
         values = zip(point, searched, strict=True)
@@ -381,9 +426,20 @@ def _best_per_choice(
 def _retried_choices(
     loss: Loss, searched: Sequence[Searched], leaders: Sequence[_Point], *, best: _Point
 ) -> list[tuple[float, _Point]]:
-    """Find the best parameters with other choices; real parameters begin at the best ones so far.
+    """Refine other values of the categorical parameters, starting from the real parameters of the
+    best point so far.
 
-    A choice that is right can look bad between two points of a coarse grid.
+    The right value of a categorical parameter can look bad if the best real parameters lie between
+    two points of a coarse grid.
+
+    Args:
+        loss: function from parameters by name to the loss.
+        searched: the parameters.
+        leaders: grid points with the other values of the categorical parameters.
+        best: the best point so far.
+
+    Returns:
+        Loss and point of each of the refined candidates.
     """
     points = []
     for leader in leaders:
@@ -407,18 +463,19 @@ def _refined_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> t
 def refine(
     loss: Loss, searched: Sequence[Searched], start: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
-    """Find the least loss from a point on, by a local optimiser; parameters that are choices stay
-    as they are.
+    """Find a local minimum of the loss near a starting point. Categorical parameters are not
+    changed.
 
-    Nelder-Mead goes first, which leaves kinks, such as every whole number of rounds that count, then L-BFGS-B.
+    Nelder-Mead runs first, because it gets past kinks, such as those of a parameter that counts
+    rounds. L-BFGS-B then refines the result.
 
     Args:
-        loss: of parameters by name.
-        searched: the parameters; the steps are those of their grids.
+        loss: function from parameters by name to the loss.
+        searched: the parameters; distances are measured in steps of their grids.
         start: the parameters to begin at.
 
     Returns:
-        The least loss that was found, and its parameters.
+        The least loss found, and its parameters.
     """
     from scipy import optimize  # a quarter of a second: only where it is used
 
@@ -471,10 +528,13 @@ def refine(
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the key of the task of all episodes.
+    """Return the key of the task that all episodes belong to.
+
+    Args:
+        sets: name -> (episodes to fit on, episodes to score on).
 
     Raises:
-        InputError: no set, or sets of several tasks.
+        InputError: if there is no set, or the sets belong to several tasks.
     """
     require(
         bool(sets),

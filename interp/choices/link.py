@@ -1,11 +1,11 @@
-"""How a distribution over outcomes becomes choices: one temperature and one lapse rate.
+"""The link from a predicted distribution to choices: a temperature and a lapse rate.
 
-A player who holds a distribution p over K outcomes, and announces one of them, makes a choice
-with::
+A player whose algorithm predicts the distribution p over K outcomes chooses an outcome with the
+probability q. The lapse rate is the share of choices that are uniform guesses::
 
     q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
 
-When a temperature can be separated from a lapse: ``docs/method/choices.md``.
+``docs/method/choices.md`` says when data can separate a temperature from a lapse rate.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from interp.choices.fitting import Array
 from interp.support.checks import checked_result
 
 HALF_CHI2 = 3.841 / 2
-"""Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
+"""Half the 95 % point of chi-squared with one degree of freedom, in nats of all choices.
+
+A profile likelihood interval ends at this rise of the loss; a lapse rate must lower the loss by it.
+"""
 _STEPS = 3.676
-"""As :data:`HALF_CHI2` where the likeliest outcome is chosen (temperature 0): (1 - exp(-c))^2 = .95."""
+"""Replaces :data:`HALF_CHI2` at temperature 0: the solution c of (1 - exp(-c))^2 = .95."""
 _TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Temperatures beside which a lapse is searched first."""
+"""Temperatures of the grid on which a lapse rate is searched first."""
 _LOG_TEMPERATURES = (float(np.log(0.25)), float(np.log(100.0)))
 """Bounds of the logarithm of a temperature that is not 0."""
 _MISSED = 0.01
-"""Least lapse of who takes the likeliest outcome, held out: a parameter that is a little off misses a choice."""
+"""Least lapse rate at temperature 0, where a slightly wrong parameter misses a held-out choice."""
 _CERTAIN = 1e-12
 _TIED = 1e-12
 _BISECTIONS = 14
@@ -38,12 +41,13 @@ _BISECTIONS = 14
 @dataclass(frozen=True)
 @checked_result
 class Link:
-    """From a distribution to choices.
+    """Maps a predicted distribution to the probability of each choice.
 
     Attributes:
-        lapse: share of the choices that are guesses.
-        temperature: 0 takes the likeliest outcome, 1 draws from the distribution.
-        tied: probability of each outcome in rounds where the distribution is even.
+        lapse: lapse rate: share of the choices that are uniform guesses.
+        temperature: 0 takes the likeliest outcome, 1 samples from the distribution.
+        tied: probability of choosing each outcome in rounds where the predicted distribution is
+            uniform, ``[outcome]``.
     """
 
     lapse: float
@@ -51,7 +55,9 @@ class Link:
     tied: Array
 
     def probabilities(self, p: Array) -> Array:
-        """Return P(each choice) of distributions ``p [..., outcome]``."""
+        """Return the probability of choosing each outcome, for predicted distributions ``p``,
+        ``[..., outcome]``.
+        """
         if self.temperature == 0:
             power = _is_likeliest(p).astype(np.float64)
         else:
@@ -63,10 +69,12 @@ class Link:
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def spread(self, n_choices: int) -> Link:
-        """Return a copy with a lapse rate that gives every unseen choice a probability above 0.
+        """Return a copy whose lapse rate is large enough that no held-out choice has probability 0.
 
-        It is at least 1 / (n + 2) for n choices that the link was fitted to, and :data:`_MISSED` at
-        temperature 0.
+        The lapse rate becomes at least 1 / (n + 2), and at temperature 0 at least :data:`_MISSED`.
+
+        Args:
+            n_choices: number n of the choices that the link was fitted to.
         """
         lowest = 1 / (n_choices + 2)
         if self.temperature == 0:
@@ -74,7 +82,9 @@ class Link:
         return replace(self, lapse=max(self.lapse, lowest))
 
     def preferred(self, p: Array) -> NDArray[np.int64]:
-        """Return the likeliest outcome, -1 where several are and the link prefers none."""
+        """Return the index of the likeliest choice for predicted distributions ``p``, ``[...,
+        outcome]``; -1 if several are equally likely.
+        """
         if p.shape[-1] == 1:
             return np.zeros(p.shape[:-1], np.int64)
         preferred = np.where(_is_tied(p)[..., None], self.tied, p)
@@ -84,7 +94,9 @@ class Link:
 
 
 class FittedLink(NamedTuple):
-    """The link of least loss, and the loss in nats a choice, with what a lapse costs."""
+    """The link with the least loss, and that loss in nats per choice, including the penalty for a
+    lapse rate above 0.
+    """
 
     nats: float
     link: Link
@@ -97,13 +109,14 @@ class _Candidate(NamedTuple):
 
 
 class ChoiceLikelihood:
-    """The likelihood of choices by their distributions, for every lapse rate and temperature.
+    """The likelihood of choices under their predicted distributions, as a function of lapse rate
+    and temperature.
 
     Args:
-        p: distributions ``[choice, outcome]``.
-        choices: the outcome chosen, ``[choice]``.
-        tempered: whether p has a temperature already, so that an even distribution is meant as it
-            is. If not, even ones are replaced by how often each outcome was chosen there.
+        p: predicted distributions, ``[choice, outcome]``.
+        choices: index of the chosen outcome, ``[choice]``.
+        tempered: whether the algorithm has its own temperature. If False, uniform distributions
+            count as ties, and are replaced by the frequencies of the choices made in them.
     """
 
     def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool) -> None:
@@ -125,24 +138,27 @@ class ChoiceLikelihood:
         self.is_certain = bool((likeliest >= 1 - _CERTAIN).all())
 
     def chances(self, temperature: float) -> Array:
-        """Return the probability of each choice without a lapse, ``[choice]``."""
+        """Return the probability of each choice, ``[choice]``, at a temperature and lapse rate 0.
+        Choices at ties are left out.
+        """
         if temperature == 0:
             return self._likeliest
         ratios = np.exp(self._behind / temperature)
         return np.asarray(1 / ratios.sum(-1))
 
     def nats(self, lapse: float, temperature: float) -> float:
-        """Return the loss of all choices that are not tied, in nats.
+        """Return the total loss in nats of all choices except those at ties (uniform
+        distributions).
 
         Args:
             lapse: the lapse rate.
-            temperature: of the link.
+            temperature: the temperature.
         """
         chances = lapse / self.n_outcomes + (1 - lapse) * self.chances(temperature)
         return -float(np.log(chances).sum())
 
     def best_temperature(self, lapse: float) -> float:
-        """Return the temperature above 0 of least loss at a lapse rate."""
+        """Return the temperature above 0 that has the least loss at a lapse rate."""
         fit = optimize.minimize_scalar(
             lambda log: self.nats(lapse, float(np.exp(log))),
             bounds=_LOG_TEMPERATURES,
@@ -152,7 +168,9 @@ class ChoiceLikelihood:
         return float(np.exp(fit.x))
 
     def best_lapse(self, temperature: float) -> float:
-        """Return the lapse rate of least loss at a temperature, by bisection: the loss is convex in it."""
+        """Return the lapse rate with the least loss at a temperature. The loss is convex in the
+        lapse rate, so bisection finds it.
+        """
         chances = self.chances(temperature)
         low, high = 0.0, 1.0
         for _ in range(_BISECTIONS):
@@ -164,14 +182,14 @@ class ChoiceLikelihood:
         return (low + high) / 2
 
     def would_lapse(self, temperature: float) -> bool:
-        """Return whether a small lapse rate lowers the loss."""
+        """Return whether a small lapse rate above 0 lowers the loss at a temperature."""
         return self._gain_of_lapse(self.chances(temperature), 0.0) > 0
 
     def _gain_of_lapse(self, chances: Array, lapse: float) -> float:
-        """Return the slope of the log-likelihood in the lapse rate.
+        """Return the derivative of the log-likelihood with respect to the lapse rate.
 
         Args:
-            chances: of the choices without a lapse.
+            chances: probability of each choice at lapse rate 0, ``[choice]``.
             lapse: the lapse rate.
         """
         guess = 1 / self.n_outcomes
@@ -187,17 +205,17 @@ def fit_link(
     *,
     may_lapse: bool = True,
 ) -> FittedLink:
-    """Fit the link of least loss.
+    """Fit the link (temperature and lapse rate) with the least loss.
 
-    A lapse is 0 unless it saves :data:`HALF_CHI2` nats in all.
+    The lapse rate is 0 unless it lowers the loss of all choices by :data:`HALF_CHI2` nats.
 
     Args:
-        p: distributions ``[episode, round, outcome]``.
-        choices: the outcome chosen ``[episode, round]``.
-        use: which of them count ``[episode, round]``.
-        tempered: whether p has a temperature already; the link's is 1 then.
-        may_lapse: whether a lapse rate above 0 is tried where the choices have a chance without
-            one.
+        p: predicted distributions, ``[episode, round, outcome]``.
+        choices: index of the chosen outcome, ``[episode, round]``.
+        use: which choices to fit to, ``[episode, round]``.
+        tempered: whether the algorithm has its own temperature; the link's temperature is then 1.
+        may_lapse: whether lapse rates above 0 are tried. They are always tried if some choice has
+            probability 0 without one.
     """
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered)
     candidates = _without_lapse(likelihood, tempered)
@@ -212,7 +230,12 @@ def fit_link(
 
 
 def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candidate]:
-    """Return the links without a lapse that give every choice a chance."""
+    """Return the links with lapse rate 0 under which every choice has a probability above 0.
+
+    Args:
+        likelihood: the likelihood of the choices.
+        tempered: whether the algorithm has its own temperature.
+    """
     if tempered:
         return [_Candidate(likelihood.nats(0.0, 1.0), 0.0, 1.0)]
     candidates = []
@@ -225,7 +248,13 @@ def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candid
 
 
 def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempered: bool) -> bool:
-    """Return whether a lapse could save what it costs."""
+    """Return whether a lapse rate above 0 could lower the loss by more than its penalty.
+
+    Args:
+        likelihood: the likelihood of the choices.
+        best: the best link without a lapse; None if there is none.
+        tempered: whether the algorithm has its own temperature.
+    """
     if best is None:
         return True
     if best.nats <= HALF_CHI2:
@@ -237,7 +266,13 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempe
 
 
 def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
-    """Return the best link with a lapse: a grid of temperatures first, then between its points."""
+    """Return the best link with a lapse rate: search a grid of temperatures first, then between its
+    points.
+
+    Args:
+        likelihood: the likelihood of the choices.
+        tempered: whether the algorithm has its own temperature.
+    """
     if tempered:
         temperatures: tuple[float, ...] = (1.0,)
     elif likelihood.is_certain:
@@ -257,12 +292,15 @@ def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
 
 
 def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple[float, float]:
-    """Return the ends of the 95 % profile likelihood interval, interpolated between the values of a grid.
+    """Return the ends of a parameter's 95 % profile likelihood interval, interpolated between grid
+    values.
 
     Args:
-        grid: values of a parameter, ascending.
-        profile: the least loss at each of them, nats of all choices.
-        temperature: of the link; at 0 the likelihood is a random walk, and the interval is wider.
+        grid: values of the parameter, ascending.
+        profile: least loss at each value, with the other parameters refitted, in nats of all
+            choices.
+        temperature: temperature of the link. At 0 a wider interval is returned, because the
+            likelihood changes in jumps.
     """
     rise = _STEPS if temperature == 0 else HALF_CHI2
     excess = np.sqrt(profile - profile.min())
@@ -275,7 +313,16 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
 
 
 def _crossing(grid: Array, excess: Array, root: float, *, inside: int, outside: int) -> float:
-    """Return where the excess reaches ``root`` between two values of the grid; the end of the grid at its end."""
+    """Return the parameter value at which the excess loss crosses ``root``, interpolated between
+    two grid values; the end of the grid if it is reached first.
+
+    Args:
+        grid: values of the parameter, ascending.
+        excess: square root of the rise of the loss above its minimum, at each value.
+        root: square root of the rise at which the interval ends.
+        inside: index of the last grid value inside the interval.
+        outside: index of the next value outside; equal to ``inside`` at an end of the grid.
+    """
     if inside == outside:
         return float(grid[inside])
     share = (root - excess[inside]) / (excess[outside] - excess[inside])

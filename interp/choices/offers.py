@@ -1,9 +1,10 @@
-"""Choices among what was on offer, where the options differ from round to round.
+"""Choices among the options that were offered, if these differ from round to round.
 
-Where episodes say what was on offer (:attr:`~interp.tasks.bandit.BanditEpisodes.offers`), choices
-and predictions are of the slots in which options were shown: a choice is which of them was taken,
-and a prediction is the probability of each, on condition that one of them is taken. Elsewhere a
-slot is an outcome.
+Episodes may record which options each round offered
+(:attr:`~interp.tasks.bandit.BanditEpisodes.offers`). An offered option has a *slot*: its position
+among those offered in the round. A choice is then the index of the chosen slot, and a prediction is
+the probability of each slot, given that one of them is chosen. Without such a record, every outcome
+is offered and slots are outcomes.
 """
 
 from __future__ import annotations
@@ -14,20 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_LEAST = 1e-12  # probability of an option that a prediction rules out
+_LEAST = 1e-12  # least probability of an offered option
 
 
 def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
-    """Return the outcomes on offer, ``[episode, scored round, slot]``; None where every one is."""
+    """Return the outcome in each slot, ``[episode, scored round, slot]``; None if every outcome is
+    offered in every round.
+
+    Args:
+        episodes: the episodes.
+        first_asked: index of the first scored round.
+    """
     offers = getattr(episodes, "offers", None)
     return None if offers is None else offers[:, first_asked:]
 
 
 def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the slot of each chosen outcome ``[episode, round]``; 0 where it is in none.
+    """Return the slot of each chosen outcome, ``[episode, round]``; 0 if the outcome was not
+    offered.
 
     >>> slots_of(np.array([[3, 0]]), np.array([[[1, 3], [0, 2]]]))
     array([[1, 0]])
+
+    Args:
+        outcomes: index of the chosen outcome, ``[episode, round]``.
+        offers: the outcome in each slot, ``[episode, round, slot]``; None if every outcome is
+            offered.
     """
     if offers is None:
         return outcomes
@@ -36,10 +49,16 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
 
 
 def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return the probability of each slot, ``[episode, round, slot]``, of outcomes ``[episode, round, outcome]``.
+    """Return the probability of each slot, given that one of them is chosen, ``[episode, round,
+    slot]``.
 
     >>> among_offered(np.array([[[0.1, 0.3, 0.6]]]), np.array([[[1, 0]]]))
     array([[[0.75, 0.25]]])
+
+    Args:
+        p: probability of each outcome, ``[episode, round, outcome]``.
+        offers: the outcome in each slot, ``[episode, round, slot]``; negative in empty slots; None
+            if every outcome is offered.
     """
     if offers is None:
         return p
@@ -50,6 +69,12 @@ def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
 
 
 def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return equal probabilities of all slots that hold an option, in the shape of ``like``."""
+    """Return equal probabilities for all non-empty slots.
+
+    Args:
+        like: an array with the shape of the result, ``[episode, round, outcome]``; used if
+            ``offers`` is None.
+        offers: the outcome in each slot; negative in empty slots; None if every outcome is offered.
+    """
     present = np.ones_like(like) if offers is None else (offers >= 0).astype(np.float64)
     return np.asarray(present / present.sum(-1, keepdims=True))

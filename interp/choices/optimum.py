@@ -1,13 +1,15 @@
-"""Fit a family of algorithms to many players at once, each to the optimum of its own likelihood.
+"""Fit a family of algorithms to many players at once, each player by maximum likelihood.
 
-A *problem* is a player, a part of its choices, and bounds. All problems are solved side by side by Fisher scoring:
-Newton's method with the expected information in the place of the second derivatives, which is never indefinite::
+A *problem* is one fit: a player, the subset of its choices to fit to, and bounds of the parameters.
+All problems are solved in parallel by Fisher scoring. This is Newton's method with the expected
+information, which is never indefinite, in place of the matrix of second derivatives::
 
     information = sum over choices of sum_k dq_k dq_k^T / q_k        step = -(information + damping)^-1 gradient
 
-Derivatives are differences. Only a step that lowers the loss is taken, and a parameter at a bound that would leave it
-stays there. So a fit never ends above the point that it began at; it finds a local optimum near there, never a proof
-that no better one exists.
+Here q is the probability of each outcome and dq its gradient with respect to the parameters, from
+finite differences. Only steps that lower the loss are taken, and a parameter at a bound does not
+move beyond it. So a fit never ends worse than its start. It finds a local optimum near the start; a
+better one may exist elsewhere.
 """
 
 from __future__ import annotations
@@ -27,36 +29,37 @@ from interp.core.algorithm import Algorithm, Family, Values, keep_missing, missi
 from interp.support.checks import checked_result
 
 LAPSES = (0.0, 0.05, 0.15, 0.35)
-"""Lapse rates that a fit begins at."""
+"""Lapse rates (shares of uniform guesses) that are tried at every point of the grid."""
 
 Rows = NDArray[np.int64]
 
 _FIRST_DAMPING, _DAMPING_FACTOR = 1e-3, 10.0
-"""Share of the information's diagonal that is added to it, and by what it falls and rises after a step."""
+"""First damping, as a share of the information's diagonal; factor by which a step changes it."""
 _MOST_STEPS, _FEW_STEPS = 25, 5
-"""Steps of a fit to all choices or along a profile, and of one that begins near its optimum: of folds."""
+"""Most steps of a fit to all choices, and of a fit to folds, which begins near its optimum."""
 _STARTS = 4
-"""Values of the first parameter from whose best points a fit to all choices begins."""
+"""Most starting points of a fit to all choices, each with another value of the first parameter."""
 _SMALL_GAIN = 1e-4
-"""Nats of all choices by which a step must lower the loss, or be expected to, for another one to follow."""
+"""A fit ends when a step lowers the loss of all choices by fewer nats, or is expected to."""
 _DIFFERENCE = 1e-6
-"""Step of a derivative, as a share of what lies between the bounds of a parameter."""
+"""Step of a finite difference, as a share of the distance between a parameter's bounds."""
 _LEAST = 1e-12
 _SMALL_LAPSES = (0.01, 0.05)
-"""Lapse rates that are tried at the best point without one."""
+"""Lapse rates that are tried at the best parameters for lapse rate 0."""
 _ROUNDS_AT_ONCE = 200_000
-"""Rounds of episodes that are computed at once: more are no faster, and take more memory."""
+"""Most rounds (over all episodes) that are computed at once; more only take more memory."""
 
 
 class RowPredictor:
-    """What members of a family predict in chosen episodes, each at parameters of its own.
+    """Predictions of members of a family, where each row (a copy of an episode) has its own
+    parameters.
 
     Args:
         data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
-        family: whose algorithms take an array for each parameter (``vectorised``).
+        family: a family with ``vectorised=True``: its algorithms accept arrays of parameters.
 
     Attributes:
-        low, high: the least and the largest value of each parameter.
+        low, high: least and largest value of each parameter, ``[parameter]``.
     """
 
     def __init__(self, data: Any, family: Family) -> None:
@@ -74,11 +77,13 @@ class RowPredictor:
         self._n_rounds = data.episodes.n_rounds
 
     def __call__(self, rows: Rows, values: Array) -> Array:
-        """Return P(each outcome or slot), ``[row, round, outcome]``.
+        """Return the probability of each outcome, or of each offered slot, ``[row, round,
+        outcome]``.
 
         Args:
-            rows: the numbers of episodes, ``[row]``.
-            values: of the parameters, ``[row, parameter]``, in the order in which the family searches them.
+            rows: index of the episode of each row, ``[row]``.
+            values: parameters of each row, ``[row, parameter]``, in the order of
+                ``family.searched``.
         """
         at_once = max(1, _ROUNDS_AT_ONCE // self._n_rounds)
         parts = []
@@ -90,9 +95,13 @@ class RowPredictor:
         return np.concatenate(parts)
 
     def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
-        """Yield the parameters of every point of the family's grid, ``[parameter]``, and P, as a call returns it.
+        """Yield each point of the family's grid, ``[parameter]``, with its predictions, ``[row,
+        round, outcome]``.
 
-        The states are computed once for all values of the parameters that only the prediction reads.
+        States are computed once for all values of the parameters that affect only the prediction.
+
+        Args:
+            rows: index of the episode of each row, ``[row]``.
         """
         example = self._member(self.low)
         is_read_out = [enters_prediction_alone(example, s) for s in self.family.searched]
@@ -109,11 +118,19 @@ class RowPredictor:
                 yield point, self._read_out(self._member(point), rows, states)
 
     def _member(self, values: Array) -> Algorithm:
-        """Return the algorithm at parameters ``[parameter, ...]``, with axes for the leading ones of its variables."""
+        """Return the algorithm with parameters ``values [parameter, ...]``. Further axes are the
+        leading axes of its variables.
+        """
         return self.family.make(**dict(zip(self._names, values, strict=True)))
 
     def _states(self, algorithm: Algorithm, rows: Rows) -> Values:
-        """Return inputs and states of every round, ``[row, round, ...]``."""
+        """Return the algorithm's inputs and states before every round, by key, ``[row, round,
+        ...]``.
+
+        Args:
+            algorithm: the algorithm, with one value per row of each parameter.
+            rows: index of the episode of each row, ``[row]``.
+        """
         inputs = {key: array[rows] for key, array in self._inputs.items()}
         state = {key: array[rows, None] for key, array in self._start.items()}
         if not state:
@@ -142,15 +159,18 @@ class RowPredictor:
 @dataclass(frozen=True)
 @checked_result
 class Problems:
-    """Fits that are made side by side.
+    """Many fits of one family that are solved in parallel.
+
+    A problem is one fit: a player, a mask and bounds. A mask is a set of choices to fit to: mask 0
+    is all choices, each further mask leaves out one fold.
 
     Attributes:
         data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
-        predict: of the family.
-        players: the player of each problem.
-        masks: the number of the choices of each problem, of ``data.masks``.
-        low, high: bounds of each problem's parameters and, last, of its lapse rate, ``[problem, parameter + 1]``; where
-            both are the same, it is fixed.
+        predict: computes the family's predictions.
+        players: index of the player of each problem, ``[problem]``.
+        masks: index in ``data.masks`` of each problem's mask, ``[problem]``.
+        low, high: bounds of each problem's parameters and, in the last column, of its lapse rate,
+            ``[problem, parameter + 1]``. A parameter with equal bounds is fixed.
     """
 
     data: Any
@@ -161,18 +181,26 @@ class Problems:
     high: Array
 
     def _rows(self, chosen: Rows) -> tuple[Rows, Rows, NDArray[np.bool_]]:
-        """Return the episodes of some problems, the place of each one's problem, and which of its choices count."""
+        """Return the episodes of some problems.
+
+        Args:
+            chosen: indices of the problems.
+
+        Returns:
+            For each row: the index of its episode, the position of its problem in ``chosen``, and
+            which of its choices count (``[row, round]``).
+        """
         of_players = [self.data.rows(player) for player in self.players[chosen]]
         rows = np.concatenate(of_players)
         places = np.repeat(np.arange(len(chosen)), [len(part) for part in of_players])
         return rows, places, self.data.masks[self.masks[chosen][places], rows]
 
     def nats(self, chosen: Rows, points: Array) -> Array:
-        """Return the loss of some problems, in nats of all their choices.
+        """Return the loss of some problems, ``[problem]``: nats summed over their choices.
 
         Args:
-            chosen: the numbers of the problems.
-            points: parameters and lapse rate of each, ``[problem, parameter + 1]``.
+            chosen: indices of the problems.
+            points: parameters and, last, the lapse rate of each, ``[problem, parameter + 1]``.
         """
         rows, places, weights = self._rows(chosen)
         p = self.predict(rows, points[places, :-1])
@@ -182,11 +210,15 @@ class Problems:
         return _sums(-np.log(q) * weights, places)
 
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
-        """Return loss ``[problem]``, its gradient ``[problem, parameter + 1]`` and the expected information.
+        """Return loss, gradient and expected information of some problems.
 
         Args:
-            chosen: the numbers of the problems.
-            points: parameters and lapse rate of each, ``[problem, parameter + 1]``.
+            chosen: indices of the problems.
+            points: parameters and, last, the lapse rate of each, ``[problem, parameter + 1]``.
+
+        Returns:
+            Loss in nats ``[problem]``, gradient ``[problem, parameter + 1]``, and information
+            ``[problem, parameter + 1, parameter + 1]``.
         """
         rows, places, weights = self._rows(chosen)
         p, slopes = self._slopes(rows, places, points)
@@ -208,7 +240,18 @@ class Problems:
         return _sums(-np.log(chosen_q) * weights, places), gradient, information
 
     def _slopes(self, rows: Rows, places: Rows, points: Array) -> tuple[Array, list[Array]]:
-        """Return P of the family, and the slope of q in each parameter and the lapse rate, each of that shape."""
+        """Return the family's probabilities, and the derivative of the probabilities with lapse for
+        each parameter and for the lapse rate.
+
+        Args:
+            rows: index of the episode of each row, ``[row]``.
+            places: position of the problem of each row, ``[row]``.
+            points: parameters and, last, the lapse rate of each problem, ``[problem, parameter +
+                1]``.
+
+        Returns:
+            The probabilities and a list of derivatives; each array is ``[row, round, outcome]``.
+        """
         steps = self._difference_steps(points)
         n_parameters = steps.shape[1]
         shifted = [points[:, :-1]]
@@ -228,35 +271,46 @@ class Problems:
         return p, slopes
 
     def _difference_steps(self, points: Array) -> Array:
-        """Return the step of each derivative, ``[problem, parameter]``: away from the bound that is near."""
+        """Return the step of each finite difference, ``[problem, parameter]``; negative next to the
+        upper bound.
+        """
         sizes = _DIFFERENCE * (self.predict.high - self.predict.low)
         is_high = points[:, :-1] + sizes > self.predict.high
         return np.where(is_high, -sizes, sizes)
 
 
 def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
-    """Return the chances of somebody who guesses in a share of the rounds."""
+    """Return the probability of choices when a share ``lapse`` of them are uniform guesses among
+    ``n_outcomes``.
+    """
     mixed = lapse / n_outcomes + (1 - lapse) * chances
     return np.asarray(np.maximum(mixed, _LEAST))
 
 
 def _sums(values: Array, places: Rows) -> Array:
-    """Sum values ``[row, round]`` over the rows of each place; places are 0, 1, ... in ascending order."""
+    """Sum values ``[row, round]`` over the rounds and rows of each problem.
+
+    Args:
+        values: the values to add.
+        places: position of the problem of each row, ``[row]``; ascending from 0.
+    """
     return np.bincount(places, values.sum(1)).astype(np.float64)
 
 
 def minimise(
     problems: Problems, starts: Array, most_steps: int = _MOST_STEPS
 ) -> tuple[Array, Array]:
-    """Solve problems from starting points on, each with a damping of its own (Levenberg and Marquardt).
+    """Solve problems from starting points on. Each problem has its own damping (Levenberg and
+    Marquardt).
 
     Args:
-        problems: all of them.
-        starts: within their bounds, ``[problem, parameter + 1]``.
-        most_steps: how many steps are tried.
+        problems: the problems to solve.
+        starts: starting points within the bounds, ``[problem, parameter + 1]``; the last column is
+            the lapse rate.
+        most_steps: largest number of steps.
 
     Returns:
-        The points of least loss that were found, in the shape of ``starts``, and their loss ``[problem]``.
+        The best points found, in the shape of ``starts``, and their losses, ``[problem]``.
     """
     active = np.arange(len(starts))
     points = starts.copy()
@@ -295,7 +349,16 @@ def _step(
     bounds: tuple[Array, Array],
     damping: Array,
 ) -> Array:
-    """Return a damped Newton step, ``[problem, parameter + 1]``; 0 of what would leave its bounds."""
+    """Return a damped Newton step, ``[problem, parameter + 1]``. It is 0 for a parameter at a bound
+    that would leave its bounds.
+
+    Args:
+        gradient: gradient of the loss, ``[problem, parameter + 1]``.
+        information: expected information, ``[problem, parameter + 1, parameter + 1]``.
+        points: parameters and, last, the lapse rate, ``[problem, parameter + 1]``.
+        bounds: least and largest values, each in the shape of ``points``.
+        damping: share of the information's diagonal that is added to it, ``[problem]``.
+    """
     low, high = bounds
     is_held = ((points <= low) & (gradient >= 0)) | ((points >= high) & (gradient <= 0))
     is_free = ~is_held
@@ -311,32 +374,34 @@ def _step(
 @dataclass(frozen=True)
 @checked_result
 class Fit:
-    """A family at the best parameters of every player, for each of the masks of the data.
+    """The best parameters of a family for every player and mask. Mask 0 is all choices, each
+    further mask leaves out one fold.
 
     Attributes:
         points: parameters and, last, the lapse rate, ``[player, mask, parameter + 1]``.
-        nats: the loss of all choices with what a lapse costs, ``[player, mask]``.
+        nats: loss of all choices of the mask, including the penalty for a lapse rate above 0,
+            ``[player, mask]``.
     """
 
     points: Array
     nats: Array
 
     def better_of(self, other: Fit) -> Fit:
-        """Return the better fit of every player and mask; this one where they are equal."""
+        """Return the better of two fits for every player and mask; this one if they are equal."""
         is_better = other.nats < self.nats
         points = np.where(is_better[..., None], other.points, self.points)
         return Fit(points, np.minimum(self.nats, other.nats))
 
 
 class PlayerFits:
-    """The fits of one family to all players.
+    """Fits one family to all players.
 
-    A grid comes first, then Fisher scoring from its best point: without a lapse, and, where one could save what it
-    costs, with one.
+    A grid is tried first. Fisher scoring then starts from its best points with lapse rate 0, and,
+    where a lapse rate could pay for its penalty, also with one.
 
     Args:
         data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
-        family: whose algorithms take an array for each parameter.
+        family: a family with ``vectorised=True``: its algorithms accept arrays of parameters.
     """
 
     def __init__(self, data: Any, family: Family) -> None:
@@ -345,10 +410,11 @@ class PlayerFits:
         self.predict = RowPredictor(data, family)
 
     def solve(self, inner: tuple[Family, Fit] | None = None) -> Fit:
-        """Fit the family.
+        """Fit the family to every player and mask (all choices, or all but one fold).
 
         Args:
-            inner: a family that this one contains, and its fit: no fit here is worse than that.
+            inner: a family that this one contains as a special case, with its fit. The result is
+                never worse than that fit on all choices.
         """
         starts, with_lapse = self._fit_grid()
         if inner is not None:
@@ -372,7 +438,12 @@ class PlayerFits:
         return without.better_of(self._minimise(with_lapse, may_pay, most_lapse=1.0))
 
     def _fit_grid(self) -> tuple[list[Fit], Fit]:
-        """Return the best points of the grid without a lapse, for each value of the first parameter, and with one."""
+        """Try every point of the grid.
+
+        Returns:
+            The best points with lapse rate 0, one fit for each value of the first parameter; and
+            the best points with a lapse rate above 0.
+        """
         data = self._data
         shape = (data.n_players, len(data.masks))
         n_parameters = len(self.family.searched)
@@ -393,10 +464,16 @@ class PlayerFits:
         return list(without.values()), with_lapse
 
     def _fit_contained(self, inner: Family, fit: Fit) -> Fit:
-        """Return the best members that are, or are near, those of a family that this one extends.
+        """Return the best members that equal, or are close to, the fitted members of a family that
+        this one extends.
 
-        Parameters of the same name have the same value. The others are those of the grid; where the inner family has
-        one parameter of another name, such as one learning rate in place of two, they may all have its value.
+        Parameters that both families have keep their value; the others take values of the grid. If
+        the inner family has exactly one parameter that this one lacks, such as one learning rate
+        instead of two, the others may also all take its value.
+
+        Args:
+            inner: the family that this one extends.
+            fit: the fit of ``inner``.
         """
         points = []
         for options in contained_points(self.family, inner):
@@ -417,7 +494,13 @@ class PlayerFits:
         return Fit(best_points, nats)
 
     def _problems(self, players: Rows, masks: Rows, most_lapse: float) -> Problems:
-        """Return problems with the bounds of the family."""
+        """Return problems with the bounds of the family.
+
+        Args:
+            players: index of the player of each problem.
+            masks: index of the mask of each problem.
+            most_lapse: upper bound of the lapse rate.
+        """
         low = np.tile([*self.predict.low, 0.0], (len(players), 1))
         high = np.tile([*self.predict.high, most_lapse], (len(players), 1))
         return Problems(
@@ -430,11 +513,11 @@ class PlayerFits:
         )
 
     def _evaluate(self, points: Array, masks: Rows) -> Fit:
-        """Return points ``[player, place, parameter + 1]`` with their loss.
+        """Compute the loss at points, and return both as a fit, ``[player, place]``.
 
         Args:
-            points: those of each player.
-            masks: the mask of each place.
+            points: parameters and, last, the lapse rate, ``[player, place, parameter + 1]``.
+            masks: index of the mask of each place, ``[place]``.
         """
         shape = points.shape[:2]
         players = np.repeat(np.arange(shape[0]), shape[1])
@@ -444,7 +527,12 @@ class PlayerFits:
         return Fit(points, nats + _cost_of(points[..., -1]))
 
     def _minimise_whole(self, starts: list[Fit]) -> Fit:
-        """Return the best of the starts for every mask, solved for all choices from the best few of the starts on."""
+        """Improve starting points on all choices (mask 0), from the best few of them. Other masks
+        get their best starting point.
+
+        Args:
+            starts: starting points with lapse rate 0.
+        """
         best = starts[0]
         for start in starts[1:]:
             best = best.better_of(start)
@@ -469,7 +557,14 @@ class PlayerFits:
         most_lapse: float,
         most_steps: int = _MOST_STEPS,
     ) -> Fit:
-        """Return the fit with the chosen problems, ``[player, mask]``, solved."""
+        """Improve the chosen points of a fit, and return the fit.
+
+        Args:
+            starts: a fit with the starting points.
+            chosen: which of them to improve, ``[player, mask]``.
+            most_lapse: upper bound of the lapse rate.
+            most_steps: largest number of steps.
+        """
         players, chosen_masks = np.nonzero(chosen)
         problems = self._problems(players, chosen_masks, most_lapse)
         points, nats = starts.points.copy(), starts.nats.copy()
@@ -479,16 +574,18 @@ class PlayerFits:
         return Fit(points, nats)
 
     def profiles(self, players: Rows, points: Array, place: int, values: Array) -> Array:
-        """Return the least loss of players at each value of a parameter, ``[player, value]``.
+        """Return the least loss of players at fixed values of one parameter, ``[player, value]``,
+        for profile likelihood intervals.
 
-        The others are fitted anew, without a lapse. If the best point of a player has a lapse, they are also fitted
-        with one; its cost is added, and the smaller loss counts.
+        The other parameters are refitted with lapse rate 0. If a player's best point has a lapse
+        rate above 0, they are also refitted with a lapse rate. The smaller loss counts, with the
+        penalty for the lapse rate added.
 
         Args:
-            players: their numbers.
-            points: the best point of each of these players, ``[player, parameter + 1]``.
-            place: of the parameter in the family's search.
-            values: of the parameter, ``[player, value]``.
+            players: indices of the players.
+            points: best point of each of these players, ``[player, parameter + 1]``.
+            place: index of the parameter in ``family.searched``.
+            values: values of the parameter, ``[player, value]``.
         """
         n_values = values.shape[1]
         starts = np.repeat(points, n_values, 0)
@@ -504,28 +601,42 @@ class PlayerFits:
         return nats.reshape(values.shape)
 
     def _solve_at(self, players: Rows, starts: Array, place: int, *, most_lapse: float) -> Array:
-        """Return the least loss of players where the parameter of a place keeps its value, ``[player]``."""
+        """Return the least loss on all choices with one parameter fixed at its starting value,
+        ``[problem]``.
+
+        Args:
+            players: index of the player of each problem.
+            starts: starting points, ``[problem, parameter + 1]``.
+            place: index of the fixed parameter.
+            most_lapse: upper bound of the lapse rate.
+        """
         problems = self._problems(players, np.zeros_like(players), most_lapse)
         problems.low[:, place] = problems.high[:, place] = starts[:, place]
         return minimise(problems, starts)[1]
 
 
 def _cost_of(lapse: Any) -> Array:
-    """Return what lapse rates cost, nats of all choices."""
+    """Return the penalty of lapse rates in nats of all choices: :data:`HALF_CHI2` if above 0,
+    otherwise 0.
+    """
     return np.where(np.asarray(lapse) > 0, HALF_CHI2, 0.0)
 
 
 def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
-    """Return a fit that is infinitely bad where it has no lapse, or where it has one."""
+    """Return a fit with infinite loss wherever it has no lapse rate (``is_lapse=True``), or has one
+    (``is_lapse=False``).
+    """
     has_lapse = fit.points[..., -1] > 0
     nats = np.where(has_lapse == is_lapse, fit.nats, np.inf)
     return Fit(fit.points, nats)
 
 
 def contained_points(family: Family, inner: Family) -> list[dict[str, float | int]]:
-    """Return where the members of an inner family lie in one that extends it: for each parameter its value.
+    """Find the members of a family that equal a member of the family that it extends.
 
-    A whole number is the place of a parameter of the inner family, whose value it has; other values are floats.
+    Returns:
+        A list of mappings from each parameter of ``family`` to its value. An int is the index of
+        the parameter of ``inner`` whose value it takes; a float is the value itself.
     """
     names = [searched.name for searched in family.searched]
     inner_names = [searched.name for searched in inner.searched]

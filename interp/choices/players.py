@@ -1,4 +1,4 @@
-"""Players one by one: which families explain each participant's choices, and at which parameters.
+"""Explain each participant's choices separately: which families, and at which parameters.
 
     >>> from interp.tasks import bandit
     >>> played = bandit.sample(3, 60, 2, "reversal", seed=0)
@@ -6,7 +6,7 @@
     >>> list(found)[:6], len(found)
     (['participant', 'rounds', 'nats', 'rate', 'rate_low', 'rate_high'], 3)
 
-How each is fitted and read: ``docs/method/choices.md``.
+``docs/method/choices.md`` describes the fits and how to read them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ from interp.support.checks import checked, checked_result, fit
 from interp.support.errors import require
 
 _CHOICES_AT_ONCE = 20_000
-"""Choices of participants that are fitted at once: their arrays fit into 1 GB."""
+"""Most choices that are fitted at once: their arrays fit into 1 GB."""
 CHOICES_A_PART = 10_000
-"""Choices of participants that are a part of a command's work, which a job of an array can do."""
+"""Most choices in one part of a command's work; each job of a job array does some parts."""
 
 
 def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the names of the participants, and the number of each episode's; episodes where none are named."""
+    """Return the distinct names of the participants, and for each episode the index of its
+    participant.
+
+    If the episodes name no participants, each episode counts as one.
+    """
     names = episodes.participants
     if names is None:
         names = np.arange(len(episodes))
@@ -52,16 +56,16 @@ def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 @checked
 def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
-    """Fit a family to each participant, or to each episode where none are known.
+    """Fit one family to each participant, or to each episode if the episodes name no participants.
 
     Args:
-        family: a vectorised one, such as those of a bandit.
-        episodes: what they saw.
-        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
+        family: a family with ``vectorised=True``, such as those of the bandit task.
+        episodes: what the participants saw.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
-        A row for each participant: ``rounds`` that count, the loss a choice (``nats``), and each parameter with the
-        ends of its 95 % profile likelihood interval.
+        One row per participant: the number of its choices (``rounds``), the loss in nats per choice
+        (``nats``), and each parameter with the ends of its 95 % profile likelihood interval.
     """
     chosen = checked_choices(episodes, choices)
     require(
@@ -82,7 +86,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
 
 def _parameters_of(score: FamilyScore) -> dict[str, float]:
-    """Return a column for each parameter, and for the ends of its interval where there is one."""
+    """Return a column for each parameter, and columns for the ends of its interval if there is one."""
     columns: dict[str, float] = {}
     for name, value in score.parameters.items():
         interval = score.intervals.get(name)
@@ -96,9 +100,10 @@ class EachParticipant(Result):
     """Which families explain the choices of each participant.
 
     Attributes:
-        table: a row for each participant: its set, the closest family, its parameters with their intervals.
-        names: the name of each family, by its key.
-        found: by the participant's name, what was found of it; empty where parts were put together.
+        table: one row per participant: its confidence set of families, the closest family, and that
+            family's parameters with intervals.
+        names: key of a family -> its name.
+        found: name of a participant -> its explanation; empty if the result was joined from parts.
     """
 
     table: pd.DataFrame
@@ -107,7 +112,7 @@ class EachParticipant(Result):
 
     @classmethod
     def of(cls, found: Mapping[str, ChoiceExplanation]) -> EachParticipant:
-        """Return what was found of participants, by their names."""
+        """Make the result from explanations, by the participants' names."""
         names: dict[str, str] = {}
         for explanation in found.values():
             names |= {key: score.name for key, score in explanation.scores.items()}
@@ -116,7 +121,7 @@ class EachParticipant(Result):
 
     @classmethod
     def joined(cls, parts: Sequence[Mapping[str, Any]]) -> EachParticipant:
-        """Return the participants of all parts, which :attr:`part` of each describes."""
+        """Make the result from several parts, each of them a mapping that :attr:`part` returned."""
         names: dict[str, str] = {}
         for part in parts:
             names |= part["names"]
@@ -124,12 +129,16 @@ class EachParticipant(Result):
 
     @property
     def part(self) -> dict[str, Any]:
-        """The table and the names of the families, which a file can hold."""
+        """The table and the families' names: what is stored in a file if the work is split into
+        parts.
+        """
         return {"table": self.table, "names": dict(self.names)}
 
     @property
     def sentence(self) -> str:
-        """How many participants have each family in their set, and how many have a set of one."""
+        """For how many participants the set contains each family, and how many participants have
+        only one family in it.
+        """
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
         verdicts = Counter(self.table["verdict"])
@@ -139,9 +148,12 @@ class EachParticipant(Result):
         return f"Of {len(self.table)} participants the set holds {listed(counts)}; {ends}."
 
     def group(self) -> pd.DataFrame:
-        """Return a row for each family: how many participants have it in their set, and for how many it is closest.
+        """Count participants for each family.
 
-        A participant without a family that passes its posterior-predictive check counts for none.
+        Returns:
+            One row per family: in how many sets it is (``in_set``), for how many it is the only one
+            (``alone``), and for how many it is the closest (``closest``). A participant whose
+            choices no family explains is left out of ``in_set`` and ``alone``.
         """
         explained = self.table[self.table["verdict"] != "none"]
         are_named = self.table[self.table["verdict"] == "named"]
@@ -157,12 +169,14 @@ class EachParticipant(Result):
         return frame.sort_values(by, ascending=[False, False, True], ignore_index=True)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each participant: its set, the closest family, and its parameters with their intervals."""
+        """Return a table with one row per participant: its set, the closest family, and that
+        family's parameters with intervals.
+        """
         return self.table
 
 
 def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
-    """Return the row of a participant."""
+    """Return the table's row of a participant."""
     row: dict[str, Any] = {
         "participant": name,
         "closest": explanation.closest,
@@ -175,14 +189,16 @@ def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
 
 
 def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
-    """Split the participants who made enough choices for a fit into parts that are fitted at once.
+    """Split the participants with enough choices for a fit into parts that can be computed by
+    separate jobs.
 
     Args:
-        episodes: what they saw.
-        choices: what they chose ``[episode, round]``; NaN where there is none.
+        episodes: what the participants saw.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
-        The rows of each part's episodes; nothing where fewer than two participants made enough.
+        The indices of each part's episodes; an empty list if fewer than two participants have
+        enough choices.
     """
     _, numbers = participants_of(episodes)
     has_choice = episodes.scored & ~np.isnan(choices)
@@ -201,19 +217,20 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
 def explain_each(
     episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
 ) -> EachParticipant:
-    """Find the families that explain the choices of each participant, as ``explain_choices`` does
-    of all.
+    """Find the families that explain the choices of each participant. ``explain_choices`` does the
+    same for one player.
 
-    Vectorised families, such as those of a bandit, are fitted to many participants at once.
+    Vectorised families, such as those of the bandit task, are fitted to many participants at once.
 
     Args:
-        episodes: what they saw, with ``participants``.
-        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
-        families: the candidates; all of the task's when None.
-        seed: of the bootstraps.
+        episodes: what the participants saw; the field ``participants`` is required.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
+        families: the candidate families; by default all of the task's.
+        seed: seed of the bootstraps.
 
     Raises:
-        InputError: no participants, or one with fewer than 32 choices.
+        InputError: if the episodes name no participants, or a participant made fewer than 32
+            choices.
     """
     fit("episodes", episodes, Episodes)
     require(
@@ -245,11 +262,14 @@ def explain_each(
 
 
 def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
-    """Split participants into parts that make so many choices or fewer, or are one participant.
+    """Split participants into parts of about ``at_once`` choices; a participant is never split.
 
     Args:
-        counts: how many choices each of them made.
-        at_once: choices of a part; 0 where each participant is one.
+        counts: number of choices of each participant.
+        at_once: number of choices per part; 0 puts each participant into its own part.
+
+    Returns:
+        The indices of each part's participants.
     """
     ends = counts.cumsum().astype(np.int64)
     part_numbers = ends // at_once if at_once else np.arange(len(ends))

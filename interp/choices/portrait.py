@@ -1,4 +1,4 @@
-"""The phase portrait of choices: how a round moves the log-odds of an arm.
+"""The phase portrait of choices: how much one round changes the log-odds of choosing an arm.
 
 >>> from interp.tasks import bandit
 >>> from interp.tasks.bandit.algorithms import perseveration, rescorla_wagner
@@ -27,7 +27,7 @@ from interp.support.errors import require
 from interp.tasks.bandit import BanditEpisodes
 
 _LEVELS = 4
-"""Most rewards that stand by themselves; of more, those above the median stand together, and the others."""
+"""Most distinct rewards with a line each; more are split at the median into two groups."""
 _CERTAIN = 1e-9
 
 
@@ -35,18 +35,20 @@ _CERTAIN = 1e-9
 def phase_portrait(
     sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8
 ) -> Tabulated:
-    """Draw how a round moves the logit of an arm, for several sources side by side.
+    """Compute and draw how much a round changes the logit of an arm, for several sources.
 
-    The table has a row for each source, choice, reward and bin: the mean ``logit`` before the
-    round, its mean ``change``, the ``spread`` of the change (its standard deviation about a line in
-    the logit), and ``n`` rounds.
+    The table has one row per source, choice, reward and bin of rounds. Its columns are the mean
+    ``logit`` before the round, its mean ``change`` over the round, the ``spread`` and the number
+    ``n`` of rounds. The ``spread`` is the standard deviation of the change around a linear fit on
+    the logit.
 
     Args:
-        sources: by name, an algorithm (such as a family at what was fitted to people), a machine,
-            or a function of episodes to the chances of each arm ``[episode, round, arm]``.
-        episodes: their rounds move the logit; missing ones count nowhere.
-        arm: its index, counted from 0.
-        n_bins: of equally many rounds, for each source, choice and reward.
+        sources: name -> what predicts the choices: an algorithm (such as one fitted to people), a
+            model, or a function from episodes to probabilities ``[episode, round, arm]``.
+        episodes: the rounds that the sources see; missing rounds are left out.
+        arm: index of the arm.
+        n_bins: number of bins of the logit for each source, choice and reward, with equally many
+            rounds each.
     """
     integer("arm", arm, 0, episodes.n_arms - 1)
     integer("n_bins", n_bins, 1)
@@ -80,7 +82,9 @@ def phase_portrait(
 
 
 def _reward_masks(episodes: BanditEpisodes) -> dict[str, NDArray[np.bool_]]:
-    """Return where each reward was paid, ``[episode, round]``, by the words for it."""
+    """Return where each reward was paid, ``[episode, round]``, by a name such as "1" or "above
+    0.5".
+    """
     rewards = episodes.rewards
     counted = rewards[episodes.counted]
     levels = np.unique(counted)
@@ -91,7 +95,13 @@ def _reward_masks(episodes: BanditEpisodes) -> dict[str, NDArray[np.bool_]]:
 
 
 def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
-    """Return the logit of an arm before every round, ``[episode, round]``."""
+    """Return the log-odds that the subject chooses the arm in each round, ``[episode, round]``.
+
+    Args:
+        subject: an algorithm, a model, or a function from episodes to probabilities.
+        episodes: the rounds that the subject sees.
+        arm: index of the arm.
+    """
     p = np.array(predictor(subject)(episodes), np.float64)
     if p.shape[:2] == episodes.counted.shape:
         p[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
@@ -101,7 +111,13 @@ def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
 
 
 def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:
-    """Yield the mean logit, the mean change and its spread of bins of equally many rounds."""
+    """Sort rounds by their logit into bins of equal size, and yield each bin's row of the table.
+
+    Args:
+        before: logit before each round, ``[round]``.
+        change: change of the logit over each round, ``[round]``.
+        n_bins: number of bins.
+    """
     order = before.argsort(kind="stable")
     for rows in np.array_split(order, min(n_bins, len(order)) or 1):
         if not len(rows):
@@ -121,7 +137,9 @@ def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any
 
 
 def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
-    """Say by how much each source moves the logit after a choice of the arm that paid most, and least."""
+    """Return a sentence with the mean change of each source's logit after a choice of the arm, for
+    the highest and the lowest reward.
+    """
     of_arm = bins[bins["choice"] == arm]
     rewards = list(dict.fromkeys(of_arm["reward"].iloc[[-1, 0]]))
     sources = []
@@ -140,7 +158,7 @@ def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
 
 @styled
 def _draw_portrait(bins: pd.DataFrame, arm: str) -> Any:
-    """Draw a panel for each source, a line for each choice and reward, its spread as a band."""
+    """Draw one panel per source, with a line for each choice and reward and its spread as a band."""
     from matplotlib.figure import Figure
 
     sources = list(dict.fromkeys(bins["source"]))

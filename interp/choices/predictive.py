@@ -1,11 +1,11 @@
 """Posterior-predictive check: do a player's choices look like those of simulated players of a
 fitted family?
 
-Simulated players see the rounds that were recorded and draw each choice from what the family
-predicts there. So the mean of a statistic over them, and its spread, are known in closed form
-(:func:`expected_mean`); nobody has to be simulated. The statistics: how often the likeliest outcome
-is chosen, how often a run of equal choices goes on, and how often a choice is repeated after a
-success and changed after a failure.
+A simulated player sees the recorded rounds and samples each choice from the family's prediction.
+The mean and standard deviation of a statistic over simulated players are computed in closed form
+(:func:`expected_mean`), so no player has to be simulated. There are four statistics: how often the
+likeliest outcome is chosen, how often a long run of equal choices goes on, how often a choice is
+repeated after a success, and how often it is changed after a failure.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from interp.results.measure import Result, listed
 from interp.support.checks import checked_result
 
 _LEVEL = 0.01
-"""Chance that a player of the family itself fails, over all statistics (Bonferroni)."""
+"""Probability that a true player of the family fails the check in any statistic (Bonferroni)."""
 _LONG_RUN = 3
-"""Equal choices in a row from which on a run is a long one."""
+"""Fewest equal choices in a row that make a long run."""
 _TIED = 1e-12
 Mask = NDArray[np.bool_]
 
 
 class Statistic(NamedTuple):
-    """A statistic of the player's choices, and of those of simulated players.
+    """A statistic of the player's choices, compared with its distribution over simulated players.
 
     Attributes:
-        observed: of the player.
-        expected: the mean over simulated players.
-        spread: their standard deviation; that over participants where it is larger.
-        n_choices: how many choices it is of.
+        observed: the player's value.
+        expected: mean over simulated players.
+        spread: standard deviation over simulated players; if participants are known and their
+            standard error is larger, that.
+        n_choices: number of choices that the statistic averages over.
     """
 
     observed: float
@@ -48,7 +49,9 @@ class Statistic(NamedTuple):
 
     @property
     def z(self) -> float:
-        """By how many spreads the player differs from simulated players."""
+        """The difference between the player and the mean of simulated players, in standard
+        deviations.
+        """
         difference = self.observed - self.expected
         if abs(difference) < _TIED:
             return 0.0
@@ -60,19 +63,21 @@ class Statistic(NamedTuple):
 @dataclass(frozen=True, repr=False)
 @checked_result
 class PredictiveCheck(Result):
-    """The statistics of a player, by name."""
+    """The statistics of a player's choices beside those of simulated players, by name."""
 
     statistics: Mapping[str, Statistic]
 
     @property
     def most(self) -> float:
-        """The most spreads by which a statistic may differ."""
+        """The largest z-score, in absolute value, that counts as chance."""
         n_statistics = max(len(self.statistics), 1)
         return float(stats.norm.isf(_LEVEL / 2 / n_statistics))
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """The statistics that differ by more than chance explains."""
+        """The names of the statistics that differ from simulated players by more than chance
+        explains.
+        """
         z = {name: statistic.z for name, statistic in self.statistics.items()}
         return tuple(name for name in z if abs(z[name]) > self.most)
 
@@ -83,12 +88,12 @@ class PredictiveCheck(Result):
 
     @property
     def sentence(self) -> str:
-        """Which statistics differ from those of simulated players."""
+        """In which statistics the player differs from simulated players."""
         failures = listed(self.failures) or "no statistic"
         return f"The choices differ from those of simulated players in {failures}."
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each statistic."""
+        """Return a table with one row per statistic."""
         rows = []
         for name, statistic in self.statistics.items():
             rows.append({"statistic": name, **statistic._asdict(), "z": statistic.z})
@@ -103,16 +108,19 @@ def check_predictions(
     participants: NDArray[np.int64] | None = None,
     offers: NDArray[np.int64] | None = None,
 ) -> PredictiveCheck:
-    """Compare a player's choices with those of simulated players.
+    """Compare statistics of a player's choices with those of simulated players who choose by given
+    probabilities.
 
     Args:
-        q: P(each choice) by the fitted family, ``[episode, round, outcome]``.
-        choices: the outcome chosen, or the slot of it, ``[episode, round]``.
-        known: where there is a choice ``[episode, round]``.
-        successes: whether a choice was a success ``[episode, round]``; None where this is unknown.
-        participants: the number of the participant of each episode, where their spread counts.
-        offers: the outcome in each slot ``[episode, round, slot]``; None where every one is on
-            offer.
+        q: the fitted family's probability of each choice, ``[episode, round, outcome]``; or of each
+            slot if ``offers`` is not None.
+        choices: index of the chosen outcome or slot, ``[episode, round]``.
+        known: where a choice was made, ``[episode, round]``.
+        successes: whether each choice was a success, ``[episode, round]``; None if that is unknown.
+        participants: index of each episode's participant, to account for differences between
+            participants; None for a single player.
+        offers: the outcome in each slot, ``[episode, round, slot]``; None if every outcome is
+            offered.
     """
     options = np.arange(q.shape[-1]) if offers is None else offers
     options = np.broadcast_to(options, q.shape)
@@ -147,14 +155,16 @@ def expected_mean(
     use: Mask,
     participants: NDArray[np.int64] | None = None,
 ) -> Statistic:
-    """Return the mean of ``values`` over the choices, and its mean and spread over players who choose by ``q``.
+    """Return the mean of a quantity over the player's choices, with its mean and standard deviation
+    over players who choose by ``q``.
 
     Args:
-        q: P(each choice) ``[episode, round, outcome]``.
-        values: of each choice that could be made, of the same shape.
-        choices: the outcome chosen ``[episode, round]``.
-        use: which choices count ``[episode, round]``; at least one.
-        participants: the number of the participant of each episode, where the spread over them counts.
+        q: probability of each choice, ``[episode, round, outcome]``.
+        values: the quantity for each possible choice, in the same shape.
+        choices: index of the choice made, ``[episode, round]``.
+        use: which choices count, ``[episode, round]``; at least one.
+        participants: index of each episode's participant. If participants vary more than ``q``
+            explains, their variation determines the standard deviation.
     """
     of_choices = np.take_along_axis(values, choices[..., None], -1)[..., 0]
     means = (q * values).sum(-1)
@@ -174,7 +184,8 @@ def expected_mean(
 
 
 def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
-    """Return how many equal choices in a row end in each round, ``[episode, round]``; 0 where there is no choice.
+    """Return the length of the run of equal choices that ends in each round, ``[episode, round]``;
+    0 where no choice was made.
 
     >>> run_lengths(np.array([[0, 0, 1, 1, 1]]), np.array([[True, True, True, True, False]]))
     array([[1, 2, 1, 2, 0]])
@@ -191,10 +202,16 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
 
 
 def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) -> Mask | None:
-    """Return whether each choice was a success, ``[episode, scored round]``.
+    """Return whether each choice was a success, ``[episode, scored round]``; None if the episodes
+    have neither rewards nor labels.
 
-    A choice that paid more than 0 is one; more than the mean where every choice pays more than 0.
-    Without rewards, a choice that was the truth is one. None where the episodes have neither.
+    With rewards, a choice is a success if it paid more than 0, or more than the mean if all rewards
+    are above 0. Without rewards, it is a success if it equals the label.
+
+    Args:
+        episodes: the episodes.
+        choices: index of the chosen outcome, ``[episode, scored round]``.
+        first_asked: index of the first scored round.
     """
     rewards = getattr(episodes, "rewards", None)
     if rewards is not None:

@@ -1,5 +1,5 @@
-"""A small recurrent cell, fitted to recorded choices and scored on participants that it was not
-fitted to.
+"""Fit a small recurrent network (GRU or LSTM cell) to recorded choices, and score it on held-out
+participants.
 
     >>> from interp.tasks import bandit
     >>> episodes = bandit.sample(8, 20, 2, "reversal", seed=0)
@@ -7,8 +7,7 @@ fitted to.
     >>> fitted.machine.channels[0].shape, fitted.held_out.shape
     ((2,), (8, 20, 2))
 
-What a cell predicts of a participant it was not fitted to is what it knows of all; a fit to the
-same participant would know that one by heart.
+Participants are held out because a cell could memorise the choices of those that it was fitted to.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import require, require_known
 from interp.training.goal import goal_of
 
-_NOT_OFFERED = -1e4  # the score of an outcome that is not on offer: its probability is 0
+_NOT_OFFERED = -1e4  # logit of an outcome that is not offered: its probability is 0
 _RATE = 0.02  # Adam's learning rate, falling to 0 along a cosine
-# Memory for each unit, round and episode that a cell is trained on, measured:
+# Measured memory in training, for each hidden unit, round and episode:
 _BYTES_A_UNIT = 80
 
 
 @dataclass(frozen=True)
 class _FittedCell:
-    """A cell that was fitted to recorded episodes.
+    """A recurrent cell that was fitted to recorded choices, with its held-out scores.
 
     Attributes:
-        machine: fitted to all of them.
-        held_out: predictions of cells that were fitted to the other participants, ``[episode,
+        machine: the cell, fitted to all participants.
+        held_out: predictions for each participant by a cell that was fitted to others, ``[episode,
             round, outcome]``.
-        nats: what these lose a round, with its interval over participants.
-        participants: a row for each: its ``rounds`` that count, and what it loses a round,
-            ``nats``.
+        nats: held-out loss in nats per round, with its interval over participants.
+        participants: one row per participant: the number of scored ``rounds``, and the held-out
+            loss ``nats`` per round.
     """
 
     machine: AdaptedMachine
@@ -58,7 +57,7 @@ class _FittedCell:
 
     @property
     def sentence(self) -> str:
-        """What the cells lose of participants that they were not fitted to."""
+        """The held-out loss of the cells, beside that of a uniform guess."""
         even = np.log(self.held_out.shape[-1])
         people = len(self.participants)
         return f"Of {people} participants, held out, it loses {self.nats} nats a round; an even guess loses {even:.4g}."
@@ -74,20 +73,22 @@ def fit_cell(
     steps: int = 150,
     seed: int = 0,
 ) -> _FittedCell:
-    """Fit a cell of a few units to what was recorded of participants.
+    """Fit a recurrent cell with a few hidden units to recorded choices, with cross-validation over
+    participants.
 
     Args:
-        episodes: of a task that predicts one of several outcomes; each stands for itself where it
-            has no participants.
+        episodes: recorded episodes of a task whose predictions are over classes. Each episode
+            counts as a participant if none are named.
         kind: "gru" or "lstm".
-        units: how many numbers it carries.
-        n_folds: groups of participants, each of them left out once; 5, or as many as there are,
-            when None.
-        steps: of Adam, each on all episodes.
-        seed: of the weights, the folds and the bootstrap.
+        units: number of hidden units.
+        n_folds: number of groups of participants, each held out once; by default 5, or the number
+            of participants if that is lower.
+        steps: number of Adam steps, each on all training episodes.
+        seed: seed of the weights, the folds and the bootstrap.
 
     Raises:
-        InputError: another kind, fewer participants than folds, or more than memory holds.
+        InputError: if the kind is unknown, there are fewer participants than folds, or the training
+            would not fit into memory.
     """
     require_known("kind of cell", kind, ["gru", "lstm"])
     integer("steps", steps, 1)
@@ -128,7 +129,7 @@ def fit_cell(
 
 
 def _predict(cell: AdaptedMachine, episodes: Any) -> NDArray[np.float64]:
-    """Return the probability of each outcome, ``[episode, round, outcome]``."""
+    """Return the cell's probability of each outcome, ``[episode, round, outcome]``."""
     with torch.no_grad():
         scores = _scores(cell, episodes)
     chances = scores.softmax(-1).double()
@@ -138,13 +139,13 @@ def _predict(cell: AdaptedMachine, episodes: Any) -> NDArray[np.float64]:
 def _losses_of_participants(
     p: NDArray[np.float64], episodes: Any, people: NDArray[Any], person: NDArray[np.int64]
 ) -> pd.DataFrame:
-    """Return a row for each participant: its rounds that count, and the loss a round.
+    """Return one row per participant: the number of scored rounds and the loss in nats per round.
 
     Args:
-        p: predictions ``[episode, round, outcome]``.
-        episodes: what was recorded.
-        people: the names of the participants.
-        person: the number of each episode's participant.
+        p: probability of each outcome, ``[episode, round, outcome]``.
+        episodes: the recorded episodes.
+        people: names of the participants.
+        person: index of each episode's participant, ``[episode]``.
     """
     task = catalog.of(episodes)
     chances = (p * goal_of(task).targets(episodes)).sum(-1)
@@ -157,7 +158,7 @@ def _losses_of_participants(
 
 
 def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
-    """Train the machine in place on all episodes at once, and return it."""
+    """Train the machine in place, with every step on all episodes, and return it."""
     goal = goal_of(catalog.of(episodes))
     targets = torch.from_numpy(goal.targets(episodes)).float()
     machine.requires_grad_(True)
@@ -178,10 +179,11 @@ def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine
 
 
 def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
-    """Return scores of all rounds ``[episode, round, outcome]``; what is not on offer has the least one.
+    """Return the logits of all rounds, ``[episode, round, outcome]``; outcomes that are not offered
+    get a large negative one.
 
-    The cell runs over whole episodes. A missing round leaves the state as it is: the rounds that took place stand first
-    while the cell runs.
+    The cell runs over whole episodes. Missing rounds must not change its state, so the other rounds
+    are moved to the front while it runs.
     """
     counted = torch.from_numpy(episodes.counted)
     speech = Said(machine.layout)

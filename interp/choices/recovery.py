@@ -1,8 +1,8 @@
-"""Recovery: simulate players with a known algorithm, and find the family of each.
+"""Recovery: simulate players with known algorithms, and test whether the fits find them.
 
-A confusion of families and the error of parameters, for a design (trials, participants, arms), say
-how well an answer can be resolved there. :func:`recovery_of_design` takes both from what was found
-of recorded choices.
+The confusion matrix of families and the errors of parameters show how well a design (numbers of
+trials, participants and arms) can answer the question. :func:`recovery_of_design` takes the design
+and the players' parameters from recorded choices and their explanation.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from interp.tasks.bandit import REGIMES, BanditEpisodes, sample
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Recovery(Result):
-    """What was found of simulated players.
+    """What the fits found for simulated players of known algorithms.
 
     Attributes:
-        truth: the algorithm of each player, at its parameters.
-        each: what was found of each.
+        truth: the algorithm of each player, with its parameters.
+        each: the families that explain each player's choices.
     """
 
     truth: tuple[Algorithm, ...]
@@ -40,7 +40,9 @@ class Recovery(Result):
 
     @property
     def sentence(self) -> str:
-        """How often the true family is in the set, alone in it and the closest."""
+        """For how many players the true family is in the confidence set, is the only one in it, and
+        is the closest one.
+        """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
         pairs = zip(self.truth, self.each.found.values(), strict=True)
@@ -56,7 +58,9 @@ class Recovery(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each player: its family, its parameters (``true_rate``, ...), and what was found of it."""
+        """Return one row per player: its true family and parameters (``true_rate``, ...), and the
+        columns of :class:`~interp.choices.players.EachParticipant`.
+        """
         rows = []
         for algorithm in self.truth:
             parameters = {f"true_{name}": value for name, value in algorithm.parameters.items()}
@@ -65,7 +69,9 @@ class Recovery(Result):
         return pd.concat([pd.DataFrame(rows), explained], axis=1)
 
     def confusion(self) -> pd.DataFrame:
-        """Count how many players of each family, a row, are closest to each family, a column."""
+        """Return the confusion matrix: the number of players of each true family (rows) whose
+        closest family is each family (columns).
+        """
         table = self.to_frame()
         counts = pd.crosstab(table["family"], table["closest"])
         families = list(dict.fromkeys(table["family"]))
@@ -73,8 +79,8 @@ class Recovery(Result):
         return counts.reindex(index=families, columns=[*families, *others], fill_value=0)
 
     def sets(self) -> pd.DataFrame:
-        """Return a row for each family: the share of its players with each family, a column, in
-        their set.
+        """Return how often each family (columns) is in the confidence set of the players of each
+        true family (rows), as a share of these players.
         """
         rows = []
         for algorithm, explanation in zip(self.truth, self.each.found.values(), strict=True):
@@ -83,11 +89,14 @@ class Recovery(Result):
         return pd.DataFrame(rows).groupby("family", sort=False).mean()
 
     def errors(self) -> pd.DataFrame:
-        """Return how well parameters return, of the players that are closest to their true family.
+        """Compare fitted with true parameters, for the players whose closest family is the true
+        one.
 
         Returns:
-            A row for each family and parameter: ``n`` players, the ``bias`` and the ``spread`` of fitted about true
-            values, and Pearson's ``r`` of both, NaN where fewer than 3 players vary.
+            One row per family and parameter: the number ``n`` of players, the ``bias`` and the
+            standard deviation (``spread``) of fitted minus true values, and their Pearson
+            correlation ``r``. ``r`` is NaN if there are fewer than 3 players or all values are
+            equal.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
@@ -108,7 +117,7 @@ class Recovery(Result):
         return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread", "r"])
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the confusion of families."""
+        """Draw the confusion matrix of families."""
         return figures.heatmaps(
             {"": self.confusion()},
             label="players",
@@ -118,8 +127,8 @@ class Recovery(Result):
 
     @styled
     def plot_parameters(self) -> Any:
-        """Draw fitted against true values, a panel for each family and parameter; only of players
-        that are closest to their true family.
+        """Draw fitted against true values, one panel per family and parameter, for the players
+        whose closest family is the true one.
         """
         from matplotlib.figure import Figure
 
@@ -150,18 +159,19 @@ def recovery(
     seed: int = 0,
     **played: Any,
 ) -> Recovery:
-    """Run simulated players among arms, and find the family of each.
+    """Simulate players of the bandit task, and find the families that explain each one's choices.
 
     Args:
-        players: families, with ``n_players`` drawn from each; and algorithms, each of them one
-            player as it is, such as ``one.algorithm`` of those that :func:`explain_each` found.
-        n_players: of each family.
-        within: bounds by the name of a parameter; by default those of the family's search. Values
-            are drawn evenly between the points of the search, or between the bounds.
-        families: those that are fitted; all of the task's when None.
-        seed: of what is drawn, of the players and of the bootstraps.
-        played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as
-            :func:`interp.tasks.bandit.sample` takes them; 2 episodes of 100 rounds of "reversal".
+        players: families and algorithms. ``n_players`` players with random parameters are drawn
+            from each family; an algorithm is one player with its own parameters, such as
+            ``explanation.algorithm`` of an explanation that :func:`explain_each` found.
+        n_players: number of players per family.
+        within: name of a parameter -> bounds within which it is drawn uniformly. By default it is
+            drawn from the range of the family's search, uniformly in steps of its grid.
+        families: the candidate families of the fits; by default all of the task's.
+        seed: seed of the parameters, the players and the bootstraps.
+        played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as for
+            :func:`interp.tasks.bandit.sample`; by default 2 episodes of 100 rounds of "reversal".
 
     Example::
 
@@ -199,7 +209,14 @@ def recovery(
 def _draw_member(
     family: Family, bounds: Mapping[str, tuple[float, float]], rng: np.random.Generator
 ) -> Algorithm:
-    """Draw parameters of a family, evenly between the points of its search or within bounds."""
+    """Draw an algorithm from a family, with random parameters.
+
+    Args:
+        family: the family.
+        bounds: name of a parameter -> bounds within which it is drawn uniformly; others are drawn
+            uniformly in steps of their grid.
+        rng: the random generator.
+    """
     values = {}
     for searched in family.searched:
         position = rng.uniform(0, len(searched.grid) - 1)
@@ -214,7 +231,7 @@ def _draw_member(
 
 
 def _joined_players(batches: Sequence[BanditEpisodes]) -> BanditEpisodes:
-    """Join the episodes of several players, each a separate participant."""
+    """Join the episodes of several players, and name each player as a participant."""
     arrays: dict[str, Any] = {}
     for name in batches[0].round_arrays:
         arrays[name] = np.concatenate([getattr(batch, name) for batch in batches])
@@ -231,20 +248,20 @@ def recovery_of_design(
     n_players: int = 8,
     seed: int = 0,
 ) -> Recovery:
-    """Measure how well families and parameters return in the design of recorded choices.
+    """Test how well families and parameters would be recovered in the design of recorded choices.
 
-    Players of every family in the set (of the closest where there is one alone), and of the best
-    family of each other kind, play as many trials as a participant did, and at least as many as a
-    fit needs, at the fitted parameters.
-    What the recorded arms would have paid is unknown: arms pay as in the recorded regime, or as in
-    "reversal" if there is none.
+    Players are simulated from every family in the confidence set, at its fitted parameters. If
+    these are fewer than four families, the next best ones are added. Each player plays about as
+    many trials as a participant did, but at least as many as a fit needs. It is unknown what the
+    recorded arms would have paid, so arms pay as in the recorded regime, or as in "reversal" if
+    that is unknown.
 
     Args:
-        explanation: what was found of the recorded choices.
+        explanation: what was found for the recorded choices.
         episodes: the recorded choices.
-        families: those that are fitted; all of the task's when None.
-        n_players: of each family.
-        seed: of the players and of the bootstraps.
+        families: the candidate families of the fits; by default all of the task's.
+        n_players: number of players per simulated family.
+        seed: seed of the players and of the bootstraps.
     """
     chosen_families = asked_families(episodes, families)
     simulated = [key for key in explanation.confidence_set if key in chosen_families]

@@ -1,8 +1,9 @@
-"""How well each family of algorithms predicts choices that it was not fitted to.
+"""Score how well each family of algorithms predicts held-out choices.
 
-Every player's choices are cut into units: participants, episodes, or blocks of trials. A family's parameters and its
-link (:mod:`interp.choices.link`) are fitted to three of every four units and scored on the fourth, in turn, so that
-every loss is held out. A fit begins on a grid, and a local optimiser goes on from there.
+Every player's choices are divided into independent units: participants, episodes or blocks of
+trials. Units are assigned to four folds. A family's parameters and its link
+(:mod:`interp.choices.link`) are fitted to three folds and scored on the fourth, for each fold in
+turn. A fit tries a grid first; a local optimiser then improves the best point.
 """
 
 from __future__ import annotations
@@ -29,42 +30,47 @@ Mask = NDArray[np.bool_]
 Parameters = Mapping[str, float]
 
 N_FOLDS = 4
-"""Folds of units; each is scored by what was fitted to the others."""
+"""Number of folds; each is scored with the parameters that were fitted to the others."""
 FEWEST_UNITS = 8
-"""Fewest participants, or else episodes, that are units; of fewer, blocks of trials are."""
+"""Fewest participants, or else episodes, that serve as units; with fewer, blocks of trials do."""
 BLOCKS = 100
-"""How many blocks the trials are cut into: as long as they can be, and as many as a bootstrap needs."""
+"""Number of blocks that the trials are divided into: as many as a bootstrap needs."""
 GUESS = "constant"
-"""Key of a guess that is the same in every round."""
+"""Key of the constant guess: the same probabilities in every round."""
 _PARTS, _ZOOMS = 4, 4
-"""Parts into which the way from the best value to a bound is cut, to find where a profile likelihood interval ends,
-and how many times: the part that holds the end is cut again.
+"""The search for an interval's end divides a range into this many parts, and the part with the end
+again, this many times.
 """
 _ON_GRID = {1: 41, 2: 13, 3: 5}
-"""Number of parameters -> values of each on either side of the best, on a joint grid."""
+"""Number of free parameters -> number of grid values of each on either side of the best value."""
 _FAR = 15.0
-"""Nats of all choices by which a family is too far behind the best on the grid for an optimiser to matter."""
+"""A family is not refined if its loss on the grid exceeds the best by this many nats in total."""
 _FAR_SHARE = 0.03
-"""The same in nats a choice, where that is more."""
+"""The same limit in nats per choice; the larger of the two limits applies."""
 
 
 @dataclass(frozen=True)
 @checked_result
 class FamilyScore:
-    """A family, fitted to the choices of one player, and what it loses on those that it was not
-    fitted to.
+    """A family, fitted to the choices of one player, with its loss on held-out choices.
 
     Attributes:
-        extends: key of the family that it extends; empty where it extends none.
-        parameters: fitted to all choices.
-        link: fitted to all choices, at these parameters.
-        intervals: 95 % profile likelihood intervals of its real parameters, where they were
-            computed.
-        at_bound: the parameters that lie at an end of the search.
-        nats: its loss on the choices that it was fitted to, a choice.
-        fitted: P(each choice) by what was fitted to all choices, ``[episode, round, outcome]``.
-        losses: out-of-sample loss of each choice ``[episode, round]``, 0 where there is none.
-        prefers: the likeliest outcome, out of sample, ``[episode, round]``; -1 where several are.
+        key: key of the family.
+        name: name of the family.
+        extends: key of the family that it extends; empty if there is none.
+        memoryless: whether its predictions do not depend on earlier rounds.
+        parameters: parameters fitted to all choices, by name.
+        link: the link to choices, fitted to all choices.
+        intervals: 95 % profile likelihood intervals of real parameters, by name; empty if they were
+            not computed.
+        at_bound: names of the parameters that lie at an end of the searched range.
+        nats: loss on the choices that the parameters were fitted to, in nats per choice.
+        fitted: probability of each choice with the parameters fitted to all choices, ``[episode,
+            round, outcome]``.
+        losses: held-out loss of each choice in nats, ``[episode, round]``; 0 where no choice was
+            made.
+        prefers: index of the held-out prediction's likeliest outcome, ``[episode, round]``; -1 if
+            several are equally likely.
     """
 
     key: str
@@ -82,15 +88,15 @@ class FamilyScore:
 
 
 class ChoiceData:
-    """Choices, the episodes in which they were made, and the units that are fitted, scored and
-    resampled whole.
+    """Choices with their episodes, divided into independent units (participants, episodes or blocks
+    of trials) and into folds.
 
     Args:
         episodes: what the players saw.
-        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
-        first_asked: the first round with a scored prediction.
-        players: the number of the player of each episode, ``[episode]``; None where all are scored
-            as one.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
+        first_asked: index of the first scored round.
+        players: index of the player of each episode, ``[episode]``; None if all episodes belong to
+            one player.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class ChoiceData:
         self.offers = offers_of(episodes, first_asked)
         outcomes = np.where(self.known, counted, 0).astype(np.int64)
         self.choices = slots_of(outcomes, self.offers)
-        """Which of the outcomes, or of the slots on offer, was chosen ``[episode, round]``."""
+        """Index of the chosen outcome, or of its slot if offers vary, ``[episode, round]``."""
         self.players = np.zeros(len(choices), np.int64) if players is None else players
         self.n_players = int(self.players.max()) + 1
         self._rows = []
@@ -119,21 +125,21 @@ class ChoiceData:
             names = None if episodes.participants is None else episodes.participants[rows]
             self.units[rows] = number_units(self.known[rows], names)
         self.folds = self.units % N_FOLDS
-        """The fold in which each choice is held out, ``[episode, round]``."""
+        """Index of the fold in which each choice is held out, ``[episode, round]``."""
         cells = self.players[:, None] * N_FOLDS + self.folds
         self._cells = cells[self.known]
         training = [self.known & (self.folds != fold) for fold in range(N_FOLDS)]
         self.masks = np.stack([self.known, *training])
-        """The choices that a fit is made to, ``[mask, episode, round]``: all, then those outside each fold."""
+        """Choices to fit to, ``[mask, episode, round]``: mask 0 is all, mask 1 + i omits fold i."""
         self.n_choices = self.sums(np.ones(self.known.shape))
-        """How many these are, ``[player, mask]``."""
+        """Number of choices in each mask, ``[player, mask]``."""
 
     def rows(self, player: int) -> NDArray[np.int64]:
-        """Return the episodes of a player."""
+        """Return the indices of a player's episodes."""
         return self._rows[player]
 
     def check_outcomes(self, n_outcomes: int) -> None:
-        """Refuse choices that are none of the outcomes."""
+        """Refuse choices that are not among ``n_outcomes`` outcomes."""
         largest = int(self.choices.max())
         require(
             largest < n_outcomes,
@@ -141,18 +147,28 @@ class ChoiceData:
         )
 
     def chances(self, p: Array) -> Array:
-        """Return the probability of each choice, ``[episode, round]``, of ``p [episode, round, outcome]``."""
+        """Return the probability of each choice that was made, ``[episode, round]``.
+
+        Args:
+            p: probability of every possible choice, ``[episode, round, outcome]``.
+        """
         self.check_outcomes(p.shape[-1])
         return np.take_along_axis(p, self.choices[..., None], -1)[..., 0]
 
     def nats(self, q: Array) -> Array:
-        """Return the loss of each choice, ``[episode, round]``; 0 where there is none."""
+        """Return the loss of each choice, ``[episode, round]``; 0 where no choice was made.
+
+        Args:
+            q: probability of every possible choice, ``[episode, round, outcome]``.
+        """
         losses = -np.log(self.chances(q))
         return np.where(self.known, losses, 0.0)
 
     def sums(self, values: Array) -> Array:
-        """Add up ``values [episode, round]`` for each player over each of :attr:`masks`, ``[player,
-        mask]``.
+        """Add up values over each player's choices in each of :attr:`masks`, ``[player, mask]``.
+
+        Args:
+            values: one value per choice, ``[episode, round]``.
         """
         n_cells = self.n_players * N_FOLDS
         by_cell = np.bincount(self._cells, values[self.known], minlength=n_cells)
@@ -162,16 +178,15 @@ class ChoiceData:
 
 
 def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
-    """Return the number of the unit of each choice, ``[episode, round]``.
+    """Return the index of the independent unit that each choice belongs to, ``[episode, round]``.
+
+    Units are participants if there are at least :data:`FEWEST_UNITS` of them. Otherwise they are
+    episodes, if there are that many. Otherwise they are blocks of consecutive trials, about
+    :data:`BLOCKS` of them.
 
     Args:
-        known: where there is a choice, ``[episode, round]``.
-        participants: the name of each episode's participant, or None.
-
-    Returns:
-        The number of the participant where there are at least :data:`FEWEST_UNITS`; of the episode
-        where there are as many of these; otherwise of a block of trials, of which there are at most
-        :data:`BLOCKS`.
+        known: where a choice was made, ``[episode, round]``.
+        participants: name of each episode's participant, or None.
     """
     n_episodes, n_rounds = known.shape
     if participants is not None:
@@ -188,13 +203,17 @@ def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _PlayerFit:
-    """What was fitted to one player.
+    """A family, fitted to one player.
+
+    A mask is a set of choices to fit to: mask 0 is all choices, each further mask leaves out one
+    fold.
 
     Attributes:
-        parameters: of all choices.
-        nats: the loss of all choices.
-        links: of each of the masks.
-        p: P(each outcome) of the fit to each of the masks, ``[mask, episode, round, outcome]``.
+        parameters: parameters fitted to all choices, by name.
+        nats: total loss of all choices.
+        links: link fitted to each mask.
+        p: probability of each outcome with the parameters fitted to each mask, ``[mask, episode,
+            round, outcome]``.
     """
 
     parameters: Parameters
@@ -204,7 +223,15 @@ class _PlayerFit:
 
 
 def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> FamilyScore:
-    """Score what was fitted to all folds but one on that one."""
+    """Score a player's choices: those of each fold with the parameters that were fitted to the
+    other folds.
+
+    Args:
+        data: the choices of all players.
+        family: the family.
+        fit: the family's fit to the player.
+        player: index of the player.
+    """
     rows = data.rows(player)
     known = data.known[rows]
     q = np.empty_like(fit.p[0])
@@ -238,7 +265,9 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
 
 
 def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
-    """Return the real parameters that lie at an end of their search."""
+    """Return the names of the real parameters whose fitted value lies at an end of the searched
+    range.
+    """
     names = []
     for searched in family.searched:
         low, high = searched.grid[0], searched.grid[-1]
@@ -252,18 +281,19 @@ def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
 def score_families(
     data: ChoiceData, families: Mapping[str, Family]
 ) -> dict[str, list[FamilyScore]]:
-    """Score families for each player, each at the optimum of its likelihood.
+    """Fit and score families for each player, each by maximum likelihood.
 
-    A family that extends another one also begins at that one's best parameters, so that it never fits worse than what
-    it contains. Families that are ``vectorised`` are fitted to all players at once (:mod:`interp.choices.optimum`). The
-    others are fitted to one player, by a search from their grid on, where they come near the best one.
+    A family that extends another one also starts from the other's best parameters, so that it never
+    fits worse. Families with ``vectorised=True`` are fitted to all players at once
+    (:mod:`interp.choices.optimum`). Others can be fitted only to one player: by a grid, and by an
+    optimiser if they come near the best family there.
 
     Args:
         data: the choices; of one player unless every family is vectorised.
-        families: by key.
+        families: the families, by key.
 
     Returns:
-        By key, a score for each player.
+        Key of a family -> list of scores, one per player.
     """
     scores: dict[str, list[FamilyScore]] = {}
     fits: dict[str, Fit] = {}
@@ -285,12 +315,18 @@ def score_families(
 
 
 def _simplest_first(families: Mapping[str, Family]) -> list[Family]:
-    """Return families, those first that extend no other one."""
+    """Return the families: first those that extend no other family, then the rest."""
     return sorted(families.values(), key=lambda family: bool(family.extends))
 
 
 def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilyScore]:
-    """Return the score of each player, by the fits of a vectorised family."""
+    """Return the score of each player for the fits of a vectorised family.
+
+    Args:
+        data: the choices of all players.
+        solver: computes the family's predictions.
+        fit: the family's fits to all players.
+    """
     family = solver.family
     names = [searched.name for searched in family.searched]
     n_masks = len(data.masks)
@@ -316,11 +352,13 @@ def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilySco
     return scores
 
 
-# Families of which one member is computed at a time.
+# Families that are not vectorised: one member is computed at a time.
 
 
 class _Search:
-    """The best parameters of a family that were found for one player, for each of the masks."""
+    """Search for the best parameters of a family for one player, for each mask: all choices, or all
+    but one fold.
+    """
 
     def __init__(self, data: ChoiceData, family: Family) -> None:
         self._data = data
@@ -330,7 +368,7 @@ class _Search:
         self.parameters: list[Parameters] = [{} for _ in data.masks]
 
     def predict(self, parameters: Parameters) -> Array:
-        """Return P(each choice), ``[episode, round, outcome]``."""
+        """Return the probability of each choice, ``[episode, round, outcome]``."""
         algorithm = self.family.make(**parameters)
         of_outcomes = np.clip(self._members(algorithm, parameters), 0.0, 1.0)
         p = among_offered(of_outcomes, self._data.offers)
@@ -338,7 +376,13 @@ class _Search:
         return p
 
     def loss(self, parameters: Parameters, mask: int, may_lapse: bool = True) -> float:
-        """Return the loss of the choices of a mask, nats a choice."""
+        """Return the loss in nats per choice, after the best link is fitted.
+
+        Args:
+            parameters: the family's parameters, by name.
+            mask: index of the set of choices to fit to.
+            may_lapse: whether lapse rates above 0 are tried.
+        """
         p = self.predict(parameters)
         return self._link(p, mask, may_lapse=may_lapse).nats
 
@@ -349,7 +393,7 @@ class _Search:
         )
 
     def try_point(self, parameters: Parameters) -> None:
-        """Keep parameters where they fit better than what was found."""
+        """Store parameters for every mask on which they fit better than the best found so far."""
         p = self.predict(parameters)
         for mask in range(len(self.nats)):
             nats = self._link(p, mask).nats
@@ -358,7 +402,7 @@ class _Search:
                 self.parameters[mask] = parameters
 
     def refine(self) -> None:
-        """Go on from the best parameters by a local optimiser."""
+        """Improve the best parameters of each mask with a local optimiser."""
         if not self.family.searched:
             return
         for mask, start in enumerate(list(self.parameters)):
@@ -366,7 +410,7 @@ class _Search:
             self.try_point(refine(loss, self.family.searched, start)[1])
 
     def result(self) -> _PlayerFit:
-        """Return what was found."""
+        """Return the best fit found."""
         p = np.stack([self.predict(parameters) for parameters in self.parameters])
         links = [self._link(p[mask], mask).link for mask in range(len(p))]
         n_choices = int(self._data.n_choices[0, 0])
@@ -375,7 +419,9 @@ class _Search:
 
 
 def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[str, _PlayerFit]:
-    """Fit families to one player, those that are less than :data:`_FAR` nats behind the best one to the optimum."""
+    """Fit families to one player. Only families whose loss on the grid is near the best one are
+    optimised further (:data:`_FAR`).
+    """
     searches = {}
     for key, family in families.items():
         searches[key] = _Search(data, family)
@@ -393,7 +439,13 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
 
 
 def _try_contained(search: _Search, inner: _Search) -> None:
-    """Try the members that are, or are near, the best ones of the family that is extended."""
+    """Try the members of a family that equal, or are close to, the best members of the family that
+    it extends.
+
+    Args:
+        search: the search of the family.
+        inner: the search of the family that it extends.
+    """
     inner_names = [searched.name for searched in inner.family.searched]
     for point in contained_points(search.family, inner.family):
         for inner_parameters in inner.parameters:
@@ -408,7 +460,9 @@ def _try_contained(search: _Search, inner: _Search) -> None:
 
 
 def _in_run_order(family: Family) -> list[Searched]:
-    """Return the parameters, those first that enter the state: its run then serves many values of the others."""
+    """Return the family's parameters in an order in which those that affect only the prediction
+    change fastest. States are then computed less often.
+    """
     return sorted(family.searched, key=lambda searched: bool(searched.enters))
 
 
@@ -420,11 +474,12 @@ def _grid_points(family: Family) -> Iterator[Parameters]:
 
 
 def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
-    """Score, for each player, a guess that is the same in every round: how often each outcome was chosen.
+    """Score, for each player, a constant guess: the frequency of each outcome among the player's
+    choices.
 
     Args:
-        data: the choices.
-        like: the shape that a guess has, of ``[episode, round, outcome]``.
+        data: the choices of all players.
+        like: an array with the shape of predictions, ``[episode, round, outcome]``.
     """
     guess = Family(GUESS, "a guess, the same in every round", make=_no_algorithm, memoryless=True)
     even = even_guess(like, data.offers)
@@ -432,19 +487,26 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
 
 
 def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
-    """Score predictions of one player; only the link is fitted.
+    """Score given predictions of one player's choices; only the link is fitted.
 
     Args:
-        data: the choices.
-        key: of the score.
-        p: ``[episode, round, outcome]``.
+        data: the player's choices.
+        key: key for the score.
+        p: probability of each outcome, ``[episode, round, outcome]``.
     """
     fixed = Family(key, key, make=_no_algorithm)
     return _score_fixed(data, fixed, among_offered(p, data.offers), player=0)
 
 
 def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> FamilyScore:
-    """Score predictions ``[episode, round, outcome]`` of all players for one of them."""
+    """Score given predictions of one player's choices; only the link is fitted.
+
+    Args:
+        data: the choices of all players.
+        family: a family without parameters, which names the score.
+        p: predictions for all players, ``[episode, round, outcome]``.
+        player: index of the player.
+    """
     rows = data.rows(player)
     p, choices = p[rows], data.choices[rows]
     fits = [fit_link(p, choices, mask[rows], tempered=False) for mask in data.masks]
@@ -465,15 +527,15 @@ def _no_algorithm() -> Algorithm:
 def add_intervals(
     data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
 ) -> dict[int, FamilyScore]:
-    """Return the scores of players with 95 % profile likelihood intervals of the real parameters.
+    """Return the players' scores with 95 % profile likelihood intervals of the real parameters.
 
-    At each value of a parameter the others are fitted anew, within the bounds of their search. Of a family that is not
-    vectorised they are those of a joint grid that is finer the closer to the best.
+    At each value of a parameter the others are refitted. For a family that is not vectorised,
+    "refitted" means the best point of a joint grid, which is finer near the best parameters.
 
     Args:
-        data: the choices.
-        family: that was scored.
-        scores: by the number of the player.
+        data: the choices of all players.
+        family: the family that was scored.
+        scores: index of a player -> the player's score.
     """
     if family.vectorised:
         return _add_profiles(data, family, scores)
@@ -485,7 +547,14 @@ def _is_free(searched: Searched) -> bool:
 
 
 def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
-    """Return values towards the bounds, closer to each other the closer to the best, ``[side, value]``."""
+    """Return values from the best one to each bound, ``[side, value]``, spaced more closely near
+    the best one.
+
+    Args:
+        searched: the parameter with its bounds.
+        best: the best value.
+        n_steps: number of values on each side.
+    """
     steps = np.linspace(0, 1, n_steps) ** 2
     low, *_, high = searched.grid
     return np.array([best + (bound - best) * steps for bound in (low, high)])
@@ -516,13 +585,15 @@ def _add_profiles(
 def _profile_end(
     profile: Callable[[Array], Array], highest: Array, *, near: Array, bound: float
 ) -> Array:
-    """Return the value at which each profile rises above a loss, ``[player]``; the bound where none does.
+    """Return the parameter value at which each player's profile of the loss rises above a limit,
+    ``[player]``; the bound if it never does.
 
     Args:
-        profile: from values of the parameter to the least loss at each, both ``[player, value]``.
-        highest: the loss at which an interval ends, ``[player, 1]``.
+        profile: function from values of the parameter to the least loss at each, both ``[player,
+            value]``.
+        highest: the limit of the loss, ``[player, 1]``.
         near: a value inside the interval, ``[player]``.
-        bound: of the search, on the side of the end that is sought.
+        bound: bound of the parameter on the side of the wanted end.
     """
     rows = np.arange(len(near))
     far = np.full(len(near), bound)

@@ -6,11 +6,11 @@
     >>> len(suite.plan_of(model).parts(model))                         # what suite.evaluate(model) measures
     24
 
-``suite`` holds all tables and the headline of one model, ``plan`` what a task gives and what its
-evaluation is made of. ``experts``, ``qlearning`` and ``reachability`` hold what is measured of
-models of these tasks; a task's record finds its plan there by name. Not in this room: the inside of
-a model (``probes``, ``interp.interventions``), handwired against learned (``circuits``), pictures
-(``reports``).
+``suite`` computes all tables of one model. ``plan`` defines what a task must provide for this, and
+shared building blocks. ``experts``, ``qlearning`` and ``reachability`` define the measurements for
+models of these tasks. Elsewhere: what happens inside a model (``probes``,
+``interp.interventions``), comparisons of handwired and learned models (``circuits``), pages with
+figures (``reports``).
 """
 
 from interp.support.lazy import facade

@@ -1,4 +1,4 @@
-"""What a task gives so that its models can be evaluated, and what tasks' evaluations are made of.
+"""What a task must provide so that its models can be evaluated, and building blocks for it.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -8,9 +8,9 @@
     >>> bool((forgetful[split] == 0.5).all())
     True
 
-A model with its latents *cut* to the initial ones has no information on earlier rounds. A model
-with *swapped* latents has as much as usual, about another episode. The mean attention of a round is
-NOT evidence of use: patch it (``interp.interventions``).
+A model with *cut* latents (reset to the initial ones in every round) has no information about
+earlier rounds. A model with *swapped* latents has the usual information, but about another episode.
+Attention patterns are NOT evidence of use: patch them instead (``interp.interventions``).
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ from interp.support.errors import InputError, require
 Row = dict[str, Any]
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
 MODEL = "model"
-"""Key of the evaluated model beside those of baselines and controls."""
-_NOTE = "note"  # the one column of a table that says why it holds no numbers
+"""Key of the evaluated model; baselines and controls have keys of their own."""
+_NOTE = "note"  # the only column of a table that explains why it has no numbers
 
 
 @dataclass(frozen=True)
 @checked_fields
 class EvaluationPlan:
-    """How models of a task are evaluated.
+    """How the models of a task are evaluated.
 
     Attributes:
-        parts: model to the names of what is measured separately, such as the regimes.
-        measure: ``(model, part, n_episodes, seed)`` to what ``tables`` needs of a part, a table or
-            several by name. Parts are independent: they can be measured on different machines and
-            are stored in files.
-        tables: ``(model, parts by name)`` to tidy frames by name; "summary" is the one to print.
-        headline: ``(model, n_episodes, seed)`` to the rows of a model card, made by :func:`row`.
-        min_episodes: fewer are refused.
-        explained: what the rows and columns of "summary" are, in sentences; they are printed above it.
+        parts: function from a model to the names of the parts that are measured separately, such as
+            regimes.
+        measure: ``(model, part, n_episodes, seed)`` -> what ``tables`` needs of the part: a table,
+            or several by name. Parts are independent: they can be computed on different machines
+            and stored in files.
+        tables: ``(model, parts by name)`` -> tidy tables by name; "summary" is the one to print.
+        headline: ``(model, n_episodes, seed)`` -> the rows of a model card, made by :func:`row`.
+        min_episodes: smallest allowed number of episodes.
+        explained: sentences that explain the rows and columns of "summary"; they are printed above
+            it.
     """
 
     parts: Callable[[Machine], Sequence[str]]
@@ -69,26 +71,26 @@ def row(what: str, value: Interval, beside: str) -> Row:
     """Make a row of a model card.
 
     Args:
-        what: the claim.
-        value: its number with the interval.
-        beside: what a reader compares it with: the limit, the baseline, the control.
+        what: the measured quantity, in words.
+        value: the number with its interval.
+        beside: what to compare it with, in words: a limit, a baseline or a control.
     """
     return {"what": what, **vars(value), "beside": beside}
 
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Return the sentences of tables without numbers, by name."""
+    """Return, by name, the note of every table that holds a note instead of numbers."""
     without_numbers = {name: frame for name, frame in tables.items() if list(frame) == [_NOTE]}
     return {name: str(frame[_NOTE].iloc[0]) for name, frame in without_numbers.items()}
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
-    """Return what a model predicts in a run, in float64."""
+    """Return the predictions of a rollout as a float64 array."""
     return np.asarray(run.predictions.double().numpy(force=True))
 
 
 def cut(model: Machine) -> Hook:
-    """Make a forward hook that replaces all that is carried by what the first round reads."""
+    """Return a forward hook that resets the latents of every round to the model's initial ones."""
     layout = model.layout.max_layout
 
     def read_first(latents: Tensor, hook: Any) -> Tensor:
@@ -99,21 +101,23 @@ def cut(model: Machine) -> Hook:
 
 
 SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
-"""A forward hook that gives every episode what the one before it in the batch carries."""
+"""A forward hook that gives every episode the latents of the previous episode in the batch."""
 
 
 def round_attention(
     model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)
 ) -> pd.DataFrame:
-    """Compute the mean attention of every head over episodes and rounds that count.
+    """Compute the mean attention of every head, over episodes and rounds; missing rounds are left
+    out.
 
     Args:
         model: a model with attention between the positions of a round.
-        episodes: at least one.
-        rounds: that count.
+        episodes: at least one episode.
+        rounds: rounds to average over.
 
     Returns:
-        Columns layer, head, query, key, attention; queries and keys are position labels.
+        Table with columns layer, head, query, key and attention; queries and keys are labels of
+        positions.
     """
     require(len(episodes) > 0, "no episodes to average over")
     names = patterns(model)
@@ -133,16 +137,14 @@ def round_attention(
 
 
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """Return a table, or a table with only the sentence ``said`` if there is one, which says why
-    the first does not apply.
+    """Return the result of ``table``, or a table with only the note ``said`` if that is not empty.
+    The note explains why the table does not apply.
     """
     return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 
 def lacks_attention(model: Machine) -> str:
-    """Return a sentence where a machine has no attention between the positions of a round; "" where
-    it has.
-    """
+    """Return a sentence if a model has no attention between the positions of a round; "" if it has."""
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):
         return lacks(model, "pattern")
@@ -150,7 +152,7 @@ def lacks_attention(model: Machine) -> str:
 
 
 def patterns(model: Machine) -> list[str]:
-    """List the hook points of a machine's attention patterns, layer by layer; refuse a machine
+    """List the names of the hooks at a model's attention patterns, layer by layer. Refuse a model
     without any.
     """
     if lack := lacks_attention(model):

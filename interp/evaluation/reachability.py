@@ -1,9 +1,12 @@
-"""How well models of reachability perform: accuracy by round and depth, compared with searches,
+"""The evaluation of models of reachability: accuracy by round and depth, beside searches,
 heuristics and controls.
 
-Right answers show what was found, not how. First, *is the recurrence needed?* :func:`controlled`
-runs the same model over the same episodes with its latent taken away; one that answers as well does
-not search by it.
+In this task a model must say which of two candidate nodes can be reached from the root of a graph.
+A search carries the set of nodes reached so far; in each round (a "thought") it adds their
+neighbours. Accuracy shows what was found, not how, so there are two controls.
+
+First, *is the recurrence needed?* :func:`controlled` runs the model over the same episodes with its
+latent removed or replaced. A model that answers as well without it does not use it for a search.
 
     >>> import interp
     >>> from interp.tasks import reachability
@@ -14,14 +17,15 @@ not search by it.
     >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
     True
 
-Second, *is the set used?* :func:`moved` changes the set that the latent holds, one node at a time,
-and compares the answer with that of parallel breadth-first search with the same change.
+Second, *is the set used?* :func:`moved` changes one node of the set that the latent represents, and
+compares the answer with that of breadth-first search after the same change.
 
     >>> table = moved(model, reachability.sample(16, 4, 10, 14, seed=0, depths=(2,)))
     >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is added", 1)]
     0.5
 
-What each control and move is, and how accuracy is counted: docs/method/reachability.md.
+docs/method/reachability.md describes the controls, the changes of the set, and how accuracy is
+counted.
 """
 
 from __future__ import annotations
@@ -55,22 +59,22 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.sampling import sample
 
 Read = Callable[[Tensor], Tensor]
-"""Latents ``[..., latent, d_model]`` to the set that they hold, ``[..., node]``, above a half where reached."""
+"""Function from latents ``[..., latent, d_model]`` to the decoded set ``[..., node]``: > 0.5 if in it."""
 Write = Callable[[Tensor, Tensor], Tensor]
-"""Latents and a set to latents that hold this set."""
+"""Function from latents and a set to latents that represent this set."""
 _Set = NDArray[Any]
 _HOOK = "hook_latents"
 PARENT, OTHER = "a parent of the negative is added", "another node is added"
-"""The sharpest move, and its control."""
+"""Names of the most specific change of the set, and of its control."""
 
 
 def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
-    """Return two maps: one reads sets from all that a machine carries, the other writes them into
-    it.
+    """Return two functions: one decodes the set of reached nodes from a model's latents, the other
+    writes a set into latents.
 
-    A handwired transformer's maps are exact. For other machines both are least squares over a
-    rollout of ``episodes``: what varies with a node's membership is what is written. Fit them on
-    other episodes than those that are studied.
+    For a handwired transformer both are exact. For other models both are linear maps, fitted by
+    least squares to a rollout of ``episodes``. Fit them on other episodes than those that are
+    studied.
     """
     if has_state_direction(model):
         return model.read_state, partial(write_state, model)
@@ -98,7 +102,9 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
 
 
 def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
-    """Compute the set before every round, Float[episode, round, node]."""
+    """Compute the set of reached nodes before every round by breadth-first search, Float[episode,
+    round, node].
+    """
     refuse_missing("the reading of sets", episodes)
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
     return sets
@@ -107,13 +113,13 @@ def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 def exact_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
-    """Compute by round the share of sets that are decoded without an error in any node, with 95 %
-    intervals.
+    """Compute for each round the share of episodes whose decoded set is right in every node, with
+    95 % intervals.
 
     Args:
         model: the model.
-        episodes: without missing rounds.
-        read: of :func:`codec`.
+        episodes: episodes without missing rounds.
+        read: function that decodes sets, from :func:`codec`.
         seed: seed of the bootstrap.
     """
     latents = rollout(model, episodes).latents[:, 1:-1]
@@ -128,12 +134,12 @@ def exact_sets(
 
 
 def _discrete(read: Read, write: Write, seed: int) -> Hook:
-    """Make a forward hook that keeps one of the nodes that a thought added, all of them equally
-    likely.
+    """Return a forward hook that reduces each round's new nodes to a single random one, like a
+    discrete chain of thought.
 
     Args:
-        read, write: of :func:`codec`.
-        seed: seed of the draw.
+        read, write: functions that decode and write sets, from :func:`codec`.
+        seed: seed of the random choices.
     """
     generator = torch.Generator().manual_seed(seed)
     path: dict[str, Tensor] = {}
@@ -160,14 +166,20 @@ def controlled(
     write: Write | None = None,
     seed: int = 0,
 ) -> dict[str, Rollout]:
-    """Run the model with its latent cut, reset, frozen and swapped; also discrete where sets can be
-    read and written.
+    """Run the model with its latent cut (always the initial one), reset once half-way, frozen (the
+    same one in every round) and swapped (another episode's).
+
+    If sets can be read and written, "discrete" also reduces each round's new nodes to one.
 
     Args:
         model: the model.
-        episodes: without missing rounds.
-        read, write: of :func:`codec`; a handwired transformer has exact ones when None.
-        seed: seed of the draws.
+        episodes: episodes without missing rounds.
+        read, write: functions that decode and write sets, from :func:`codec`; by default the exact
+            ones of a handwired transformer.
+        seed: seed of random choices.
+
+    Returns:
+        Name of the control -> the rollout.
     """
     refuse_missing("the control of the recurrence", episodes)
     rounds, stored = range(episodes.n_rounds), dict[str, Tensor]()
@@ -199,8 +211,8 @@ def controlled(
 
 
 def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
-    """Draw one of the allowed nodes of each episode, all equally likely; the empty set where no
-    node is allowed.
+    """Draw one of the allowed nodes of each episode at random, as a one-hot row; a row of zeros if
+    no node is allowed.
     """
     rng = np.random.default_rng(seed)
     luck = np.where(allowed, rng.random(allowed.shape), -1.0)
@@ -209,8 +221,8 @@ def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
 
 
 def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
-    """List what is added to the set and what is removed, by name of the move, each ``[episode,
-    node]``.
+    """List the changes of the set: name -> the nodes that are added, and the nodes that are
+    removed, each ``[episode, node]``.
     """
     nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
     target, negative, nothing = (
@@ -243,21 +255,23 @@ def moved(
     write: Write | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measure the target's share of the answer after each move of the set, at once and a round
-    later.
+    """Measure the target's share of the answer after each change of the set, in the same round and
+    one round later.
 
-    Sets are moved in round d of an episode with a target d steps away. Episodes in which a move
-    finds no node are left out.
+    The set is changed in round d of an episode whose target is d steps from the root. Episodes in
+    which a change has no node to choose are left out.
 
     Args:
         model: the model.
-        episodes: one round longer than the deepest target needs.
-        read, write: of :func:`codec`; a handwired transformer's exact ones when None.
-        seed: seed of the draws.
+        episodes: episodes with one more round than the deepest target needs.
+        read, write: functions that decode and write sets, from :func:`codec`; by default the exact
+            ones of a handwired transformer.
+        seed: seed of random choices.
 
     Returns:
-        A row per move and delay: ``move``, ``later`` (rounds), ``model`` with ``low`` and ``high``,
-            ``search`` (what parallel breadth-first search answers), ``n``.
+        One row per change (``move``) and delay in rounds (``later``). ``model`` is the model's mean
+        share with the ends ``low`` and ``high``, ``search`` that of breadth-first search, ``n`` the
+        number of episodes.
     """
     depths = episodes.depths
     n_needed = depths.max() + 2
@@ -313,21 +327,20 @@ def moved(
 # What is measured of a model.
 
 REGIMES = ("matched", "prosqa")
-"""Those whose answers exist: one candidate is reached, the other is not."""
-_SETS = "sets"  # the part of an evaluation beside the regimes
+"""The regimes with a right answer: one candidate can be reached, the other cannot."""
+_SETS = "sets"  # name of the part of the evaluation that is not a regime
 _N_FITTED, _FITTED_SEED = 256, 10_007
-"""At most and by default so many episodes are what a learned model's sets are read by; their seed is this much beyond
-the seed of the episodes that are studied."""
+"""Most episodes to fit a learned model's maps on; number added to the seed for these episodes."""
 
 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
-    """Return maps that read and write sets: exact for a handwired transformer, fitted on matched
-    graphs for other models.
+    """Return functions that decode and write sets: exact for a handwired transformer, otherwise
+    fitted on episodes with matched graphs.
 
     Args:
         model: the model.
         seed: seed of the episodes to fit on.
-        n_episodes: how many, at most.
+        n_episodes: number of these episodes, at most :data:`_N_FITTED`.
     """
     n_fitted = min(n_episodes, _N_FITTED)
     fitted = (
@@ -341,14 +354,14 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 def answers(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
-    """Compute accuracy by depth and round with 95 % intervals: of the model, every algorithm
-    (``key``), and the model without its latent.
+    """Compute accuracy by depth and round, with 95 % intervals, for the model, for every algorithm
+    of the task, and for the model under each control.
 
     Args:
         model: the model.
-        episodes: of one regime.
-        read, write: of :func:`codec`.
-        seed: seed of the draws.
+        episodes: episodes of one regime.
+        read, write: functions that decode and write sets, from :func:`codec`.
+        seed: seed of random choices and of the bootstrap.
     """
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
@@ -375,13 +388,13 @@ def answers(
 
 
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample episodes of a model's sizes, long enough for the deepest target and one round more.
+    """Sample episodes with the model's sizes, with one more round than the deepest target needs.
 
     Args:
-        model: gives the sizes.
-        regime: of the graphs.
-        n_episodes: to sample.
-        seed: seed of the draws.
+        model: determines the sizes.
+        regime: the regime of graphs to sample from.
+        n_episodes: number of episodes.
+        seed: seed of the episodes.
     """
     layout = model.layout
     drawn = sample(n_episodes, 5, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
@@ -389,12 +402,12 @@ def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> Rea
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Measure the answers in a regime, or the tables of sets by name.
+    """Compute one part of the evaluation: the answers in a regime, or the tables about sets.
 
     Args:
         model: the model.
-        part: name of a regime, or of the tables of sets.
-        n_episodes: to sample.
+        part: name of a regime, or :data:`_SETS`.
+        n_episodes: number of episodes.
         seed: seed of the episodes.
     """
     read, write = reading(model, seed)
@@ -414,8 +427,8 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return all tables by name; "summary" holds the accuracy in the last round, one row per regime
-    and depth.
+    """Return all tables by name; "summary" has the accuracy in the last round, with one row per
+    regime and depth.
     """
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")
@@ -430,12 +443,12 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Measure accuracy at every depth on matched graphs, also a round too early, and the effect of
-    a parent moved into the set.
+    """Return the rows of a model card: accuracy at every depth on matched graphs, in the round of
+    the depth and one round earlier, and the effect of changes of the set.
 
     Args:
         model: the model.
-        n_episodes: to sample.
+        n_episodes: number of episodes.
         seed: seed of the episodes.
     """
     read, write = reading(model, seed)
@@ -461,7 +474,12 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def interval(value: Any, of: str = "estimate") -> Interval:
-    """Return the number of a row of one of these tables, with its bounds."""
+    """Return the number of a table's row with its bounds.
+
+    Args:
+        value: the row, with columns ``low`` and ``high``.
+        of: name of the column with the number.
+    """
     return Interval(float(value[of]), float(value["low"]), float(value["high"]))
 
 
@@ -472,7 +490,7 @@ _EXPLAINED = (
 
 
 def plan() -> EvaluationPlan:
-    """Return what ``interp evaluate`` measures of a model of reachability."""
+    """Return the evaluation plan for models of reachability."""
     return EvaluationPlan(
         lambda model: [*REGIMES, _SETS],
         _measure,

@@ -1,4 +1,4 @@
-"""Everything that is measured of one model, as named tables: what ``interp evaluate`` writes.
+"""Evaluate one model: all its tables by name, as ``interp evaluate`` writes them.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=2)
@@ -30,13 +30,19 @@ from interp.support.session import Finished
 from interp.support.workers import each
 
 _Part = Any
-"""A part is a table, or several by name."""
+"""Result of one part of an evaluation: a table, or several tables by name."""
 
 
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Evaluation(Result):
-    """All tables of one model, by name; "summary" is the one to print."""
+    """The evaluation of one model: its tables by name.
+
+    Attributes:
+        tables: name -> table; "summary" is the one to print.
+        settings: the model, sizes, seed and versions.
+        explained: sentences that explain the summary's rows and columns.
+    """
 
     tables: dict[str, pd.DataFrame]
     settings: dict[str, Any] = field(repr=False)
@@ -44,31 +50,33 @@ class Evaluation(Result):
 
     @property
     def sentence(self) -> str:
-        """What was measured, and what the columns of the summary are."""
+        """What was measured, and what the rows and columns of the summary mean."""
         n_episodes = self.settings["n_episodes"]
         measured = f"{self.settings['model']}, measured on {n_episodes} episodes of each regime."
         return f"{measured} {self.explained}".strip()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the summary."""
+        """Return the table "summary"."""
         return self.tables["summary"]
 
     @property
     def notes(self) -> dict[str, str]:
-        """The sentences of tables without numbers, by name: what does not apply to this model."""
+        """The notes of tables that have no numbers, by name: why a table does not apply to this
+        model.
+        """
         return notes(self.tables)
 
     def write(self, folder: str | Path) -> list[Path]:
-        """Write one CSV per table and ``settings.json``, each atomically."""
+        """Write one CSV file per table, and ``settings.json``. Each file appears complete or not at
+        all.
+        """
         folder = Path(folder)
         paths = [write_csv(folder / f"{name}.csv", frame) for name, frame in self.tables.items()]
         return [*paths, write_json(folder / "settings.json", self.settings)]
 
 
 def plan_of(model: Machine) -> EvaluationPlan:
-    """Return how models of this task are evaluated; refuse a task with a record that names no
-    evaluation.
-    """
+    """Return the evaluation plan of the model's task; refuse a task that has none."""
     task = catalog.of(model)
     if task.evaluation is None:
         raise InputError(
@@ -88,22 +96,21 @@ def evaluate(
     folder: str | Path | None = None,
     shard: str = "",
 ) -> Evaluation | None:
-    """Measure everything that the model's task plans.
+    """Measure everything in the evaluation plan of the model's task.
 
     Args:
         model: the model.
-        n_episodes: per regime; long episodes use half of it.
+        n_episodes: number of episodes per regime; long episodes use half of it.
         seed: seed of the episodes.
-        done: called with 1 after each of the plan's parts.
-        n_jobs, scheduler: workers that measure the parts, as :func:`interp.support.workers.each`
-            takes them.
-        folder: where finished parts are kept until all are, so that a run that was killed goes on;
-            None keeps none.
-        shard: measure and keep only these parts (:func:`interp.support.shares.divide`), which needs
-            a folder.
+        done: function that is called with 1 after each part.
+        n_jobs, scheduler: workers that compute the parts, as for
+            :func:`interp.support.workers.each`.
+        folder: folder for finished parts, so that a killed run can resume; None stores none.
+        shard: which share of the parts to compute (:func:`interp.support.shares.divide`); they are
+            only stored in ``folder``.
 
     Returns:
-        The evaluation; None of a share.
+        The evaluation; None if ``shard`` is set.
     """
     plan = plan_of(model)
     used = catalog.of(model).recorded
@@ -135,19 +142,21 @@ def evaluate(
 
 
 def _measured(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
-    """Return a part by its name: read where it was kept, else measured and kept."""
+    """Return the name and result of a part; the result is read from the folder if it is stored
+    there, else computed and stored.
+    """
     model, n_episodes, seed, finished = shared
     measure = partial(plan_of(model).measure, model, part, n_episodes, seed)
     return part, finished.part(part, _Part, measure)
 
 
 def headline(model: Machine, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:
-    """Compute the few numbers of a model card, one row per claim, each with its 95 % interval over
-    episodes.
+    """Compute the few numbers of a model card: one row per quantity, each with its 95 % interval
+    over episodes.
 
     Args:
         model: the model.
-        n_episodes: of the main rows; slower ones use a fraction of them.
+        n_episodes: number of episodes for the main rows; slower rows use a fraction of it.
         seed: seed of the episodes.
     """
     plan = plan_of(model)

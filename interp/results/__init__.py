@@ -1,1 +1,1 @@
-"""What an analysis returns: measures with their verdicts, and figures in the package's colours."""
+"""What an analysis returns: measures with their verdicts, and figures in the house style."""

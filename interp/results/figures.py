@@ -1,9 +1,9 @@
-"""The pictures that several reports use: pure functions from arrays and frames to
+"""Figures that several reports share: pure functions from arrays and data frames to
 ``matplotlib.figure.Figure``.
 
-No pyplot and no state outside the call. Each algorithm has one colour everywhere
-(``interp.results.palette``); references are drawn in the page's ink. A figure computes no numbers
-of a model.
+The functions use no pyplot and change no state outside the call. An algorithm has the same colour
+in every figure (``interp.results.palette``); reference lines have the page's text colour. The
+functions only draw: the numbers of a model are computed by the callers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from interp.support.checks import require_columns, shown
 from interp.support.errors import require
 
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
-"""How lines that nobody measured are drawn: a floor, the identity, a perfect score."""
+"""Line style of references that were not measured, such as the identity or a perfect score."""
 
 
 WHOLE = ("round", "step", "layer")
-"""What is counted in whole numbers, and has no tick between them."""
+"""Columns that count in whole numbers; their axes have ticks at integers only."""
 
 
 @styled
@@ -46,16 +46,16 @@ def trajectories(
     ylabel: str,
     width: float = WIDTH,
 ) -> Figure:
-    """Draw a model's state over time on the algorithm's, with the absolute difference in a second
-    panel.
+    """Draw a model's state over time on top of the algorithm's state; a second panel shows the
+    absolute difference.
 
     Args:
-        values: the model's, ``[step, series]``; step 0 is before the first round.
-        reference: the algorithm's, in the same shape.
-        labels: one per series; where there are more than hues, those of which the reference moves
-            most get one.
-        ylabel: of the left axes.
-        width: inches.
+        values: the model's state, ``[step, series]``; step 0 is before the first round.
+        reference: the algorithm's state, in the same shape.
+        labels: one name per series. If there are more series than colours, only those whose
+            reference varies most are coloured and named.
+        ylabel: label of the left panel's y-axis.
+        width: width of the figure in inches.
     """
     values = np.asarray(values, dtype=np.float64)
     reference = np.asarray(reference, dtype=np.float64)
@@ -105,8 +105,10 @@ def trajectories(
 
 
 def _colours_of_series(reference: NDArray[np.float64]) -> dict[int, str]:
-    """Return a colour for each series if there are enough hues, otherwise for the series that vary
-    most.
+    """Return a colour for each series, by its index.
+
+    If there are more series than colours, only the series with the largest standard deviation over
+    time get one.
     """
     n_series = reference.shape[1]
     if n_series <= len(CYCLE):
@@ -117,7 +119,9 @@ def _colours_of_series(reference: NDArray[np.float64]) -> dict[int, str]:
 
 
 def _scale_difference(axes: Axes, largest: float) -> None:
-    """Show differences on a logarithmic axis of three decades with a 0, or say that there are none."""
+    """Put the y-axis of the difference panel on a symmetric log scale of three decades above 0. If
+    the largest difference is 0, write a note into the panel instead.
+    """
     if largest == 0:
         axes.set(ylim=(-0.05, 1), yticks=[0])
         text = "exactly 0 at every step"
@@ -135,14 +139,18 @@ def _scale_difference(axes: Axes, largest: float) -> None:
 def over_rounds(
     key: str, name: str, values: Float[np.ndarray, "episode round"], seed: int
 ) -> pd.DataFrame:
-    """Return the mean over episodes in every round with its 95 % interval: a curve for :func:`curves`.
+    """Return a curve for :func:`curves`: the mean over episodes in every round, with a 95 %
+    bootstrap interval.
 
     Args:
-        key: picks colour and dash.
-        name: for the legend.
+        key: key of the algorithm; it determines colour and dash.
+        name: name for the legend.
+        values: one number per episode and round.
+        seed: seed of the bootstrap.
 
     Returns:
-        One row a round, counted from 0.
+        One row per round, counted from 0, with columns ``algorithm``, ``name``, ``round``,
+        ``mean``, ``low`` and ``high``.
     """
     mean, low, high = bootstrap_mean(values, seed=seed)
     rounds = np.arange(len(mean))
@@ -163,15 +171,20 @@ def curves(
     reference: Mapping[str, float] | None = None,
     width: float = WIDTH,
 ) -> Figure:
-    """Draw curves, one per algorithm, named at their ends: regret over rounds, loss over steps,
-    error against temperature.
+    """Draw one curve per algorithm and write its name at its right end.
+
+    Examples are regret over rounds, loss over training steps, or error against temperature.
 
     Args:
-        frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``;
-            ``name``, ``low`` and ``high`` (the band of the first ``_N_BANDS``) where there are any.
-            The first is drawn strongest.
-        reference: horizontal lines, name -> value.
-        width: inches; 4.5 are whole on a phone.
+        frame: tidy table with the columns ``x``, ``algorithm`` (the key that determines the colour)
+            and ``mean``. Optional columns are ``name``, and ``low`` and ``high``, drawn as a band
+            around the first two curves. The first algorithm is drawn with the thickest line.
+        x: name of the column for the horizontal axis.
+        xlabel: label of the horizontal axis; by default the name of the column.
+        ylabel: label of the vertical axis.
+        log_x, log_y: whether the axis is logarithmic.
+        reference: name -> value of each horizontal reference line.
+        width: width of the figure in inches; up to 4.5 fits a phone without scrolling.
     """
     require_columns("frame", frame, x, "algorithm", "mean")
     figure = Figure(figsize=(width, min(3.9, 0.7 * width)))
@@ -203,20 +216,21 @@ def curves(
     return figure
 
 
-_N_BANDS = 2  # so many curves of a figure have bands: more of them hide each other
+_N_BANDS = 2  # number of curves of a figure that have a band: more bands would hide each other
 BANDS = "Bands: 95 % over episodes, of the first two."
 
 
 def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: str = "") -> None:
-    """Draw one curve, with its band if it has one and is among the first.
+    """Draw one curve. Shade its interval if the table has one and the curve is among the first two.
 
     Args:
-        axes: where to draw.
-        part: columns ``x`` and ``mean``, and ``low`` and ``high`` for a band.
-        x: the column of the horizontal axis.
-        look: colour and dash.
-        order: number of the curve; the first is drawn strongest.
-        label: for a legend.
+        axes: the axes to draw on.
+        part: the curve's rows: columns ``x`` and ``mean``, and optionally ``low`` and ``high`` for
+            the band.
+        x: name of the column for the horizontal axis.
+        look: colour and dash of the line.
+        order: index of the curve in the figure; curve 0 has the thickest line.
+        label: name for a legend.
     """
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
     strong: dict[str, Any] = (
@@ -239,8 +253,8 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
 
 
 def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
-    """Return the last point of every algorithm: columns ``key``, ``name`` and ``mean``, in the
-    order of the frame.
+    """Return the last point of every algorithm's curve: columns ``key``, ``name`` and ``mean``, in
+    the order in which the algorithms first appear in the table.
     """
     last = frame.sort_values(x, kind="stable").groupby("algorithm", sort=False).last()
     keys = list(dict.fromkeys(frame["algorithm"]))
@@ -252,14 +266,15 @@ def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
 def name_ends(
     axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5
 ) -> None:
-    """Write every curve's name at its end, in its colour; names that would touch are separated.
+    """Write every curve's name at its right end, in the curve's colour. Shift names vertically so
+    that they do not overlap.
 
     Args:
-        axes: with the curves drawn.
-        frame: as in :func:`curves`.
-        x: the column of the horizontal axis.
-        colours: of the algorithms, by key.
-        size: of the font, in points.
+        axes: axes on which the curves are already drawn.
+        frame: the table of the curves, as in :func:`curves`.
+        x: name of the column for the horizontal axis.
+        colours: colour of each algorithm, by key.
+        size: font size in points.
     """
     last = _last_of(frame, x).dropna(subset="mean")
     inches = axes.get_window_extent().height / axes.figure.dpi
@@ -278,12 +293,13 @@ def name_ends(
 
 
 def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
-    """Return a sentence on where curves end: the first one, and the lowest and highest of the rest.
+    """Return a sentence with the final values of the curves: of the first curve, and the lowest and
+    the highest of the others.
 
     Args:
-        frame: as in :func:`curves`.
-        what: the quantity, in words.
-        x: the column of the horizontal axis.
+        frame: the table of the curves, as in :func:`curves`.
+        what: the plotted quantity, in words.
+        x: name of the column for the horizontal axis.
 
     >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
     'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
@@ -308,18 +324,19 @@ def heatmaps(
     lowest: float | None = None,
     width: float = WIDTH,
 ) -> Figure:
-    """Draw labelled grids over the same columns, one below the other on one scale; small ones show
-    their numbers.
+    """Draw tables as heat maps, one below the other, with the same columns and the same colour
+    scale. Small tables also show their numbers.
 
     Args:
-        grids: title -> frame; its index and columns name rows and columns; NaN is left blank.
-        label: what a cell is, on the colour bar.
-        xlabel: below the last grid.
-        ylabel: at the left of each grid.
-        limit: the number with the strongest colour; the largest magnitude when None.
-        lowest: where the colours begin; at 0, or at ``-limit`` where numbers are negative, when
-            None.
-        width: of the figure, in inches.
+        grids: title -> table. Its index and columns name the rows and columns; NaN cells stay
+            blank.
+        label: what a cell's number is; written on the colour bar.
+        xlabel: label below the last heat map.
+        ylabel: label at the left of each heat map.
+        limit: number that has the strongest colour; by default the largest magnitude.
+        lowest: number at which the colours begin; by default 0, or ``-limit`` if any number is
+            negative.
+        width: width of the figure in inches.
     """
     frames = list(grids.values())
     require(len(frames) > 0, "give at least one grid")
@@ -356,24 +373,26 @@ def heatmaps(
     return figure
 
 
-_MOST_TICKS = 40  # names on one axis; of more, every second, third, ... is written
+_MOST_TICKS = 40  # most names on one axis; of more names, only every second, third, ... is written
 
 
 def _name_ticks(axis: Any, names: Sequence[str]) -> None:
-    """Name the ticks of an axis, thinned out where they are too many to read."""
+    """Name the ticks of an axis; if there are more than :data:`_MOST_TICKS` names, write only every
+    n-th.
+    """
     step = max(1, math.ceil(len(names) / _MOST_TICKS))
     places = range(0, len(names), step)
     axis.set_ticks(places, [names[i] for i in places])
 
 
 def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
-    """Write the numbers of a grid into its cells, except those that are nearly 0 compared with
+    """Write the numbers of a heat map into its cells, except those that are nearly 0 compared with
     ``limit``.
 
     Args:
-        axes: with the grid drawn.
-        grid: ``[row, column]``.
-        limit: the number with the strongest colour.
+        axes: axes on which the heat map is already drawn.
+        grid: the numbers, ``[row, column]``.
+        limit: number that has the strongest colour.
     """
     for (row, column), value in np.ndenumerate(grid):
         size = abs(value)
@@ -386,16 +405,17 @@ def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
 
 
 def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
-    """Draw the image of one grid, white at 0, without ticks, grid or frame.
+    """Draw an array as a heat map in which 0 is transparent, without tick marks, grid lines or
+    frame.
 
     Args:
-        axes: where to draw.
-        grid: ``[row, column]``.
-        norm: maps numbers to colours.
-        aspect: of a cell, as matplotlib's ``imshow`` takes it.
+        axes: the axes to draw on.
+        grid: the numbers, ``[row, column]``.
+        norm: matplotlib's map from numbers to the range of colours.
+        aspect: aspect ratio of a cell, as for matplotlib's ``imshow``.
 
     Returns:
-        matplotlib's image.
+        The image that ``imshow`` returns.
     """
     cmap = _DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
     image = axes.imshow(grid, cmap=cmap, norm=norm, aspect=aspect, interpolation="none")  # type: ignore[arg-type]
@@ -406,13 +426,13 @@ def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str 
 
 
 def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
-    """Draw a colour bar in the house style.
+    """Draw a colour bar in the house style and return it.
 
     Args:
-        figure: the figure.
-        image: what the bar explains.
-        label: the quantity.
-        **where: passed to matplotlib's ``colorbar``.
+        figure: the figure that holds the image.
+        image: the image whose colours the bar explains.
+        label: the quantity shown by the colours.
+        **where: further arguments of matplotlib's ``Figure.colorbar``, such as ``ax``.
     """
     bar = figure.colorbar(image, **where)
     bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
@@ -421,11 +441,11 @@ def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
 
 
 def _fading(*hues: str) -> ListedColormap:
-    """Make a colour map from full colour to transparent and, with two hues, to full colour again:
-    zero is the page, light or dark.
+    """Make a colour map that fades from a full colour to transparent, so that 0 shows the page,
+    light or dark.
 
-    The opacity is the share of the largest magnitude, step by step: a map of anchors would need
-    them at equal distances.
+    With two colours the map is diverging: from the first colour at -1 through transparent at 0 to
+    the second at 1. The opacity of a level is its absolute value.
     """
     levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)
     sides = [to_rgb(LIGHT[hues[0] if level < 0 else hues[-1]]) for level in levels]
@@ -437,7 +457,7 @@ def _fading(*hues: str) -> ListedColormap:
 SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
 
 
-_CHARACTER = 0.085  # inches that a character of a tick label takes
+_CHARACTER = 0.085  # width of one character of a tick label, in inches
 
 
 @styled
@@ -448,14 +468,16 @@ def intervals(
     floor: float | None = None,
     reference: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw estimates with their intervals, one per row, controls in grey: probe scores against
-    their controls.
+    """Draw estimates with their intervals, one per row, such as probe scores beside those of their
+    controls. Controls are grey.
 
     Args:
-        frame: columns ``name``, ``estimate``; ``low`` and ``high`` (may be NaN), a boolean
-            ``control``.
-        floor: estimates below it are drawn on it, with their value in text.
-        reference: vertical lines, name -> value.
+        frame: columns ``name`` and ``estimate``; optionally ``low`` and ``high`` (may be NaN) and a
+            boolean ``control``.
+        xlabel: label of the horizontal axis.
+        floor: least value on the axis. Estimates below it are drawn at it; their text still shows
+            the true value.
+        reference: name -> value of each vertical reference line.
     """
     require_columns("frame", frame, "name", "estimate")
     names = [fill(str(name), 52, max_lines=2, placeholder=" ...") for name in frame["name"]]
@@ -502,11 +524,15 @@ def intervals(
 
 @styled
 def measured(measures: Sequence[Any]) -> Figure:
-    """Draw a row for each measure of :mod:`interp.results.measure` that has a number: interval,
-    threshold, strongest control.
+    """Draw one row per measure that has a number: its interval, its threshold and its strongest
+    control.
 
-    Shares are drawn from 0 to 1. Amounts are drawn only if there are no shares, from 1e-17 on a
-    logarithmic axis. Numbers beyond an axis are drawn at its end.
+    If any measure is a share (a number between 0 and 1), only the shares are drawn. Otherwise the
+    amounts are drawn on a logarithmic axis that begins at 1e-17. Numbers outside the axis are drawn
+    at its end.
+
+    Args:
+        measures: instances of :class:`interp.results.measure.Measure`.
     """
     for measure in measures:
         require(
@@ -556,14 +582,15 @@ _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 
 @styled
 def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
-    """Draw heads in columns by layer, exits at the right, and an arrow for every edge, coloured by
-    the port that reads.
+    """Draw the heads of a circuit in one column per layer, the circuit's outputs ("exits") at the
+    right, and an arrow for every edge. The colour of an arrow is the port that reads: query, key,
+    value or residual.
 
     Args:
-        layers: names of heads, and of groups of neurons, by layer.
-        edges: columns ``source``, ``target`` and ``port``; a target that is no head is an exit
-            ("prediction", "update").
-        width: of the figure, in inches.
+        layers: names of the heads, and of groups of neurons, of each layer.
+        edges: columns ``source``, ``target`` and ``port``. A target that is not a head is an exit,
+            such as "prediction" or "update".
+        width: width of the figure in inches.
     """
     require_columns("edges", edges, "source", "target", "port")
     heads = [name for layer in layers for name in layer]

@@ -1,12 +1,17 @@
-"""A measure is a claim about a model, the number that decides it, and one of four words: the one
-currency of results.
+"""Measures: every result of this package is a list of claims, each with its number and a verdict.
 
 A claim is a sentence that could be false of a model. A measure adds the number with its 95 %
-interval, the threshold with the side on which the claim is true, and the *controls*: the same
-quantity of something of which the claim should not be true. The word is **yes** where the whole
-interval lies on the right side and is clear of every control that counts, **no** where all of it
-lies on the wrong side, **not applicable** where the machine lacks what the claim is about, and
-**undecided**, with the reason, elsewhere. The rule: docs/method/measures.md.
+interval, the threshold, the side of the threshold on which the claim is true, and the *controls*.
+A control is the same quantity, measured on something for which the claim should be false, such as
+an untrained copy. The verdict is one of four:
+
+- **yes**: the whole interval lies on the claim's side of the threshold, and far enough from every
+  control that counts;
+- **no**: the whole interval lies on the other side;
+- **not applicable**: the model lacks what the claim is about;
+- **undecided**: everything else, with the reason.
+
+The full rule: docs/method/measures.md.
 
     >>> untrained = {"an untrained copy": Control(0.4)}
     >>> measure = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)
@@ -15,8 +20,8 @@ lies on the wrong side, **not applicable** where the machine lacks what the clai
     >>> replace(measure, controls={"an untrained copy": Control(0.97)}).reason
     'an untrained copy comes too near (less than 3 times its odds)'
 
-What a word is NOT: corrected for the number of claims, or about any other model than the one that
-was measured.
+Verdicts are not corrected for the number of claims, and say nothing about other models than the
+measured one.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Side = Literal["above", "below"]
 
 UNTRAINED = "an untrained copy"
-"""The control that puts fresh models of the same shape in the model's place; the best of them stands for all."""
+"""Name of the control that measures untrained models of the same shape and takes the best."""
 SPANS = "the interval spans the threshold"
 BETWEEN = "the number lies between the thresholds of yes and no"
 TOO_NEAR = "comes too near"
@@ -54,34 +59,36 @@ NOTHING = "there is no number"
 MISREAD = "affine maps may misread the state"
 _BY_DESIGN = "by design"
 _REASONS = (SPANS, BETWEEN, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, MISREAD, _BY_DESIGN)
-"""Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
+"""Every reason contains one of these, except for "not applicable", which says what is lacking."""
 
 _CLEAR = 3.0
-"""A number is clear of a control where its odds are so many times those of the control."""
+"""A number is clear of a control if its odds are at least this many times the control's odds."""
 _ROUNDING = 1e-4
-"""Shares closer to 0 or 1 than this are taken for it: whether 1e-12 or 1e-9 is left says nothing about a model."""
+"""Shares closer to 0 or 1 are moved to this distance, because smaller differences mean nothing."""
 _MOST_WORDS = 20
-"""Words of a first sentence, at most."""
+"""Most words of a result's first sentence."""
 _MOST_DRAWN = 10
-"""Numbers of a table that a picture shows, at most."""
+"""Most numbers of a table that a figure shows."""
 _MOST_NUMBERS = 6
-"""Numbers of a table that a line shows, at most."""
+"""Most numbers of a table that a one-line summary shows."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """The number of what should not show the claim.
+    """The same quantity as a measure's number, of something for which the claim should be false.
 
     Attributes:
-        number: NaN where the control was run and has no number, such as an untrained copy that overflows.
-        counts: whether a "yes" must be clear of it.
+        number: the control's value; NaN if the control was run but gave none, such as an untrained
+            copy that overflows.
+        counts: whether a "yes" requires the measure to be clear of this control
+            (:func:`_is_clear`).
     """
 
     number: float
     counts: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what is no number, and a ``counts`` that is neither True nor False."""
+        """Refuse a ``number`` that is not a real number, and a ``counts`` that is not a boolean."""
         require_real("the number of a control", self.number)
         require(
             isinstance(self.counts, bool),
@@ -90,18 +97,18 @@ class Control:
 
 
 def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool = True) -> bool:
-    """Return whether the near end of an interval is clear of a control: its odds are :data:`_CLEAR`
-    times as large.
+    """Return whether the end of an interval is far enough from a control: its odds are at least
+    :data:`_CLEAR` times the control's.
 
-    The odds of a share x are x / (1 - x), what is reached over what is missed; those of an amount
-    are the amount. A difference of .05 is impossible near 1 and easy near 0; three times the odds
-    mean the same everywhere. .998 is not clear of .996, 1.000 is; .6 is clear of .3, .5 is not.
+    The odds of a share x are x / (1 - x): what is reached over what is missed. For an amount, the
+    amount itself is used. Odds are compared because a difference of .05 is impossible near 1 and
+    easy near 0. So .998 is not clear of .996, but 1.000 is; .6 is clear of .3, but .5 is not.
 
     Args:
         bound: the end of the interval that is nearer to the control.
         control: the control's number.
-        side: on which the claim is true.
-        is_share: whether the numbers are shares.
+        side: "above" if the claim is true above its threshold, otherwise "below".
+        is_share: whether the numbers are shares between 0 and 1, rather than amounts.
 
     >>> _is_clear(0.998, 0.996), _is_clear(1.0, 0.996), _is_clear(0.6, 0.3), _is_clear(0.5, 0.3)
     (False, True, True, False)
@@ -118,7 +125,9 @@ def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool
 
 
 def _odds(share: float) -> float:
-    """Return x / (1 - x), of an x that is at least :data:`_ROUNDING` away from 0 and 1."""
+    """Return x / (1 - x) of a share x, which is first moved to at least :data:`_ROUNDING` from 0
+    and 1.
+    """
     inner = min(max(share, _ROUNDING), 1 - _ROUNDING)
     return inner / (1 - inner)
 
@@ -126,32 +135,34 @@ def _odds(share: float) -> float:
 @dataclass(frozen=True)
 @checked_fields
 class Measure:
-    """A claim about a model and what decides it.
+    """A claim about a model with the number, the threshold and the controls that decide it.
 
     Attributes:
-        key: names the measure in Python and JSON, such as "state".
+        key: name of the measure in Python and JSON, such as "state".
         claim: a sentence, without a full stop, that could be false of a model.
-        number: what was measured; NaN where there is no number.
-        threshold: for a "yes" the whole interval must lie on ``side`` of it.
-        no_threshold: for a "no" the whole interval must lie on the other side of it; the threshold
-            itself when None.
-        unit: what the number is, such as "R2" or "share of rounds".
-        is_share: whether the number is a share rather than an amount (:func:`_is_clear`). Its
-            threshold is 1 at most; the number may be larger, where a machine moves further than it
-            should.
-        controls: name -> the same number of what should not show it.
-        about: the part of the machine, or the place, that the number is of.
+        number: the measured value with its interval; NaN if there is none.
+        threshold: for a "yes" the whole interval must lie on this threshold's ``side``.
+        side: whether the claim is true "above" or "below" the threshold.
+        no_threshold: for a "no" the whole interval must lie on the other side of this second
+            threshold; by default it equals ``threshold``.
+        unit: the unit of the number, such as "R2" or "share of rounds".
+        is_share: whether the number is a share between 0 and 1 rather than an amount
+            (:func:`_is_clear`). The threshold of a share is at most 1; the number itself may be
+            larger, as when a machine moves further than it should.
+        controls: name of the control -> :class:`Control`.
+        about: the part of the model, or the place in it, that was measured.
         condition: what the claim needs in addition to the model, such as "given the round number".
-        yes, no: predicates of a sentence about the model, such as "holds the counts".
-        unless: reasons that forbid a word whatever the number is: {"yes": "a control was not run:
-            ..."}.
-        lacking: what the machine lacks, so that the claim does not apply to it.
-        by_design: False where the model was made for the claim to be false of it.
-        needs_control: False for a part of a claim if the whole claim has the controls
-            (:func:`decisive`).
-        rests_on: names of the tables that the number was made from.
-        caution: what the word is not evidence of.
-        note: what else a reader must know.
+        yes, no: predicates for a sentence about the model if the verdict is "yes" or "no", such as
+            "holds the counts".
+        unless: verdict -> reason why that verdict may not be returned, whatever the number is:
+            {"yes": "a control was not run: ..."}. "undecided" is returned instead.
+        lacking: what the model lacks, so that the claim does not apply to it; empty if it applies.
+        by_design: False if the model was built so that the claim is false of it.
+        needs_control: False if a "yes" needs no control, as for a part of a claim whose whole has
+            the controls (:func:`decisive`).
+        rests_on: names of the tables that the number was computed from.
+        caution: what the verdict is not evidence of.
+        note: further information for the reader.
     """
 
     key: str
@@ -176,7 +187,9 @@ class Measure:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a measure with fields that are of a wrong kind or contradict each other."""
+        """Refuse a number without a threshold, a share with a threshold above 1, and thresholds
+        that contradict each other.
+        """
         has_number = not isnan(self.number.estimate)
         if self.lacking or not has_number:
             return
@@ -190,7 +203,9 @@ class Measure:
         self._check_no_threshold()
 
     def _check_no_threshold(self) -> None:
-        """Refuse a threshold of "no" beyond that of "yes": a number between them would be both."""
+        """Refuse a ``no_threshold`` that lies beyond ``threshold``: a number between the two would
+        be both "yes" and "no".
+        """
         if self.no_threshold is None:
             return
         if self.side == "above":
@@ -205,19 +220,21 @@ class Measure:
 
     @property
     def verdict(self) -> Verdict:
-        """Yes, no, undecided or not applicable."""
+        """The verdict: "yes", "no", "undecided" or "not applicable"."""
         return self._judged[0]
 
     @property
     def reason(self) -> str:
-        """Why it is undecided or not applicable; "by design" for a "no" that the model was made
-        for.
+        """Why the verdict is "undecided" or "not applicable", or "by design" if the model was built
+        so that the claim is false of it. Empty for other verdicts.
         """
         return self._judged[1]
 
     @property
     def _judged(self) -> tuple[Verdict, str]:
-        """The verdict and its reason."""
+        """The final verdict and its reason, after the fields ``unless`` and ``by_design`` are
+        applied.
+        """
         verdict, reason = self._judged_by_number
         if verdict in self.unless:
             return "undecided", self.unless[verdict]
@@ -227,7 +244,7 @@ class Measure:
 
     @property
     def _judged_by_number(self) -> tuple[Verdict, str]:
-        """The verdict and its reason, without ``unless`` and ``by_design``."""
+        """The verdict and its reason before the fields ``unless`` and ``by_design`` are applied."""
         low, high = self.number.low, self.number.high
         if self.lacking:
             return "not applicable", self.lacking
@@ -251,9 +268,10 @@ class Measure:
 
     @property
     def _doubt(self) -> str:
-        """Why a number on the right side is no "yes": the strongest control that is not cleared.
+        """Why a number on the claim's side of the threshold still earns no "yes": no control was
+        run, or the number is not clear of one.
 
-        Empty where the number is clear of every control that counts.
+        Empty if the number is clear of every control that counts.
         """
         counted = {name: control for name, control in self.controls.items() if control.counts}
         if not counted:
@@ -269,7 +287,9 @@ class Measure:
 
     @property
     def _rule_of_clear(self) -> str:
-        """How a number that is not clear of a control stands to it (:func:`_is_clear`)."""
+        """The rule that a number breaks if it is not clear of a control, in words for a reason
+        (:func:`_is_clear`).
+        """
         what = "its odds" if self.is_share else "its number"
         if self.side == "above":
             return f"less than 3 times {what}"
@@ -277,7 +297,11 @@ class Measure:
 
     @property
     def strongest(self) -> str:
-        """The control that comes closest to the claim, of those that count where any does; empty where none was run."""
+        """The name of the control whose number is nearest to a "yes"; empty if no control has a
+        number.
+
+        Controls that count are preferred to those that do not.
+        """
         numbers = {name: control.number for name, control in self.controls.items()}
         known = {name: number for name, number in numbers.items() if not isnan(number)}
         counted = {name: number for name, number in known.items() if self.controls[name].counts}
@@ -287,7 +311,9 @@ class Measure:
 
     @property
     def phrase(self) -> str:
-        """What a sentence about the model says of it, with the condition; empty where it is neither "yes" nor "no"."""
+        """The predicate about the model that this measure adds to a sentence: ``yes`` with its
+        condition, or ``no``. Empty for other verdicts.
+        """
         verdict = self.verdict
         if verdict == "no":
             return self.no
@@ -298,7 +324,9 @@ class Measure:
         return self.yes
 
     def row(self) -> dict[str, Any]:
-        """Return the measure as a row of a table: the columns that every table of measures has."""
+        """Return the measure as one row of a table, column name -> value; every table of measures
+        has these columns.
+        """
         control = self.strongest
         control_number = self.controls[control].number if control else nan
         row: dict[str, Any] = {
@@ -312,7 +340,9 @@ class Measure:
         return {**row, "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values: the row, with the key, every control, and all other fields."""
+        """Return the measure as values for JSON: the columns of :meth:`row`, the key, every
+        control, and all other fields.
+        """
         row = self.row()
         other_fields = {name: value for name, value in vars(self).items() if name not in row}
         controls = {name: dict(vars(control)) for name, control in self.controls.items()}
@@ -321,7 +351,8 @@ class Measure:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Measure:
-        """Make the measure that :meth:`to_dict` wrote as ``record``; a number that is null in JSON is NaN.
+        """Make a measure from a ``record`` that :meth:`to_dict` wrote. Numbers that are null in
+        JSON become NaN.
 
         >>> measure = Measure("a", "A", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.2)}, unless={"no": "why"})
         >>> Measure.from_dict(measure.to_dict()) == measure
@@ -375,15 +406,14 @@ def _number_of_json(value: float | None) -> float:
 
 
 def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:
-    """Return a function that makes measures of claims; the fixed fields of each claim come from a
-    table.
+    """Return a function that makes measures, with the fixed fields of each claim read from a table.
 
-    The function is called as ``claim(key, number, words, **changes)``. Names in braces in a text of
-    a table are filled from ``words``. A claim that does not apply (``lacking=``) takes only its
-    sentence from the table.
+    The returned function is called as ``claim(key, number, words, **changes)``. Names in braces in
+    the table's texts are filled from ``words``; ``changes`` override fields. If ``lacking`` is
+    among the changes (the claim does not apply), only the claim's sentence is read from the table.
 
     Args:
-        tables: by key, the fields of each claim; or a TOML file of such tables.
+        tables: key of the claim -> its fields; or the path of a TOML file with such tables.
     """
     fixed = read_tables(tables) if isinstance(tables, Path) else tables
 
@@ -406,7 +436,8 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
 
 
 def best_of(values: Iterable[float], side: Side = "above") -> Control:
-    """Return the control of several copies: the one that comes closest to the claim; NaN where none has a number.
+    """Return one control for several copies, such as untrained models: the number nearest to a
+    "yes". NaN if no copy has a number.
 
     >>> best_of([0.2, float("nan"), 0.4]), best_of([0.2, 0.4], side="below")
     (Control(number=0.4, counts=True), Control(number=0.2, counts=True))
@@ -421,17 +452,21 @@ def best_of(values: Iterable[float], side: Side = "above") -> Control:
 
 
 def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
-    """Return the part that decides a claim that is true where all of its parts are: "no" before
-    "undecided".
+    """Return the part that decides a compound claim, which is true only if all of its parts are
+    true.
 
-    Where all parts are "yes" the first one is returned. ``changes`` are fields of the whole, such
-    as its claim; the claim of the part becomes what the measure is ``about``.
+    The part with the first of these verdicts is chosen: "no", "undecided", "not applicable", "yes".
+    Its claim becomes the field ``about`` of the returned measure if that is empty.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
     >>> far = replace(near, claim="Far", number=Interval(0, 0, 0))
     >>> decisive([near, far], key="both", claim="Near and far").verdict, decisive([near, near]).reason
     ('no', 'the interval spans the threshold')
+
+    Args:
+        parts: the measures of the parts.
+        **changes: fields of the compound claim, such as ``claim`` and ``key``.
     """
     order: tuple[Verdict, ...] = ("no", "undecided", "not applicable", "yes")
     chosen = min(parts, key=lambda part: order.index(part.verdict))
@@ -439,7 +474,7 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
 
 def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
-    """Return a row for each measure; the columns are those of :meth:`Measure.row`."""
+    """Return a table with one row per measure; its columns are those of :meth:`Measure.row`."""
     import pandas as pd
 
     columns = list(Measure("", "").row())
@@ -447,14 +482,17 @@ def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
 
 
 def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
-    """Say what measures found about a model: what is true of it, what is not, what is open.
+    """Summarise measures of a model in a few sentences: what is true, what is false, and what is
+    undecided.
 
-    The first sentence has :data:`_MOST_WORDS` words at most, or one phrase; the second one has the other phrases.
+    The first sentence has at most :data:`_MOST_WORDS` words, or a single phrase; the second one has
+    the remaining phrases.
 
     Args:
-        name: the model's.
-        measures: the most important first.
-        lead: a sentence that sums up what is true, in the place of the first one; what is not true follows.
+        name: the model's name.
+        measures: the measures, the most important first.
+        lead: a sentence that replaces everything about measures with the verdict "yes"; what is
+            false follows.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
     >>> measures = [Measure("a", "A", n, 0.5, needs_control=False, yes="adds", no="does not add") for n in (yes, no)]
@@ -490,7 +528,13 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
 
 
 def _sentence_of_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
-    """Say which claim is undecided, or how many are, and the reason where all have the same."""
+    """Return a sentence with the one undecided claim or the number of undecided claims, and with
+    their reason if they all have the same.
+
+    Args:
+        undecided: the undecided measures, at least one.
+        n_measures: the number of all measures.
+    """
     question = undecided[0].yes.removeprefix("partly ")
     if len(undecided) == 1 and question:
         text = f"It is undecided whether it {question}"
@@ -504,7 +548,9 @@ def _sentence_of_undecided(undecided: Sequence[Measure], n_measures: int) -> str
 
 
 def _clause(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
-    """Join phrases to one clause: those that are true, "but" those that are not."""
+    """Join phrases into one clause about ``name``: first those of verdict "yes", then "but" and
+    those of verdict "no".
+    """
     parts = []
     for wanted in ("yes", "no"):
         texts = [phrase for verdict, phrase in phrases if verdict == wanted]
@@ -516,7 +562,7 @@ def _clause(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words as a sentence lists them: "a, b and c"."""
+    """Join words into a list for a sentence: "a, b and c"."""
     if len(words) < 2:
         return "".join(words)
     before_last = ", ".join(words[:-1])
@@ -524,14 +570,19 @@ def listed(words: Sequence[str]) -> str:
 
 
 def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return what the first numbers of a table are called, and its rows that have them, the lowest first.
+    """Find the first numeric quantity of a table, for a summary or a figure.
 
-    The columns ``estimate``, ``low`` and ``high`` hold the number and its interval, ``name`` the words and the counts
-    that stand before it in the row.
+    The columns ``number``, ``estimate`` and ``mean`` are preferred to other numeric ones. A table
+    whose first column is ``name`` is reduced to the rows with the first name.
 
     >>> import pandas as pd
     >>> numbered(pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]}))[1]["name"].tolist()
     ['v, head 1', 'z, head 1']
+
+    Returns:
+        The quantity's name, and the table sorted by it. The columns ``estimate``, ``low`` and
+        ``high`` hold the number and its interval; ``name`` joins the texts and integers in the
+        columns before the number.
     """
     what = ""
     numeric = [str(name) for name in frame.select_dtypes("number")]
@@ -552,7 +603,7 @@ def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 
 def _row_name(row: Mapping[Hashable, Any]) -> str:
-    """Name a row by its texts and counts."""
+    """Name a row of a table: join its texts, and its integers with the names of their columns."""
     words = []
     for key, value in row.items():
         if isinstance(value, int):
@@ -563,9 +614,11 @@ def _row_name(row: Mapping[Hashable, Any]) -> str:
 
 
 class Result:
-    """A result: what it found in a sentence, a table, and a picture; mixed into the dataclasses of results.
+    """Base class of results: a sentence that says the finding, a table and a figure. Dataclasses of
+    results inherit from it.
 
-    Unless a class says more, the sentence and the picture are of the first numbers of its table (:func:`numbered`).
+    By default the sentence and the figure show the first numeric quantity of the table
+    (:func:`numbered`).
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -579,7 +632,7 @@ class Result:
 
     @cached_property  # and no property, which a dataclass could not hold a field of this name over
     def sentence(self) -> str:
-        """The lowest and the highest of its numbers."""
+        """The finding in a sentence: by default the lowest and the highest number of the table."""
         what, rows = numbered(self.to_frame())
         known = rows.dropna(subset="estimate").to_dict("records")
         texts = []
@@ -589,7 +642,9 @@ class Result:
         return f"{what}: {' to '.join(texts) or 'none'}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the picture with the functions of :mod:`interp.results.figures`."""
+        """Draw the figure with the functions of :mod:`interp.results.figures`, passed as
+        ``figures``.
+        """
         label, rows = numbered(self.to_frame())
         if len(rows) > _MOST_DRAWN:
             label += f", the lowest {_MOST_DRAWN} of {len(rows)}"
@@ -597,7 +652,7 @@ class Result:
         return figures.intervals(drawn[["name", "estimate", "low", "high"]], xlabel=label)
 
     def plot(self) -> Any:
-        """Draw the picture."""
+        """Draw the result and return matplotlib's figure."""
         from interp.results import figures  # matplotlib is heavy
 
         return self._draw(figures)
@@ -612,13 +667,14 @@ class Result:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Scores(Result):
-    """Numbers with intervals by what names them: what an evaluation measured.
+    """Numbers with intervals, each looked up by a key: what an evaluation measured.
 
     Attributes:
-        by: the columns that the parts of a key fill, such as ("regime", "key", "quantity").
-        numbers: by key.
-        beside: further columns of a key's row.
-        settings: what it was measured on and with.
+        by: column names for the parts of a key, such as ("regime", "key", "quantity").
+        numbers: key -> number with its interval. A key is a tuple with one part per column of
+            ``by``.
+        settings: the settings of the evaluation, such as sizes and seed.
+        beside: key -> further columns of that key's row.
 
     >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
     Interval(estimate=0.75, low=0.7, high=0.8)
@@ -630,7 +686,7 @@ class Scores(Result):
     beside: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse fields of another kind, and a key that does not fill the columns."""
+        """Refuse a key that does not have one part for each column of ``by``."""
         for key in self.numbers:
             require(
                 len(key) == len(self.by),
@@ -638,7 +694,7 @@ class Scores(Result):
             )
 
     def get(self, *key: Any) -> Interval:
-        """Return the number of a key."""
+        """Return the number for a key, whose parts are passed as separate arguments."""
         by_name = {_joined(parts): value for parts, value in self.numbers.items()}
         name = _joined(key)
         require_known("result", name, by_name, limit=20)
@@ -646,12 +702,14 @@ class Scores(Result):
 
     @property
     def sentence(self) -> str:
-        """The first numbers."""
+        """The first :data:`_MOST_NUMBERS` numbers, as ``key=number``."""
         texts = [f"{_joined(key)}={value}" for key, value in self.numbers.items()]
         return f"Scores({', '.join(texts[:_MOST_NUMBERS])})"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per number."""
+        """Return a table with one row per number: the parts of its key, the number with its
+        interval, and the columns of ``beside``.
+        """
         import pandas as pd
 
         rows = []
@@ -667,16 +725,20 @@ def _joined(key: Iterable[Any]) -> str:
 
 @checked_fields
 class Measured(Result):
-    """A result made of measures: mixed into the dataclasses of results, which have ``model`` and ``measures``.
+    """Base class of results that consist of measures of one model. Dataclasses that inherit from it
+    have the fields ``model`` and ``measures``.
 
-    It is looked at by the key of a measure, tabled, drawn, written as JSON, and shown at a prompt by what it found.
+    ``result[key]`` returns the measure with that key. Such a result can also be iterated over,
+    drawn, or converted to a table; its repr shows the finding.
     """
 
     model: str
     measures: tuple[Measure, ...]
 
     def __getitem__(self, key: str) -> Measure:
-        """Return the measure of a key, the first where several parts of the machine have one."""
+        """Return the measure with this key; if several parts of the model were measured, the first
+        of them.
+        """
         keys = [measure.key for measure in self.measures]
         require_known("measure", key, keys, limit=20)
         return self.measures[keys.index(key)]
@@ -686,11 +748,11 @@ class Measured(Result):
 
     @property
     def sentence(self) -> str:
-        """What the measures say together."""
+        """What the measures show together, in a few sentences."""
         return sentence(self.model, self.measures)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each measure."""
+        """Return a table with one row per measure."""
         return to_frame(self.measures)
 
     def _draw(self, figures: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Colours and dashes: one pair per name, the same in every figure, and distinct for colour-blind
-readers.
+"""The colour and dash of each algorithm: the same pair in every figure, and distinct for
+colour-blind readers.
 
-Seven hues after Okabe and Ito's set (jfly.uni-koeln.de/color), each in two strengths so that a line
-keeps a contrast of 3:1 or more against a white page and against a dark one; a figure is drawn with
-the light strength and follows the page's theme (``interp.results.style`` writes the hues as CSS
-variables). Ink, the text colour of the page, is for references.
+There are seven hues, after Okabe and Ito's set (jfly.uni-koeln.de/color). Each hue has one colour
+for light pages and one for dark pages, both with a contrast of at least 3:1 against the page.
+Figures are drawn in the colours for light pages; ``interp.results.style`` replaces these by CSS
+variables, so that a figure follows the page's theme. The page's text colour is for reference lines.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from interp.support.files import read_tables
 
 INK = "#000000"
-"""Becomes the page's text colour."""
+"""Colour that is replaced by the page's text colour."""
 PAPER = "#fefefe"
-"""Becomes the page's ground."""
+"""Colour that is replaced by the page's background."""
 LIGHT_TEXT = "#fdfdfd"
-"""Stays light, for text on a strong colour."""
+"""Colour of text on a dark cell; it is light in both themes."""
 
 _TABLES = read_tables(Path(__file__).with_suffix(".toml"))
 HUES: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _TABLES["hues"].items()}
@@ -32,33 +32,39 @@ CYCLE = tuple(LIGHT.values())
 STYLE: dict[str, Any] = {
     key: {**LIGHT, "ink": INK}.get(value, value) for key, value in _TABLES["style"].items()
 }
-"""Settings of matplotlib for every figure."""
+"""matplotlib settings (rcParams) of every figure."""
 
 _DASHES: dict[str, Any] = {
     name: (0, tuple(lengths)) if lengths else "-" for name, lengths in _TABLES["dashes"].items()
 }
-"""Dash name -> what matplotlib calls it."""
+"""Dash name -> matplotlib's line style."""
 
 
 class Look(NamedTuple):
-    """How a name is drawn: the ``colour`` (on a light page) and the ``dash`` of its line."""
+    """How a curve is drawn.
+
+    Attributes:
+        colour: colour on a light page, such as "#0072b2".
+        dash: matplotlib's line style.
+    """
 
     colour: str
     dash: Any
 
 
 _EVERYWHERE: dict[str, str] = _TABLES["everywhere"]
-"""Name -> hue and dash, of names that no task owns; a task's record says the looks of its own (``Task.report``).
+"""Name -> hue and dash of each name that belongs to no task; ``Task.report`` defines the others.
 
-Two names share a look only where they are one thing, or never stand on one page.
+Two names share a pair only if they mean the same thing, or never appear on the same page.
 """
 
 
 def looks(keys: Iterable[str]) -> dict[str, Look]:
-    """Return a colour and a dash for each key: a known name always gets the same pair, a new name
-    the first free one.
+    """Return a colour and a dash for each key. A known name always gets the same pair; a new name
+    gets the first free one.
 
-    Hues are used up first, with a dash that no line of that hue has; then the pairs repeat.
+    New names first use hues that no other key has; when all hues are used, pairs with another dash;
+    then pairs repeat.
 
     >>> looks(["model", "random", "something new"])["random"] == looks(["random"])["random"]
     True
@@ -90,7 +96,9 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
 
 
 def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs of hue and dash that are not taken: hues without a line first, then dash by dash."""
+    """Return the pairs of hue and dash that are not in ``taken``: hues that no taken pair has
+    first, then dash by dash.
+    """
     used_hues = {hue for hue, _ in taken}
     hues = sorted(LIGHT, key=lambda hue: hue in used_hues)
     pairs = [(hue, dash) for dash, hue in product(_DASHES, hues)]
@@ -98,7 +106,7 @@ def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def css_variables(dark: bool) -> str:
-    """Return the hues as CSS custom properties, for a light or a dark page."""
+    """Return the hues as CSS custom properties, in the colours for a dark page or for a light one."""
     properties = []
     for name, (on_light, on_dark) in HUES.items():
         properties.append(f"--{name}: {on_dark if dark else on_light};")

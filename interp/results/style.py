@@ -1,9 +1,10 @@
-"""How figures look: one house style of matplotlib, and a figure as inline SVG.
+"""The house style of figures, and the conversion of a figure to inline SVG for a page.
 
-The style is in force only while a figure is drawn or saved. In the SVG text stays text (``svg.fonttype: none``) and
-takes the page's font; black becomes ``currentColor`` and the palette's hues become CSS variables, so that one figure
-serves light and dark pages. Ids are prefixed, so that two figures on a page share no clip path. The same figure gives
-the same bytes: there is no date, and the salt of ids is fixed.
+The matplotlib settings apply only while a figure is drawn or saved. In the SVG, text stays text
+(``svg.fonttype: none``) in the page's font. Black becomes ``currentColor`` and the palette's hues
+become CSS variables, so that one figure serves light and dark pages. Ids have a prefix, so that two
+figures on a page share no clip path. The same figure always gives the same bytes: no date is
+written, and the salt of ids is fixed.
 """
 
 from __future__ import annotations
@@ -23,20 +24,25 @@ from interp.support import foreign
 from interp.support.checks import checked
 
 WIDTH = 9.6
-"""Inches: the width of a page's column."""
+"""Width of a page's column, in inches."""
 
 _Draw = TypeVar("_Draw", bound=Callable[..., Figure])
 
 
 def house_style(**more: Any) -> Any:
-    """Make a context in which matplotlib has this style (and ``more``), whatever the caller has
-    set; restored at its end.
+    """Return a context manager that applies the house style to matplotlib, whatever the caller's
+    settings are, and restores them afterwards.
+
+    Args:
+        **more: further rcParams, which override those of the style.
     """
     return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **STYLE, **more})
 
 
 def styled(draw: _Draw) -> _Draw:
-    """Draw in the house style, with arguments :func:`~interp.support.checks.checked`."""
+    """Decorator for drawing functions: draw in the house style, and check the arguments by their
+    annotations (:func:`~interp.support.checks.checked`).
+    """
 
     @wraps(draw)
     def inner(*args: Any, **kwargs: Any) -> Figure:
@@ -50,18 +56,18 @@ _SMALLEST_TEXT = (
     9.2  # pixels: on a narrow screen a picture scrolls in its box before its text gets smaller
 )
 _MAX_SCALE = 1.3
-_PHONE = 3.7  # inches: what is wider scrolls on a phone, whose page says so
+_PHONE = 3.7  # inches: wider figures scroll on a phone, and are marked for the page as "wide"
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
 
 
 def inline_svg(figure: Figure, title: str, prefix: str) -> str:
-    """Return a figure as an ``<svg>`` element for the body of a page; colours of the ``palette``
-    follow the theme.
+    """Return a figure as an ``<svg>`` element for the body of a page. The palette's colours follow
+    the page's theme.
 
     Args:
         figure: the figure.
-        title: for screen readers.
-        prefix: put before every id, so that ids are unique on the page.
+        title: title of the figure, read by screen readers.
+        prefix: text before every id, so that ids are unique on the page.
     """
     with house_style(**_SAVING):
         svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

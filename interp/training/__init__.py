@@ -1,13 +1,18 @@
-"""Training of latent models: one loop for every task.
+"""Training of models that carry a latent state: one training loop for every task.
 
     >>> from interp.training.goal import preset
     >>> preset("experts", "laptop").total_steps
     2200
 
-``goal`` (what a task gives: targets, sizes, presets), ``config`` (the choices of a run, overrides),
-``batches`` (from seed and step, with their loss), ``trainer`` (the loop, checkpoints, processes),
-``hardware`` (precision), ``muon`` (the optimizer of matrices), ``runs`` (folders of runs, learning
-curves). ``interp.evaluation`` measures how well a trained model performs. Import from the modules:
+* ``goal``: what a task defines for training: targets, sizes, presets;
+* ``config``: the settings of a run, and overrides of them;
+* ``batches``: training batches, their loss, and the numbers of an evaluation;
+* ``trainer``: the training loop with checkpoints, on one or several processes;
+* ``hardware``: the choice of a precision;
+* ``muon``: the optimizer for weight matrices;
+* ``runs``: the files of a run, and learning curves.
+
+``interp.evaluation`` measures how well a trained model performs. Import from the modules, because
 each needs torch.
 """
 

@@ -1,9 +1,8 @@
-"""What a run is trained on: batches of episodes, their loss, and the numbers that are watched on
-evaluation episodes.
+"""What a run is trained on: batches of episodes, their loss, and numbers that show its progress.
 
-A batch is a pure function of the seed and the step, so that a run that goes on needs no state of
-its data. The numbers that are watched have no intervals: they show progress. ``interp.evaluation``
-measures how well a model performs.
+A batch is a pure function of the seed and the step, so a resumed run needs no stored state of its
+data. The progress numbers are computed on held-out episodes and have no intervals;
+``interp.evaluation`` measures how well a model performs.
 """
 
 from __future__ import annotations
@@ -40,7 +39,13 @@ _TRAIN, _DATASET, _EVALUATION = range(3)
 @dataclass(frozen=True)
 @checked_result
 class Batch:
-    """Encoded episodes with the probability of each outcome to be learned, from the task's goal."""
+    """Encoded episodes with their training targets.
+
+    Attributes:
+        rounds: the encoded rounds of all episodes.
+        targets: probability of each outcome to be learned, or the number to predict.
+        layout: the token layout of a round.
+    """
 
     rounds: EncodedRounds
     targets: Float[Tensor, "episode round outcome"]
@@ -48,21 +53,23 @@ class Batch:
 
     @property
     def n_rounds(self) -> int:
-        """Rounds of every episode."""
+        """Number of rounds in every episode."""
         return self.targets.shape[1]
 
     def windows(self, n_rounds: int) -> Iterator[Batch]:
-        """Yield the episodes in pieces of ``n_rounds`` rounds (the last may be shorter); 0: in one piece."""
+        """Yield the batch in consecutive windows of ``n_rounds`` rounds; the last may be shorter. 0
+        yields the whole batch.
+        """
         length = n_rounds or self.n_rounds
         for start in range(0, self.n_rounds, length):
             yield self.cut(slice(start, start + length))
 
     def cut(self, rounds: slice) -> Batch:
-        """Return some rounds of every episode."""
+        """Return the batch with only some rounds of every episode."""
         return self.each(lambda tensor: tensor[:, rounds])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with every tensor changed."""
+        """Return the batch with ``change`` applied to every tensor."""
         return replace(self, rounds=self.rounds.each(change), targets=change(self.targets))
 
 
@@ -70,9 +77,9 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
     """Encode episodes as a batch.
 
     Args:
-        episodes: of one task.
-        layout: the model's.
-        targets: a name that the task's goal knows; its first targets when empty.
+        episodes: episodes of one task.
+        layout: the model's token layout of a round.
+        targets: name of the targets in the task's goal; empty for the goal's main targets.
     """
     fitted = layout.fit(episodes)
     compute = goal_of(catalog.of(episodes)).targets_of(targets)
@@ -100,13 +107,14 @@ class EpisodeSource:
         self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
-        """Draw the batch of an optimizer step.
+        """Sample the batch of an optimizer step.
 
         Args:
-            step: its index, from which the batch follows with the run's seed.
-            stage: of the curriculum.
-            shard: the process; shards of a step have different episodes of the same length.
-            n_shards: how many processes there are.
+            step: index of the step; with the run's seed it determines the batch.
+            stage: index of the stage of the curriculum.
+            shard: index of the process; the shards of a step have different episodes of the same
+                length.
+            n_shards: number of processes.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _TRAIN, step, 0])
@@ -126,12 +134,12 @@ class EpisodeSource:
     def _draw_from_dataset(
         self, rng: np.random.Generator, n_episodes: int, stage: Stage
     ) -> Episodes:
-        """Draw episodes from one batch of the data set with sizes that a stage allows.
+        """Draw episodes from one batch of the fixed data set, with sizes that the stage allows.
 
         Args:
-            rng: the generator of the step.
-            n_episodes: how many are drawn.
-            stage: gives the bounds of sizes.
+            rng: the random generator of the step.
+            n_episodes: number of episodes.
+            stage: determines the bounds of sizes.
         """
         allowed = self._dataset
         bounds = []
@@ -148,8 +156,8 @@ class EpisodeSource:
         return cast(Episodes, episodes.select(rows))
 
     def evaluation(self) -> list[Episodes]:
-        """Sample evaluation episodes, the same throughout a run: a batch for each of the goal's
-        evaluation sizes.
+        """Sample the evaluation episodes, which are the same throughout a run: one batch for each
+        of the goal's evaluation sizes.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])
@@ -173,14 +181,15 @@ class EpisodeSource:
         turn: int,
         fixed: Mapping[str, int] = MappingProxyType({}),
     ) -> Episodes:
-        """Sample a batch from the next regime in turn. Sizes that are not fixed are drawn once per batch.
+        """Sample a batch of episodes. Batches take the run's regimes in turn; sizes that are not
+        fixed are drawn once per batch.
 
         Args:
-            rng: draws the seed and the sizes.
-            n_episodes: how many are sampled.
-            stage: how many rounds they have, and bounds of their sizes.
-            turn: the index of the batch.
-            fixed: sizes that are not drawn.
+            rng: random generator for the seed and the sizes.
+            n_episodes: number of episodes.
+            stage: determines the number of rounds, and the bounds of sizes.
+            turn: index of the batch, which determines its regime.
+            fixed: sizes that are not drawn, by name.
         """
         options: dict[str, Any] = {"seed": int(rng.integers(2**31)), **fixed}
         for name, own_bounds in self.bounds.items():
@@ -195,7 +204,7 @@ class EpisodeSource:
 
     @cached_property
     def _dataset(self) -> list[Episodes]:
-        """The fixed data set: as many batches of equal sizes as make up ``dataset_episodes``."""
+        """The fixed data set, as a list of batches; the episodes of a batch have equal sizes."""
         config = self.config
         stage = Stage(max(stage.n_rounds for stage in config.curriculum), 1)
         n_batches = math.ceil(config.dataset_episodes / config.batch_size)
@@ -204,21 +213,21 @@ class EpisodeSource:
 
 
 class RoundsLoss(nn.Module):
-    """Mean cross-entropy of the predictions of consecutive rounds; what is carried is never
-    supervised.
+    """Mean cross-entropy of the predictions in consecutive rounds. The carried state gets no
+    targets.
 
     ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2).
-    Where a real number is predicted, the target ``[episode, round, 1]`` is the number, and the loss
-    the layout's.
+    If the task predicts a real number, the target ``[episode, round, 1]`` is that number, and the
+    loss is defined by the token layout.
 
     Args:
-        model: a transformer with output "logits", or any other machine, with rounds as its contract
-            defines them. Of the latter predictions are seen, not logits, so a probability below
-            float precision has no gradient.
-        commit: which choice rounds hold, where they hold one: that of the model ("own"), or the
+        model: a transformer with output "logits", or any other model with a ``step`` per round.
+            Other models return probabilities instead of logits, so a probability below float
+            precision has no gradient.
+        commit: which choice a round contains if it contains one: the model's ("own") or the
             recorded one ("target").
-        compile: run a transformer's round through torch.compile, which does not see hooks that are
-            added later.
+        compile: whether to run a transformer's round through torch.compile, which ignores hooks
+            that are added later.
     """
 
     def __init__(self, model: Machine, commit: str, compile: bool = False) -> None:
@@ -233,11 +242,11 @@ class RoundsLoss(nn.Module):
     def forward(
         self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """Compute the loss, and what is carried after the last round.
+        """Compute the loss, and the state that is carried after the last round.
 
         Args:
             batch: rounds and targets.
-            carried: what the first round reads; the initial state when None.
+            carried: the state that the first round reads; by default the model's initial state.
         """
         layout = batch.layout
         fed = batch.rounds if self.is_transformer else self.model.prepare(batch.rounds)
@@ -262,17 +271,17 @@ class RoundsLoss(nn.Module):
     def _forward_round(
         self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout
     ) -> tuple[Tensor, Tensor]:
-        """Run one round of a transformer, and commit its choice on the way where rounds hold the
-        model's.
+        """Run one round of a transformer. If rounds contain the model's own choice, write it into
+        the tokens half-way.
 
         Args:
-            tokens: of the round, ``[episode, pos]``.
-            values: payloads.
-            latents: what the round reads.
-            layout: its layout.
+            tokens: tokens of the round, ``[episode, pos]``.
+            values: scalar payloads of the positions, such as rewards, ``[episode, pos]``.
+            latents: the state that the round reads.
+            layout: the token layout of the round.
 
         Returns:
-            Outcome logits and update.
+            Logits of the outcomes, and the update of the state.
         """
         model = self.model
         payloads = None if layout.payload is None else values
@@ -292,12 +301,12 @@ class RoundsLoss(nn.Module):
 
 
 def _loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
-    """Return the loss of a transformer's outcome logits, ``[episode]``.
+    """Return the loss of a transformer's logits, ``[episode]``.
 
     Args:
-        logits: of every outcome.
-        targets: the probability of each outcome, or the number to predict.
-        layout: the round's layout.
+        logits: logits of the outcomes, ``[episode, outcome]``.
+        targets: probability of each outcome, or the number to predict.
+        layout: the token layout of the round.
     """
     if layout.kind != "classes":
         return layout.loss(layout.prediction(logits), targets[:, 0])
@@ -305,12 +314,12 @@ def _loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Ten
 
 
 def _loss_of_prediction(prediction: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
-    """Return the loss of a machine's prediction, ``[episode]``.
+    """Return the loss of a model's prediction, ``[episode]``.
 
     Args:
-        prediction: as the layout has it.
-        targets: the probability of each outcome, or the number to predict.
-        layout: the round's layout.
+        prediction: the prediction in the form that the layout defines.
+        targets: probability of each outcome, or the number to predict.
+        layout: the token layout of the round.
     """
     if layout.kind != "classes":
         return layout.loss(prediction, targets[:, 0])
@@ -320,17 +329,17 @@ def _loss_of_prediction(prediction: Tensor, targets: Tensor, layout: RoundLayout
 
 
 def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """Return what the task's goal watches, averaged: ``excess``, the loss above the best that is
-    possible, and more.
+    """Return the progress numbers of a model, averaged over batches of evaluation episodes.
 
-    Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over
-    their entropy; the layout's ``loss`` where a real number is predicted, which is its ``excess``,
-    too.
+    They are defined by the task's goal. ``excess`` is always one of them: the loss above the lowest
+    possible one. A goal without ``evaluate`` gets ``cross_entropy`` and its ``excess`` over the
+    entropy of the targets. If a real number is predicted, ``loss`` and ``excess`` are both the
+    layout's loss.
 
     Args:
-        model: what is trained.
-        batches: evaluation episodes.
-        commit: which choice rounds hold, "own" or "target".
+        model: the trained model.
+        batches: batches of evaluation episodes.
+        commit: which choice a round contains, "own" or "target".
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training  # type: ignore[attr-defined]
@@ -350,12 +359,12 @@ def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[st
 
 
 def _evaluate(predictions: Tensor, targets: NDArray[Any], layout: RoundLayout) -> dict[str, float]:
-    """Return the loss of predictions, and its excess over the best that is possible.
+    """Return the loss of predictions, and its excess over the lowest possible loss.
 
     Args:
-        predictions: of every round, in float64.
+        predictions: predictions of every round, in float64.
         targets: the distribution, or the number, to predict.
-        layout: the rounds' layout.
+        layout: the token layout of the rounds.
     """
     if layout.kind != "classes":
         loss = float(layout.loss(predictions, torch.from_numpy(targets)[..., 0]).mean())

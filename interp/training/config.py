@@ -1,11 +1,11 @@
-"""What a training run is: every choice of it, as plain data that a TOML file or the command line can override.
+"""The settings of a training run, as plain data that a TOML file or the command line can override.
 
     >>> from interp.training.goal import preset
     >>> run = override(preset("experts", "laptop"), parse_assignment("sizes.n_experts=[2, 8]"))
     >>> run.sizes, run.total_steps
     ({'n_experts': (2, 8)}, 2200)
 
-A task's presets are in its folder (:class:`~interp.training.goal.TrainingGoal`).
+The presets of a task belong to its goal (:class:`~interp.training.goal.TrainingGoal`).
 """
 
 from __future__ import annotations
@@ -61,17 +61,21 @@ _FROM_ZERO = (
 
 
 _LEFT_OUT: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "window"}
-"""Fields that a run's record leaves out at these values, so that older runs can be resumed."""
+"""Field -> the value at which a run's record omits it, so that older runs can be resumed."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Stage:
-    """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
+    """A stage of the curriculum: ``steps`` batches of episodes with ``n_rounds`` rounds.
 
-    ``sizes`` bounds sizes, by name: from above by a number, on both sides by a pair, and never
-    beyond the bounds of the run, which hold for missing sizes, or 0. ``until`` ends the stage
-    early: after an evaluation in which every number that it names is as high as it says.
+    Attributes:
+        n_rounds: number of rounds per episode.
+        steps: largest number of batches.
+        sizes: name of a size -> its bound in this stage: the largest value, or a pair (smallest,
+            largest). The run's own bounds also hold; 0 or a missing size sets no further bound.
+        until: name of an evaluation number -> threshold. The stage ends early after an evaluation
+            in which every named number reaches its threshold.
     """
 
     n_rounds: int
@@ -87,11 +91,11 @@ class Stage:
         object.__setattr__(self, "sizes", sizes)
 
     def bounds(self, size: str, low: int, high: int) -> tuple[int, int]:
-        """Return the smallest and the largest ``size`` of a stage.
+        """Return the smallest and the largest value of a size in this stage.
 
         Args:
-            size: its name.
-            low, high: bounds of the run.
+            size: name of the size.
+            low, high: the run's own bounds.
 
         >>> stage = Stage(20, 500, {"n_states": 4, "n_actions": (3, 3)})
         >>> stage.bounds("n_states", 2, 8), stage.bounds("n_actions", 2, 4), stage.bounds("n_experts", 2, 8)
@@ -102,8 +106,8 @@ class Stage:
         return min(max(smallest, low), high), min(largest, high)
 
     def mastered(self, evaluation: Mapping[str, float]) -> bool:
-        """Return whether an evaluation reaches what ends the stage early; False if the stage names
-        no such number.
+        """Return whether an evaluation ends the stage early: all numbers in ``until`` reach their
+        thresholds. False if ``until`` is empty.
         """
         for name in self.until:
             require_known("number that a stage waits for", name, evaluation)
@@ -112,11 +116,11 @@ class Stage:
         return all(evaluation[name] >= threshold for name, threshold in self.until.items())
 
     def check(self, index: int, run_sizes: Mapping[str, Sequence[int]]) -> None:
-        """Refuse a stage without batches, or with sizes that are not those of its run.
+        """Refuse a stage without batches, or with sizes that do not fit its run.
 
         Args:
-            index: of the stage in the curriculum.
-            run_sizes: bounds of the run's sizes.
+            index: index of the stage in the curriculum.
+            run_sizes: name of a size -> the run's bounds of it.
         """
         require(
             self.n_rounds >= 1 and self.steps >= 1,
@@ -143,45 +147,50 @@ class Stage:
 @dataclass(frozen=True)
 @checked_fields
 class TrainingConfig:
-    """A training run; see the presets for values.
+    """The settings of a training run; the presets are examples.
 
     Attributes:
-        d_model to init_std: the model (:class:`~interp.model.config.LatentTransformerConfig`);
-            these are ignored with a ``machine``.
-        anneal_latents: two batch numbers (first, last) of a run that replaces latents. The
-            recurrence is ``m <- a m + h``: a is 1 up to the first batch, falls linearly to 0 at the
-            last, and stays 0. Empty replaces from the first batch on.
-        machine: a registered machine that is trained in place of a transformer: the name of its
-            "builder" and its "arguments"; empty for a transformer.
-        sizes: name of each of the task's sizes to its smallest and largest; the task's default for
-            missing ones.
-        start: what sets the weights before the first step: one of the starts of the task's goal, or
-            a trained model (its name or checkpoint folder) that the run goes on from; as they were
-            drawn when empty.
-        targets: which of the goal's targets are learned; its first when empty.
-        regimes: episodes are drawn from these regimes in turn, a batch each; the sampler's default
-            when empty.
-        dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed
-            data set.
-        commit: where rounds hold a choice, it is the model's ("own") or the recorded one
-            ("target").
-        stages: the curriculum.
-        mix: probability that a batch has the length of an earlier stage.
-        batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation by AdamW.
-        decay: how the rates reach zero after the warm-up: "cosine", or "linear" in the second half
-            of the run.
-        muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves
-            all to AdamW, as do machines that are no transformers.
-        window: truncated backpropagation: after every this many rounds the latents are detached; 0
-            never detaches.
-        step_each: an optimizer step is made after each "window", or after each "batch" with the
-            mean gradient of its rounds.
-        epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of
-            ``patience`` epochs in a row brought no gain of ``min_gain``, from
-            ``patience_from_stage`` on; patience 0 never stops early.
-        precision: "bfloat16" runs the forward pass under autocast; "auto" takes bfloat16 where the
-            machine reports units for it, records it and why (:mod:`interp.training.trainer`).
-        eval_every, checkpoint_every: in batches.
+        task: key of the task.
+        stages: the curriculum, a sequence of stages.
+        d_model to init_std: settings of the transformer
+            (:class:`~interp.model.config.LatentTransformerConfig`); ignored with a ``machine``.
+        anneal_latents: two indices of batches (first, last), for a model that replaces its latents
+            in each round. The recurrence is ``m <- a m + h``: a is 1 up to the first batch, falls
+            linearly to 0 at the last, and stays 0. If empty, a is 0 from the beginning.
+        machine: a registered model to train instead of a transformer: the name of its "builder"
+            and its "arguments"; empty for a transformer.
+        sizes: name of a size of the task -> its smallest and largest value; by default the task's
+            default value.
+        start: how weights are set before the first step: a named start of the task's goal, or a
+            trained model (name or checkpoint folder) to continue from. Empty keeps the random
+            initial weights.
+        targets: name of the goal's targets to learn; empty for its main targets.
+        regimes: regimes to sample from, one batch each in turn; empty for the sampler's default.
+        dataset_episodes: number of episodes in a fixed data set; 0 samples fresh episodes for every
+            step.
+        commit: which choice a round contains if it contains one: the model's ("own") or the
+            recorded one ("target").
+        mix: probability that a batch comes from an earlier stage of the curriculum.
+        batch_size, lr, warmup_steps, weight_decay, betas, clip: settings of AdamW; ``clip`` is the
+            largest norm of the gradient.
+        decay: how learning rates reach zero after the warm-up: "cosine", or "linear" in the second
+            half of the run.
+        muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale. 0 trains
+            everything with AdamW, as is always done for a ``machine``.
+        window: number of rounds of truncated backpropagation, after which the state is detached;
+            0 never detaches.
+        step_each: "window" makes an optimizer step after each window; "batch" makes one per batch,
+            with the mean gradient of its rounds.
+        epoch_steps: number of batches whose mean loss is compared for early stopping.
+        patience: a stage ends early after this many such epochs in a row without a gain of
+            ``min_gain``; 0 never ends a stage early.
+        patience_from_stage: index of the first stage that may end early by ``patience``.
+        precision: "bfloat16" runs the forward pass under autocast. "auto" chooses bfloat16 if the
+            hardware has units for it (:mod:`interp.training.trainer`).
+        compile: whether to compile a transformer's round with torch.compile.
+        eval_every, checkpoint_every: number of batches between evaluations, and between
+            checkpoints.
+        eval_episodes, eval_rounds: number of evaluation episodes, and of their rounds.
     """
 
     task: str
@@ -239,7 +248,9 @@ class TrainingConfig:
         self._check_numbers()
 
     def _all_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return bounds of every size of the task: its default where the run names none."""
+        """Return the bounds of every size of the task; the task's default value if the run names
+        none.
+        """
         sizes = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
         for name, bounds in self.sizes.items():
             require_known("size", name, sizes)
@@ -249,7 +260,9 @@ class TrainingConfig:
         return sizes
 
     def _check_machine(self) -> None:
-        """Refuse a machine that no builder can make, and settings that are for transformers."""
+        """Refuse a ``machine`` without a builder's name and arguments, and settings that only
+        transformers have.
+        """
         builder = self.machine.get("builder")
         arguments = self.machine["arguments"]
         is_recipe = isinstance(builder, str) and isinstance(arguments, Mapping)
@@ -267,7 +280,7 @@ class TrainingConfig:
         )
 
     def _check_numbers(self) -> None:
-        """Refuse numbers beyond their range."""
+        """Refuse numbers outside their range."""
         for name in _POSITIVE:
             value = getattr(self, name)
             require(value > 0, f"{name} must be positive, got {value!r}")
@@ -283,7 +296,9 @@ class TrainingConfig:
         )
 
     def _check_annealing(self) -> None:
-        """Refuse an annealing that is out of order, or of latents that are added to."""
+        """Refuse an annealing whose batches are out of order, or of a model that adds to its
+        latents.
+        """
         require(
             self.latent_update == "replace" and not self.machine,
             "anneal_latents is for transformers whose latents are replaced; set latent_update = 'replace' or leave "
@@ -298,7 +313,8 @@ class TrainingConfig:
         )
 
     def latent_kept(self, step: int) -> float:
-        """Return the share of the old latent that an update is added to in batch ``step``.
+        """Return the factor ``a`` of the recurrence ``m <- a m + h`` in batch ``step`` (see
+        ``anneal_latents``).
 
         >>> from interp.training.goal import preset
         >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}
@@ -316,16 +332,16 @@ class TrainingConfig:
 
     @property
     def curriculum(self) -> tuple[Stage, ...]:
-        """The stages, each a :class:`Stage`."""
+        """The stages, each converted to a :class:`Stage`."""
         return tuple(map(_make_stage, self.stages))
 
     @property
     def total_steps(self) -> int:
-        """Steps of all stages together."""
+        """Number of batches of all stages together."""
         return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:
-        """Return the configuration of the model that this run trains."""
+        """Return the configuration of the transformer that this run trains, with the given name."""
         sizes: dict[str, Any] = {}
         for size, (low, high) in self.sizes.items():
             sizes[size] = high
@@ -342,7 +358,9 @@ class TrainingConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values; a field that older runs do not have, only where it is set."""
+        """Return the fields as values for JSON. Fields that older runs do not have are included
+        only if they are set.
+        """
         values = asdict(self)
         for name, default in _LEFT_OUT.items():
             if values[name] == default:
@@ -351,7 +369,9 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """Make the configuration that :meth:`to_dict` described; a field that is unknown, now or still, is refused."""
+        """Make the configuration from the values that :meth:`to_dict` returned. Unknown fields are
+        refused.
+        """
         require(
             isinstance(values, Mapping),
             f"a training configuration is a table of fields, got {values!r}",
@@ -363,7 +383,7 @@ class TrainingConfig:
 
 
 def _make_stage(stage: Any) -> Stage:
-    """Return a stage, or make it of a table of its fields."""
+    """Return the stage, or make one from a dictionary of its fields."""
     if isinstance(stage, Stage):
         return stage
     names = {known.name for known in fields(Stage)}
@@ -385,8 +405,12 @@ def _require_fields(values: Mapping[str, Any]) -> None:
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
-    """Return ``config`` with fields replaced, and of the sizes only those in ``values``; refuse
-    unknown fields and types.
+    """Return ``config`` with some fields replaced. Of the field ``sizes``, only the sizes named in
+    ``values`` are replaced.
+
+    Args:
+        config: the configuration.
+        values: the new values by name of the field; unknown fields and wrong types are refused.
     """
     _require_fields(values)
     task = values.get("task", config.task)
@@ -400,7 +424,9 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
 
 
 def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of both, those of ``more`` last; of the sizes, each."""
+    """Return the fields of both dictionaries, with those of ``more`` taking precedence. The entries
+    of ``sizes`` are merged in the same way.
+    """
     merged = {**values, **more}
     if "sizes" in values and isinstance(more.get("sizes"), dict):
         merged["sizes"] = {**values["sizes"], **more["sizes"]}
@@ -408,7 +434,7 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """Return ``FIELD=VALUE``, the value in TOML, as a dictionary of one."""
+    """Parse ``FIELD=VALUE``, with the value in TOML, and return a dictionary with this one field."""
     with theirs(
         f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError
     ):
@@ -417,9 +443,10 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 @cache
 def shipped(task: str) -> Mapping[str, Any]:
-    """Return what ships of a task's goal in a TOML file: its ``presets``, and what a card says (``about``).
+    """Read the TOML file of a task that comes with the package: its presets, and the texts for
+    model cards (table ``about``).
 
-    A preset may be ``like`` an earlier one.
+    A preset may take its settings from an earlier one (``like``) and change some.
 
     >>> sorted(shipped("experts")["presets"])
     ['laptop', 'laptop-replaced', 'laptop-wide', 'paper']
@@ -435,7 +462,7 @@ def shipped(task: str) -> Mapping[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read the fields in a TOML file."""
+    """Read a TOML file as a dictionary."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What a task defines for training: the distribution to learn, the sizes of batches, the numbers to
-watch, the presets.
+"""The training goal of a task: the distribution to learn, sizes of batches, progress numbers, and
+presets.
 
-A task's record names it (``training``); only ``targets`` is needed::
+A task's record names its goal (field ``training``); only ``targets`` is required::
 
     TrainingGoal(targets=lambda episodes: np.eye(2)[episodes.rewards])        # [episode, round, outcome]
 
@@ -10,9 +10,9 @@ A task's record names it (``training``); only ``targets`` is needed::
     >>> sorted(goal.presets), goal.floor
     (['laptop', 'laptop-replaced', 'laptop-wide', 'paper'], 'the Bayes predictor')
 
-The loss is the mean cross-entropy from the targets. Its floor is their entropy where no better one
-is known. A task with a higher optimum (labels cannot be known) gives ``evaluate``, which measures
-``excess`` from that optimum.
+The loss is the mean cross-entropy from the targets, and its lowest value is their entropy. If no
+model can reach this value, because labels cannot be known, a goal defines ``evaluate``; it measures
+the ``excess`` over the lowest loss that can be reached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
     from interp.training.config import TrainingConfig
 
-_Bounds = Mapping[str, tuple[int, int]]  # smallest and largest of each size, by its name
+_Bounds = Mapping[str, tuple[int, int]]  # name of a size -> its smallest and largest value
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,25 @@ class TrainingGoal:
     """What models of a task are trained on.
 
     Attributes:
-        targets: episodes to the distribution to learn, Float[episode, round, outcome]; to the
-            number itself, Float[episode, round, 1], where the layout predicts a real one.
-        other_targets: further distributions that a run may learn instead, by name (a run's
-            ``targets``): what is watched stays the same, so that learning curves can be compared.
-        presets: training runs by name.
-        drawn: names of the sizes in the order in which they are drawn for a batch; the record's
-            order when empty.
-        held_out: bounds to the sizes that each evaluation batch fixes, the rest being drawn; when
-            None, one batch of the largest sizes.
-        evaluate: (predictions, episodes) to the numbers that training watches, ``excess`` among
-            them; cross-entropy and its excess over the targets' entropy when None (of a real number
-            the layout's loss, as both).
-        starts: ways to set the weights before the first step, by name; a run names one (``start``).
-        floor: what ``excess`` is measured from, for sentences.
-        learns: what was learned, for a model's description ("trained on ...").
-        limits: what a trained model cannot do, a sentence each, for its card.
+        targets: function from episodes to the distribution to learn, Float[episode, round,
+            outcome]; or to the number itself, Float[episode, round, 1], if the task predicts a real
+            number.
+        other_targets: name -> function for other targets that a run may learn instead (a run's
+            field ``targets``). The progress numbers stay the same, so that learning curves can be
+            compared.
+        presets: name -> settings of a training run.
+        drawn: names of the sizes in the order in which they are drawn for a batch; empty for the
+            order in the task's record.
+        held_out: function from the bounds of sizes to the sizes that each evaluation batch fixes;
+            other sizes are drawn. By default there is one batch with the largest sizes.
+        evaluate: ``(predictions, episodes)`` -> progress numbers; ``excess`` must be one of them.
+            By default they are the cross-entropy and its excess over the entropy of the targets; if
+            a real number is predicted, the layout's loss is used for both.
+        starts: name -> function that sets the weights before the first step; a run names one in
+            ``start``.
+        floor: what ``excess`` is measured from, in words.
+        learns: what models learn, in words, for their description ("trained on ...").
+        limits: sentences for model cards on what a trained model cannot do.
     """
 
     targets: Callable[[Any], NDArray[Any]]
@@ -74,7 +77,9 @@ class TrainingGoal:
     limits: tuple[str, ...] = ()
 
     def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
-        """Return the targets that a run names; ``targets`` where it names none."""
+        """Return the function for the targets with this name; an empty name stands for the main
+        targets.
+        """
         if not name:
             return self.targets
         require_known("targets", name, self.other_targets)
@@ -82,7 +87,7 @@ class TrainingGoal:
 
 
 def goal_of(task: Task) -> TrainingGoal:
-    """Return the training goal of a task; refuse a task that names none."""
+    """Return the training goal of a task; refuse a task that has none."""
     if task.training is None:
         raise InputError(
             f"task {task.key!r} cannot be trained: its record names no goal; give it training=..."
@@ -91,7 +96,7 @@ def goal_of(task: Task) -> TrainingGoal:
 
 
 def preset(task: str, name: str) -> TrainingConfig:
-    """Return the preset ``name`` of a task, such as ("experts", "laptop")."""
+    """Return the settings of a preset, such as ("experts", "laptop")."""
     trained = {known.key: goal_of(known) for known in every() if known.training is not None}
     require_known("task to train", task, trained)
     require_known(f"preset of {task!r}", name, trained[task].presets)
@@ -99,7 +104,7 @@ def preset(task: str, name: str) -> TrainingConfig:
 
 
 def presets() -> str:
-    """List every task that can be trained with the names of its presets, a line each."""
+    """List the tasks that can be trained, one per line, with the names of their presets."""
     trained = [task for task in every() if task.training is not None]
     return "\n".join(
         f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained

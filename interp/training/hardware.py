@@ -1,4 +1,4 @@
-"""What training runs on, and in which precision."""
+"""The hardware that a training run uses, and the precision that follows from it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from interp.training.config import TrainingConfig
 
 
 def _capabilities() -> dict[str, Any]:
-    """Return what torch reports of the CPU that this process runs on; not every version does."""
+    """Return what torch reports about this CPU; empty in versions of torch that report nothing."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities
 
 
 def _bfloat16_units() -> str:
-    """Return the names of the CPU's bfloat16 units, as torch gives them."""
+    """Return the names of the CPU's bfloat16 units as torch reports them, joined by blanks; "" if
+    there are none.
+    """
     capabilities = _capabilities().items()
     return " ".join(sorted(name for name, has in capabilities if has is True and "bf16" in name))
 
 
 def this_machine() -> str:
-    """Return what this process can use, in words: architecture, CPU, its cores and vector units, GPU."""
+    """Describe this process's hardware in words: architecture, CPU, number of cores, vector units,
+    GPU.
+    """
     capabilities = _capabilities()
     parts = [platform.machine(), capabilities.get("cpu_name"), f"{os.cpu_count()} CPU cores"]
     parts.append(torch.backends.cpu.get_cpu_capability())
@@ -39,12 +43,12 @@ def this_machine() -> str:
 
 
 def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
-    """Return the precision in which a run trains, and why.
+    """Return the precision of a run, and the reason for it.
 
     Args:
-        config: the run's settings.
-        folder: its folder; a run that has begun keeps its precision.
-        kind: of the device: "cpu", "cuda", "mps".
+        config: settings of the run.
+        folder: folder of the run; a run that has begun keeps its precision.
+        kind: type of the device: "cpu", "cuda" or "mps".
     """
     if config.precision != "auto":
         return config.precision, "named by the settings"
@@ -71,7 +75,9 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
 
 
 def kind_of(device: str) -> str:
-    """Return the kind of device that a run computes on; "auto" is this machine's accelerator, if it has one."""
+    """Return the type of device for ``device``; "auto" is this machine's accelerator, or "cpu" if
+    it has none.
+    """
     if device != "auto":
         return device
     if not torch.accelerator.is_available():

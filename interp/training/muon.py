@@ -1,8 +1,8 @@
-"""Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; size of a step as in Liu
-et al. 2025).
+"""The optimizer Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; step size as
+in Liu et al. 2025).
 
-``torch.optim.Muon`` takes 2-D parameters only; attention weights here are stacks of matrices, one
-per head, and each matrix of a stack is orthogonalised separately.
+``torch.optim.Muon`` accepts only 2-D parameters. Attention weights in this package are stacks of
+matrices, one per head; each matrix of a stack is orthogonalised separately.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ _MOMENTUM = 0.95
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic iteration: singular values go to about 1 (.7 to 1.2) in five steps."""
 _ADAM_RMS = 0.2
-"""Root mean square of an entry of AdamW's usual update over the learning rate: one rate serves both optimizers."""
+"""Usual root mean square of AdamW's update, divided by its rate; it puts both rates on one scale."""
 
 
 def is_stack(name: str, parameter: Tensor) -> bool:
-    """Return whether Muon trains a parameter: the weights of blocks, not biases, embeddings or the unembedding."""
+    """Return whether Muon trains a parameter: weight matrices of the blocks, but no biases,
+    embeddings or unembedding.
+    """
     is_weight = name.rpartition(".")[2].startswith("W_")
     return is_weight and name.startswith("blocks.") and parameter.ndim >= 2
 
 
 class Muon(torch.optim.Optimizer):
-    """``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``, ``O`` orthogonal.
+    """The optimizer for matrices and stacks of matrices.
 
-    Parameters are matrices, or stacks of them; the learning rate is on AdamW's scale, weight decay decoupled as there.
+    ``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``,
+    where ``O`` orthogonalises. The learning rate is on AdamW's scale, and weight decay is decoupled
+    as in AdamW.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
@@ -57,7 +61,9 @@ class Muon(torch.optim.Optimizer):
 def _orthogonalise(
     matrix: Float[Tensor, "*stack rows columns"],
 ) -> Float[Tensor, "*stack rows columns"]:
-    """Return about ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
+    """Return approximately ``U V^T`` of each matrix's singular value decomposition, by
+    Newton-Schulz iterations.
+    """
     a, b, c = _NEWTON_SCHULZ
     is_tall = matrix.shape[-2] > matrix.shape[-1]
     x = matrix.mT if is_tall else matrix

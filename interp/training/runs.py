@@ -1,15 +1,13 @@
-"""The folders of training runs: the state of one in one file, its metrics, and the learning curves
-of several.
+"""The files of training runs: the state of a run, its metrics, and learning curves of several runs.
 
-The state is safetensors: every weight, every optimizer moment, and as metadata the configuration,
-where the run stands and a SHA-256 over all of it. It is written by one rename and read strictly: a
-state that was cut short, edited, or lacks a moment is refused, since training on from it would be
-another run without a sign of it.
+The state is one safetensors file with every weight and every optimizer moment. Its metadata hold
+the configuration, the progress, and a SHA-256 of everything. It is replaced by a rename, so that it
+is always complete. A state that was truncated, edited, or lacks a moment is refused, because
+training would silently continue as another run.
 
-Learning curves show what one changed setting costs, with its spread over seeds: runs are grouped by
-the settings in which they differ, without the seed, and a row is one evaluation of one run on its
-evaluation episodes. NOT evidence of what a setting could reach with more steps or another learning
-rate: curves end where the runs ended, and settings were not tuned one by one.
+Learning curves compare runs that differ in some settings. Runs that differ only in their seed form
+one group; a row is one evaluation of one run. NOT evidence of what a setting could reach with more
+steps or another learning rate: curves end where the runs ended, and settings were not tuned.
 """
 
 from __future__ import annotations
@@ -44,18 +42,29 @@ METRICS_FILE = "metrics.jsonl"
 KEPT_FOLDER = "kept"
 RECORD_FILE = "training.json"
 _METRICS = ["step", "stage", "loss", "seconds"]
-"""Columns of the metrics of every batch."""
+"""Columns of the metrics, which have one row per batch."""
 LEARNING_FILE = "learning.csv"
-"""Beside a shipped checkpoint: the curves of the runs that its settings were compared with."""
+"""File in a shipped checkpoint's folder: learning curves of the runs that compared its settings."""
 _MOMENTS = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
-"""What AdamW and Muon store of every parameter."""
+"""Names of the moments that AdamW, and Muon, store for every parameter."""
 _DAMAGED = "it was cut short, edited or made by an earlier version; train in another folder, or restore the file"
 
 
 @dataclass
 @checked_result
 class Progression:
-    """Where a run stands; all of it is in the state."""
+    """The progress of a run, stored in its state.
+
+    Attributes:
+        step: number of batches so far.
+        stage: index of the current stage of the curriculum.
+        stage_step: number of batches in this stage.
+        epoch_loss: mean loss of the current epoch, summed up so far.
+        best_epoch_loss: lowest mean loss of an epoch in this stage.
+        stale_epochs: number of epochs in a row without a gain.
+        seconds: time spent on training steps.
+        last_evaluation: progress numbers of the newest evaluation.
+    """
 
     step: int = 0
     stage: int = 0
@@ -70,9 +79,13 @@ class Progression:
 @dataclass(frozen=True)
 @checked_result
 class RunState:
-    """What a state file holds; tensors are ``model.NAME`` for every parameter and ``ENTRY.NAME`` for its moments.
+    """The content of a state file.
 
-    A machine that is no transformer may have buffers that training moves: ``buffer.NAME``.
+    Attributes:
+        progress: the progress of the run.
+        config: its settings.
+        tensors: ``model.NAME`` for every parameter, ``MOMENT.NAME`` for its optimizer moments, and
+            ``buffer.NAME`` for buffers of a model that is not a transformer.
     """
 
     progress: Progression
@@ -80,7 +93,7 @@ class RunState:
     tensors: dict[str, Tensor]
 
     def load_weights(self, model: torch.nn.Module) -> None:
-        """Load the weights into ``model``; refuse one that is missing, or of another shape."""
+        """Load the weights into ``model``; refuse a weight that is missing or has another shape."""
         with torch.no_grad():
             for key, parameter in model.named_parameters():
                 parameter.copy_(self._tensor(f"model.{key}", parameter))
@@ -88,11 +101,12 @@ class RunState:
                 buffer.copy_(self._tensor(f"buffer.{key}", buffer))
 
     def load_moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
-        """Load what AdamW, and Muon where there is one, stored of every parameter, as strictly.
+        """Load the optimizer moments of every parameter; refuse a moment that is missing or has
+        another shape.
 
         Args:
-            model: has the parameters.
-            optimizers: AdamW, and Muon where there is one.
+            model: the model with the parameters.
+            optimizers: AdamW, and Muon if it is used.
         """
         for key, parameter in model.named_parameters():
             for optimizer, entries in zip(optimizers, _MOMENTS, strict=False):
@@ -123,14 +137,14 @@ def write_state(
     model: torch.nn.Module,
     optimizers: list[Any],
 ) -> None:
-    """Write the whole state of a run, in one rename.
+    """Write the state of a run. The file is replaced by a rename, so that it is always complete.
 
     Args:
-        folder: the run's folder.
-        progress: where it stands.
-        config: its settings.
-        model: what is trained.
-        optimizers: what trains it.
+        folder: folder of the run.
+        progress: progress of the run.
+        config: settings of the run.
+        model: the trained model.
+        optimizers: the optimizers, whose moments are stored.
     """
     tensors: dict[str, Tensor] = {}
     for key, parameter in model.named_parameters():
@@ -149,8 +163,8 @@ def write_state(
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return what a machine stores in addition to its parameters; empty for a transformer, which
-    changes no buffer.
+    """Return the tensors that a model stores in addition to its parameters; empty for a
+    transformer, whose buffers do not change.
     """
     if isinstance(model, HookedLatentTransformer):
         return {}
@@ -159,9 +173,11 @@ def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def make_model(config: TrainingConfig, name: str) -> Any:
-    """Make what a run trains, as it is before the first step: a transformer, or a machine of a registered builder.
+    """Make the model that a run trains, with its initial weights: a transformer, or a model of a
+    registered builder.
 
-    The weights of a machine are drawn from the run's seed, those of a transformer from PyTorch's generator.
+    The weights of a builder's model are drawn from the run's seed, those of a transformer from
+    PyTorch's global generator.
     """
     if not config.machine:
         return HookedLatentTransformer(config.model_config(name))
@@ -174,7 +190,7 @@ def make_model(config: TrainingConfig, name: str) -> Any:
 
 
 def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
-    """Refuse a run with rounds of sizes that its machine does not read."""
+    """Refuse a run with sizes that its model does not support."""
     sizes = machine.layout.to_dict()
     for size, (smallest, largest) in config.sizes.items():
         fixed = (sizes.get(size, smallest), sizes.get(size, largest))
@@ -187,8 +203,8 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
 
 
 def keep_state(folder: Path, step: int) -> None:
-    """Write a copy of the newest state of a run, that of ``step``, which later states do not
-    replace.
+    """Copy the newest state of a run, that of ``step``, into the folder ``kept``, where later
+    states do not replace it.
     """
     write_atomic(
         folder / KEPT_FOLDER / f"{step:08d}.safetensors",
@@ -197,8 +213,8 @@ def keep_state(folder: Path, step: int) -> None:
 
 
 def kept(folder: str | Path) -> dict[int, Path]:
-    """Return the stored states of a run, by their step: those in its folder ``kept``, or in
-    ``folder`` itself.
+    """Return the stored states of a run: step -> path. They are in the folder ``kept`` of the run,
+    or in ``folder`` itself.
     """
     folder = Path(folder)
     places = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
@@ -218,9 +234,8 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> RunState | None:
-    """Read a state, that of the run where ``path`` is a folder; None where there is none yet.
-
-    A damaged or edited file is refused.
+    """Read a state file, or the state in a run's folder; None if there is none yet. A damaged or
+    edited file is refused.
     """
     path = path / STATE_FILE if path.is_dir() else path
     if not path.is_file():
@@ -238,7 +253,9 @@ def read_state(path: Path) -> RunState | None:
 
 
 def cut_metrics(folder: Path, step: int) -> None:
-    """Remove metrics of steps after ``step``, that of the state: they will be made again."""
+    """Remove the metrics of steps after ``step``, that of the loaded state, because these steps
+    will run again.
+    """
     path = folder / METRICS_FILE
     if not path.is_file():
         return
@@ -254,7 +271,9 @@ def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 
 def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return the lines of a JSONL file with their records; one that is damaged, or being written, is left out."""
+    """Return the lines of a JSONL file with their parsed records. Lines that are damaged or
+    incomplete are left out.
+    """
     if not path.is_file():
         return []
     records = []
@@ -271,15 +290,17 @@ def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
 @dataclass(frozen=True)
 @checked_result
 class TrainedRun:
-    """The newest state of a training run.
+    """A training run as of its newest state.
 
     Attributes:
-        model: in evaluation mode, on the CPU.
-        step, seconds: batches that it was trained on, and the time spent in them.
-        stage: of the curriculum, from 0; the number of stages when all are over, early or not.
-        evaluation: the newest numbers on held-out episodes; ``excess`` above the floor among them.
-        metrics: one row per batch that was written to the run's metrics.
-        about: the record of the run: versions and git revision it started with.
+        model: the model in evaluation mode, on the CPU.
+        config: the settings of the run.
+        step: number of batches that it was trained on.
+        stage: index of the stage of the curriculum; the number of stages if all are over.
+        seconds: time spent on training steps.
+        metrics: one row per batch.
+        about: record of the run: its settings, hardware, versions and git revision at the start.
+        evaluation: the newest progress numbers on held-out episodes, such as ``excess``.
     """
 
     model: Machine
@@ -299,11 +320,12 @@ class TrainedRun:
 
 @checked
 def load_run(folder: str | Path, name: str) -> TrainedRun:
-    """Read the run in ``folder``, which may still be going on, without changing it; its model is
-    called ``name``.
+    """Read a training run, which may still be running, without changing it.
 
-    In place of a folder, the file of a stored state (:func:`kept`) is the run as it was at that
-    step.
+    Args:
+        folder: the run's folder; or the file of a stored state (:func:`kept`), for the run at that
+            step.
+        name: name for the model.
     """
     place = Path(folder)
     folder = place if place.is_dir() else place.parent
@@ -335,13 +357,16 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
 
 
 def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
-    """Read every evaluation of several runs of one task, finished or not, such as
-    output/training/NAME.
+    """Read every evaluation of several runs of one task, finished or not.
+
+    Args:
+        folders: folders of the runs, such as output/training/NAME.
 
     Returns:
-        tidy: ``setting`` (in which groups differ, such as "latent_update=add"; where runs differ in
-        several settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and
-        the evaluation's columns: ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
+        Tidy table with one row per evaluation. ``setting`` names the settings in which runs differ,
+        such as "latent_update=add". If runs differ in several settings, it names only values that
+        most runs do not have. Further columns are ``seed``, ``step``, ``minutes`` and the progress
+        numbers, such as ``excess`` and ``accuracy``.
     """
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
@@ -368,8 +393,8 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
 
 
 def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
-    """Return what distinguishes each run: its settings, or of several those that most runs do not
-    have.
+    """Return a label for each run: the settings in which runs differ. If these are several, the
+    label has only the values that most runs do not have.
     """
     settings = [{"machine": {}, **asdict(run.config), "seed": None} for run in runs]
     first = settings[0]
@@ -389,8 +414,8 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
 
 
 def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
-    """Compute mean, lowest and highest ``excess`` over the seeds of a setting at each step that all
-    its seeds reached.
+    """Compute mean, lowest and highest ``excess`` over the seeds of each setting, at the steps that
+    all of its seeds reached.
 
     >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
     >>> over_seeds(frame).to_dict("records")
@@ -404,8 +429,8 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def shipped_curves(source: str) -> pd.DataFrame | None:
-    """Read the curves in the folder of a checkpoint, by its name or path; None where there are
-    none.
+    """Read the learning curves in the folder of a checkpoint, given by name or path; None if there
+    are none.
     """
     for folder in (SHIPPED / source, Path(source)):
         if (folder / LEARNING_FILE).is_file():
@@ -414,7 +439,7 @@ def shipped_curves(source: str) -> pd.DataFrame | None:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting as a label says it; of a curriculum, the rounds of its stages."""
+    """Return a setting as text for a label; for a curriculum, the numbers of rounds of its stages."""
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
     if name == "machine":

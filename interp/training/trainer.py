@@ -1,13 +1,15 @@
-"""The one training loop: curriculum, checkpoints that survive kill -9, metrics as they come, on any device.
+"""The training loop: curriculum, checkpoints that survive kill -9, and metrics, on any device.
 
-``train(config, folder)`` resumes whatever ``folder`` holds. Every ``checkpoint_every`` steps the whole state goes to
-one safetensors file by an atomic rename; data are a function of (seed, step), so a run that was killed gives the same
-losses as an unbroken one. Devices, mixed precision and several processes (torchrun) are accelerate's.
+``train(config, folder)`` resumes the run in ``folder`` if there is one. Every ``checkpoint_every``
+steps the whole state is written to one safetensors file by an atomic rename. Data are a function of
+(seed, step), so a run that was killed and resumed gives the same losses as one without a break.
+accelerate handles devices and several processes (torchrun).
 
-The precision "auto" is settled once for a run by what the machine reports of itself, never by a stopwatch: one seed on
-one machine is one model. On a CPU without bfloat16 units a step in bfloat16 took 4 to 7 times one in float32; with such
-units .6 to .9 of it. What was taken is recorded in ``training.json``, and a resumed run keeps it. Say
-``precision = "float32"`` to have the same numbers on every machine.
+The precision "auto" is chosen once per run from what the hardware reports, without timing, so that
+one seed on one machine always gives the same model. On a CPU without bfloat16 units, a step in
+bfloat16 took 4 to 7 times as long as in float32; with such units, .6 to .9 times. The choice is
+recorded in ``training.json``, and a resumed run keeps it. ``precision = "float32"`` avoids
+differences between machines that choose differently.
 """
 
 from __future__ import annotations
@@ -43,9 +45,10 @@ from interp.training.hardware import choose_precision, this_machine
 from interp.training.muon import Muon, is_stack
 
 _NOT_OF_WEIGHTS = ("name", "origin", "latent_update")
-"""What two models may differ in and one still take the weights of the other.
+"""Fields in which two models may differ if one takes the weights of the other.
 
-A model that adds to its latents can be the start of an annealed run that ends with replaced ones.
+``latent_update`` is one of them, because an annealed run starts by adding to latents and ends by
+replacing them.
 """
 
 
@@ -61,22 +64,21 @@ def train(
     device: str = "auto",
     keep_every: int = 0,
 ) -> Path:
-    """Train, or go on training, in ``folder``.
+    """Train a model, or resume the run in ``folder``.
 
     Args:
-        config: what to train; when ``folder`` holds a run already, it must be the same
-            configuration.
-        folder: where the run is written.
-        name: the trained model's name.
-        machine: what to train in place of the configuration's transformer: a registered name
-            (``interp.register_machine``), or a machine that ``interp.load`` built. Its weights are
-            drawn anew from the run's seed; to go on from weights that are trained, give the
-            configuration their checkpoint (``start``).
-        n_processes: the number of processes that must really be running (torchrun starts them).
-        device: "cpu", "cuda" or "mps"; "auto" is the accelerator of this machine where it has one.
-        keep_every: store the state of every so many steps in ``folder/kept``, which
-            :func:`interp.training.runs.kept` lists; 0 stores none.
-        stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
+        config: settings of the run; if ``folder`` holds a run already, they must be the same.
+        folder: folder for the run's files.
+        name: name of the trained model.
+        machine: model to train instead of the configuration's transformer: a registered name
+            (``interp.register_machine``), or a model that ``interp.load`` built. Its weights are
+            drawn again from the run's seed. To continue from trained weights, set ``start`` in the
+            configuration to their checkpoint.
+        n_processes: number of processes that must be running (torchrun starts them).
+        stop_at: stop after this many steps; the run can be resumed. 0 runs to the end.
+        device: "cpu", "cuda" or "mps"; "auto" is this machine's accelerator if it has one.
+        keep_every: number of steps between states that are stored in ``folder/kept``
+            (:func:`interp.training.runs.kept`); 0 stores none.
 
     Returns:
         The folder of the final checkpoint.
@@ -106,8 +108,8 @@ def train(
 
 
 def _start_accelerator(device: str, n_processes: int) -> Accelerator:
-    """Make accelerate's accelerator; refuse a device or a number of processes that it does not
-    have.
+    """Make accelerate's Accelerator. Refuse a device that is not available, or a wrong number of
+    processes.
     """
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
@@ -129,12 +131,12 @@ def _start_accelerator(device: str, n_processes: int) -> Accelerator:
 
 
 class TrainingLoop:
-    """One training run in one process.
+    """One training run, in one process.
 
     Attributes:
-        model: what is trained.
-        at: where the run stands.
-        saved_step: the step of the newest state on disk.
+        model: the trained model.
+        at: the progress of the run.
+        saved_step: step of the newest state on disk.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class TrainingLoop:
                 stage.mastered(evaluation)
 
     def _settle_precision(self, config: TrainingConfig) -> tuple[Any, str]:
-        """Return the precision, one in every process, and why it is taken."""
+        """Return the precision, which is the same in every process, and the reason for it."""
         settled: list[Any] = [None]
         if self.is_main:
             kind = self.accelerator.device.type
@@ -178,7 +180,7 @@ class TrainingLoop:
         return precision, reason
 
     def _make_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Make AdamW, and Muon for the matrices of blocks where it has a rate."""
+        """Make AdamW; also Muon for the blocks' weight matrices if it has a learning rate."""
         config = self.config
         uses_muon = config.muon_lr > 0 and not config.machine
         by_adam, by_muon = [], []
@@ -198,7 +200,7 @@ class TrainingLoop:
     # Checkpoints.
 
     def resume(self) -> None:
-        """Take up the state in the folder, or start it."""
+        """Load the state in the folder, or write the record of a new run."""
         state = runs.read_state(self.folder)
         config = self.config.to_dict()
         if state is not None:
@@ -227,7 +229,7 @@ class TrainingLoop:
             runs.cut_metrics(self.folder, self.at.step)
 
     def save(self) -> None:
-        """Write the whole state; the file is replaced in one rename."""
+        """Write the whole state; the file is replaced by a rename."""
         if self.is_main:
             config = self.config.to_dict()
             runs.write_state(self.folder, self.at, config, self.model, self.optimizers)
@@ -238,7 +240,7 @@ class TrainingLoop:
     # The loop.
 
     def train_until(self, last_step: int) -> None:
-        """Train up to a step, or to the end of the curriculum; save the final model there."""
+        """Train up to a step, or to the end of the curriculum, where the final model is saved."""
         path = self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, self.is_main)
         with (
@@ -275,7 +277,9 @@ class TrainingLoop:
         return self.at.stage >= len(self.config.curriculum)
 
     def _train_batch(self) -> dict[str, float]:
-        """Make a step, evaluate where it is due, and return the line of the metrics."""
+        """Train on one batch, evaluate if it is time to, and return the batch's line for the
+        metrics.
+        """
         progress = self.at
         started = time.perf_counter()
         loss = self.step()
@@ -296,7 +300,9 @@ class TrainingLoop:
         }
 
     def step(self) -> float:
-        """Train on one batch of episodes and return its loss; learning rates follow :func:`_schedule`."""
+        """Train on one batch of episodes and return its loss. Learning rates follow
+        :func:`_schedule`.
+        """
         shard = self.accelerator.process_index
         device = self.accelerator.device
         batch = self.source.batch(
@@ -319,9 +325,10 @@ class TrainingLoop:
         return loss
 
     def _set_rates(self) -> None:
-        """Set the learning rates of the step of the plan.
+        """Set the learning rates for the current step.
 
-        A stage that ended early counts in full, so that rates still reach their end.
+        A stage that ended early counts with all of its planned steps, so that rates still decay to
+        zero.
         """
         earlier_stages = self.config.curriculum[: self.at.stage]
         planned_step = sum(stage.steps for stage in earlier_stages) + self.at.stage_step
@@ -332,7 +339,9 @@ class TrainingLoop:
                 group["lr"] = rate * share
 
     def _backpropagate(self, batch: Batch) -> Tensor:
-        """Step the optimizers on the windows of a batch, and return its mean loss."""
+        """Backpropagate through the windows of a batch, step the optimizers, and return the batch's
+        mean loss.
+        """
         steps_each_window = self.config.step_each == "window"
         device = self.accelerator.device
         in_bfloat16 = self.config.precision == "bfloat16"
@@ -353,26 +362,30 @@ class TrainingLoop:
         return total
 
     def _apply_gradients(self) -> None:
-        """Make an optimizer step with the gradients that have come together, clipped."""
+        """Clip the accumulated gradients, and make one step of every optimizer."""
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
 
     def _set_recurrence(self) -> None:
-        """Set a transformer's recurrence to that of the next batch, see ``TrainingConfig.anneal_latents``."""
+        """Set a transformer's recurrence factor for the next batch; see
+        ``TrainingConfig.anneal_latents``.
+        """
         if isinstance(self.model, HookedLatentTransformer):
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Return loss and excess over the floor on evaluation episodes, with the recurrence reached
-        so far.
+        """Return the progress numbers on the evaluation episodes, with the recurrence factor of the
+        current step.
         """
         self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)
 
     def _advance(self, loss: float) -> None:
-        """Count a batch; end the stage when its batches are made, or when its loss has stopped falling."""
+        """Count a batch. End the stage if it had all of its batches, or if its loss has stopped
+        falling.
+        """
         progress, config = self.at, self.config
         progress.step += 1
         progress.stage_step += 1
@@ -398,10 +411,15 @@ class TrainingLoop:
 
 
 def _schedule(step: int, config: TrainingConfig) -> float:
-    """Return the fraction of the learning rate at ``step`` of the plan: linear warm-up, then a decay to zero.
+    """Return the fraction of the learning rate at a step: a linear warm-up, then a decay to zero.
 
-    Neither decay is best everywhere. In runs of equal length (seed 0), linear ended nearer to the floor for the laptop
-    presets of expert advice (.0006 against .0014; wide: .006 against .031), cosine for Q-learning (.020 against .024).
+    Neither decay is always better. In runs of equal length with seed 0, the linear one ended with a
+    lower excess loss for the laptop presets of expert advice (.0006 against .0014; wide: .006
+    against .031). The cosine one was better for Q-learning (.020 against .024).
+
+    Args:
+        step: index of the step, if all stages ran to their end.
+        config: settings of the run.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
@@ -413,7 +431,7 @@ def _schedule(step: int, config: TrainingConfig) -> float:
 
 
 def _recipe_of(machine: str | Machine) -> dict[str, Any]:
-    """Return how to make a machine again: its builder and the arguments."""
+    """Return how to make a machine again: its builder and the builder's arguments."""
     if isinstance(machine, str):
         return {"builder": machine}
     if "builder" not in machine.origin:
@@ -428,9 +446,10 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
     """Set the weights before the first step.
 
     Args:
-        model: what is trained.
-        start: one of the goal's starts, the name of a learned model that ships, or a checkpoint folder.
-        goal: the task's.
+        model: the model to train.
+        start: one of the goal's starts, the name of a learned model that comes with the package, or
+            a checkpoint folder.
+        goal: the task's training goal.
     """
     if start in goal.starts:
         require(
@@ -464,7 +483,7 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
 
 
 def _shape_of(model: Any) -> dict[str, Any]:
-    """Return what two models must have in common for the weights of one to fit the other."""
+    """Return the settings that two models must share for the weights of one to fit the other."""
     is_transformer = isinstance(model, HookedLatentTransformer)
     description = model.config.to_dict() if is_transformer else _recipe_of(model)
     return {key: value for key, value in description.items() if key not in _NOT_OF_WEIGHTS}

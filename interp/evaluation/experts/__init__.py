@@ -1,1 +1,1 @@
-"""What is measured of models of expert advice: regret, regimes, long episodes."""
+"""Measurements for models of expert advice: regret, regimes, long episodes."""

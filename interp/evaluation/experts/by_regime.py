@@ -1,13 +1,13 @@
-r"""How well a model of prediction with expert advice performs: a table of regimes by predictors, and
-its curves.
+r"""How well a model of prediction with expert advice performs, by regime and beside baselines.
 
-The table also has predictors that need no training and the Bayes predictors, which are the limits.
-Excess log-loss is the loss above that of the Bayes predictor with the regime's prior, in nats a
-round. Where this predictor is exact, the expectation of the excess is the KL divergence from it
-(paper, appendix B), which has far less noise and is computed for the model. Which predictors these
-are, and why long episodes are scored in windows (:func:`over_lengths`): docs/method/regret.md.
+Baselines are predictors without training, and Bayes predictors, which are the limit. Excess
+log-loss is the log-loss above that of the Bayes predictor with the regime's prior, in nats per
+round. If that predictor is exact, the expected excess is the KL divergence of the model's
+predictions from it (paper, appendix B). The divergence has far less noise, so it is reported, too.
+docs/method/regret.md lists the predictors, and says why long episodes are scored in windows
+(:func:`over_lengths`).
 
-NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
+NOT evidence of how a model works inside: predictions close to Bayes need no log-weights.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ BASELINES = (
     ),
     *("majority_vote", "random", "bayes", "bayes_training", "oracle"),
 )
-"""Keys of the predictors beside the model; two of them depend on the episodes or on the model's training."""
+"""Keys of the baselines; two of them depend on the episodes or on the model's training."""
 _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:
-    """Return the regimes a model was trained on, except those that switch between regimes;
-    "uniform" if handwired.
+    """Return the names of the regimes that a model was trained on, without those in which the best
+    expert changes; "uniform" if the model is handwired.
     """
     training = model.origin.get("training", {})
     trained = training.get("regimes") or ["uniform"]
@@ -73,7 +73,9 @@ def _switches(regime: str) -> bool:
 
 
 def best_eta(episodes: ExpertEpisodes) -> float:
-    """Return the rate with which weighted majority makes the fewest mistakes on these very episodes."""
+    """Return the learning rate with which weighted majority makes the fewest mistakes on these same
+    episodes.
+    """
     mistakes = []
     for eta in _ETAS:
         predictions = weighted_majority(episodes, eta=eta).predictions
@@ -82,7 +84,7 @@ def best_eta(episodes: ExpertEpisodes) -> float:
 
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
-    """Return P(y = 1) of every round, computed batch by batch."""
+    """Return P(y = 1) in every round, ``[episode, round]``; the model runs in batches."""
     predictions = []
     for start in range(0, len(episodes), _BATCH):
         batch = episodes.select(slice(start, start + _BATCH))
@@ -91,7 +93,9 @@ def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
 
 
 def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
-    """Compute the KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1)."""
+    """Compute the KL divergence of ``predictions`` from ``reference`` in nats, ``[episode,
+    round]``; both are P(y = 1).
+    """
     p, q = reference, predictions
     of_one = special.rel_entr(p, q)
     of_zero = special.rel_entr(1 - p, 1 - q)
@@ -99,12 +103,14 @@ def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
 
 
 def fitting_regimes(model: Machine) -> list[str]:
-    """Return the regimes that have a meaning for the model's number of experts."""
+    """Return the names of the regimes that are defined for the model's number of experts."""
     return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts_of(model)]
 
 
 def n_experts_of(model: Machine) -> int:
-    """Return the number of experts to evaluate a model with: 4, as the paper, or the nearest that it serves."""
+    """Return the number of experts to evaluate a model with: 4, as in the paper, or the nearest
+    number that the model supports.
+    """
     layout = model.layout
     if not isinstance(layout, ExpertRound):
         raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of expert advice")
@@ -122,15 +128,22 @@ def evaluate(
     n_experts: int | None = None,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Score a model and every baseline on fresh episodes of each regime, and their regret round by round.
-
-    "regimes" are by regime, predictor and metric, the metrics of :func:`regret.score` and the model's "divergence" from
-    the Bayes predictor, in nats a round. "regret_curves" have a row a regime, predictor and round.
+    """Score a model and every baseline on fresh episodes of each regime, and compute their regret
+    in every round.
 
     Args:
-        regimes: names or records; every regime with a meaning for this number of experts when None.
-        n_experts: 4, or the nearest that the model serves, when None.
-        seed: of the episodes and the bootstrap; training used other streams.
+        model: the model.
+        regimes: names or records of regimes; by default every regime that is defined for this
+            number of experts.
+        n_episodes: number of episodes per regime.
+        n_rounds: number of rounds per episode.
+        n_experts: number of experts; by default 4, or the nearest number that the model supports.
+        seed: seed of the episodes and the bootstrap; training used other random streams.
+
+    Returns:
+        "regimes" holds scores by regime, predictor and metric: those of :func:`regret.score`, and
+        the model's KL "divergence" from the Bayes predictor in nats per round. "regret_curves" is a
+        table with one row per regime, predictor and round.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     chosen = fitting_regimes(model) if regimes is None else regimes
@@ -187,7 +200,12 @@ _CURVE_COLUMNS = ["name", "round", "regret", "low", "high", "std", "regime", "ke
 
 
 def _baseline_runs(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tuple[str, ExpertRun]]:
-    """Run every baseline over the episodes: key -> (name, run)."""
+    """Run every baseline over the episodes. Return key -> (name, run).
+
+    Args:
+        episodes: the episodes.
+        prior: names of the regimes that form the prior of the Bayes predictor "bayes_training".
+    """
     runs: dict[str, tuple[str, ExpertRun]] = {}
     for key in BASELINES:
         if key == "weighted_majority_best":
@@ -203,11 +221,12 @@ def _baseline_runs(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tupl
 
 
 def _regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -> pd.DataFrame:
-    """Return regret round by round, with its interval and standard deviation over episodes.
+    """Return the mean regret after each round, with its interval and its standard deviation over
+    episodes.
 
     Args:
-        run: predictions, with their decision rule.
-        episodes: what was predicted.
+        run: predictions with their decision rule.
+        episodes: the predicted episodes.
         seed: seed of the bootstrap.
     """
     over_rounds = regret.regret(run.predictions, episodes, run.decision)
@@ -217,10 +236,10 @@ def _regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -> pd.Dat
     return pd.DataFrame({**columns, "std": over_rounds.std(axis=0)})
 
 
-# Episodes longer than training's.
+# Episodes longer than those of training.
 
 _WINDOWS = tuple(pairwise((0, 10, 20, 50, 100, 200, 300, 400, 500, 750, 1000)))
-"""Rounds [start, stop) of a long episode."""
+"""Windows of rounds, [start, stop), in a long episode."""
 LONGEST = _WINDOWS[-1][1]
 
 
@@ -233,22 +252,22 @@ def over_lengths(
     windows: Sequence[tuple[int, int]] = _WINDOWS,
     seed: int = 2,
 ) -> Scores:
-    """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of
-    long episodes.
+    """Score a model, weighted majority and the Bayes predictor in windows of long episodes.
 
-    Episodes are of the uniform regime. A model that was trained on another prior is also compared
-    with that prior's Bayes predictor.
+    Episodes are of the uniform regime. Weighted majority has the rate eta = sqrt(ln n / T). A model
+    that was trained on another prior is also compared with that prior's Bayes predictor.
 
     Args:
         model: the model.
-        n_episodes: to sample.
-        n_rounds: of each episode.
-        windows: (start, stop) in rounds; those beyond ``n_rounds`` are cut or left out.
-        seed: seed of the episodes.
+        n_episodes: number of episodes.
+        n_rounds: number of rounds per episode.
+        windows: windows of rounds as (start, stop); a window is cut off at ``n_rounds``.
+        seed: seed of the episodes and the bootstrap.
 
     Returns:
-        "accuracy", "excess_log_loss" and "divergence" over the rounds start to stop, and "regret"
-        of the first ``stop`` rounds. A predictor that was certain and wrong has no log-loss.
+        "accuracy", "excess_log_loss" and "divergence" over each window, and "regret" over the first
+        ``stop`` rounds. A metric is left out if it is infinite, because a predictor was certain and
+        wrong.
     """
     n_experts = n_experts_of(model)
     regime = "uniform"

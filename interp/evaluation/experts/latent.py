@@ -1,9 +1,9 @@
-"""What the latent is needed for: accuracy when it is cut, or taken from another episode; and who is
-attended to.
+"""What a model of expert advice needs its latent for, and which experts it attends to.
 
-What each control shows, and what to compare it with: docs/method/regret.md. NOT evidence of what
-the latent contains, only that the prediction depends on it; attention shows where a head looks, not
-what it moves.
+Accuracy is compared when the latent is *cut* (reset to its initial value in every round) or
+*swapped* (taken from another episode). docs/method/regret.md says what each control shows. This is
+NOT evidence of what the latent contains, only that the prediction depends on it. Attention shows
+where a head looks, not what it moves.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from interp.tasks.experts.predictors import PREDICTORS, bayes
 def latent_control(
     model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> Scores:
-    """Measure accuracy with latents intact, cut and swapped, and the difference to intact ones,
-    paired by episode.
+    """Measure accuracy with the latents intact, cut (reset to the initial ones) and swapped (those
+    of another episode).
 
-    A majority vote and the Bayes predictor are scored for comparison.
+    The loss of accuracy is measured with paired episodes. A majority vote and the Bayes predictor
+    are scored for comparison.
 
     Args:
         model: the model.
-        episodes: at least 2.
+        episodes: at least 2 episodes.
         seed: seed of the bootstrap.
-        run: the rollout of ``episodes``; it is run when None.
+        run: the model's rollout of ``episodes``; by default it is computed.
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
@@ -70,7 +71,7 @@ def latent_control(
     return Scores(("quantity",), numbers, settings)
 
 
-_READERS = ("p?", "w?")  # the positions that attend, by label
+_READERS = ("p?", "w?")  # labels of the query positions: the prediction and the update
 
 
 @checked
@@ -82,19 +83,20 @@ def attention_to_experts(
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Scores:
-    """Measure attention to each expert and to the latent, by every head and on average, at the
-    reading positions.
+    """Measure the attention of every head, and of the mean head of a layer, from prediction and
+    update positions to each expert and to the latent.
 
     Args:
         model: a model with attention between the positions of a round.
-        episodes: without missing rounds.
-        rounds: patterns are averaged over these.
+        episodes: episodes without missing rounds.
+        rounds: rounds to average over.
         seed: seed of the bootstrap.
-        run: the rollout of ``episodes``; it is run when None.
+        run: the model's rollout of ``episodes``; by default it is computed.
 
     Returns:
-        Shares of attention. Targets are the "latent", "expert 1" (the most accurate) and so on, and
-        "other"; the share ``without_history`` is that with the latent cut.
+        Shares of attention by layer, head, reader and target. Targets are the "latent", "expert 1"
+        (the most accurate one) and so on, and "other". The column ``without_history`` is the share
+        with the latent cut.
     """
     refuse_missing("attention to experts", episodes)
     names = patterns(model)
@@ -133,16 +135,16 @@ def attention_to_experts(
 def _by_target(
     patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]
 ) -> np.ndarray:
-    """Sum attention by target, averaged over rounds.
+    """Sum attention over the positions of each target, and average it over rounds.
 
     Args:
-        patterns: ``[episode, round, head, query, key]``.
-        episodes: rank the experts by accuracy.
-        at: positions of the readers, by name.
-        rounds: of the patterns.
+        patterns: attention patterns, ``[episode, round, head, query, key]``.
+        episodes: the episodes; experts are ranked by their accuracies.
+        at: name of a reader -> its position.
+        rounds: indices of the rounds of ``patterns``.
 
     Returns:
-        ``[episode, head + 1, reader, target]``; the last head is the mean of all.
+        Shares ``[episode, head + 1, reader, target]``; the last head is the mean of all heads.
     """
     paid = patterns[:, :, :, list(at.values())]
     pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]

@@ -1,4 +1,6 @@
-"""How well models of expert advice perform: all tables of ``interp evaluate``, the rows of a card."""
+"""The evaluation of models of expert advice: all tables of ``interp evaluate``, and the rows of a
+model card.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from interp.tasks.experts.episodes import sample
 
 
 def plan() -> EvaluationPlan:
-    """Return what ``interp evaluate`` measures of a model of expert advice."""
+    """Return the evaluation plan for models of expert advice."""
     return EvaluationPlan(
         lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
         _measure,
@@ -42,17 +44,18 @@ _EXPLAINED = (
     "The first column is the model, the next ones are baselines that play the same episodes. "
     "The last column is the share of rounds in which the model is right."
 )
-_LONG, _BATCH = "long episodes", "one batch"  # the parts beside the regimes
-_N_ATTENDED = 64  # episodes that attention is averaged over, at most
+_LONG, _BATCH = "long episodes", "one batch"  # names of the parts that are not regimes
+_N_ATTENDED = 64  # most episodes that attention is averaged over
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Score one regime or long episodes, or make the tables that are read from one batch.
+    """Compute one part of the evaluation: the scores of a regime, those of long episodes, or the
+    tables that come from one batch.
 
     Args:
         model: the model.
-        part: name of a regime, of the long episodes or of the batch.
-        n_episodes: of a regime; long episodes use half.
+        part: name of a regime, :data:`_LONG` or :data:`_BATCH`.
+        n_episodes: number of episodes per regime; long episodes use half of it.
         seed: seed of the episodes.
     """
     if part == _LONG:
@@ -68,9 +71,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _lacks_room(model: Machine, n_rounds: int) -> str:
-    """Return a sentence where a channel that grows has no room for so many rounds; "" where all
-    have.
-    """
+    """Return a sentence if the model's state cannot hold so many rounds; "" if it can."""
     n_possible = room(model, n_rounds)
     return (
         ""
@@ -80,12 +81,15 @@ def _lacks_room(model: Machine, n_rounds: int) -> str:
 
 
 def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
-    """Measure what the latent is needed for, and attention to experts; return frames by the table's name.
+    """Measure what the latent is needed for, and attention to experts, on one batch of episodes.
 
     Args:
         model: the model.
-        n_episodes: to sample.
+        n_episodes: number of episodes.
         seed: seed of the episodes.
+
+    Returns:
+        The tables "latent_control" and "attention".
     """
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
@@ -103,7 +107,12 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
 
 
 def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return all tables of a model of expert advice, by name."""
+    """Return all tables of a model, by name.
+
+    Args:
+        model: the model.
+        found: name of a part -> what :func:`_measure` returned.
+    """
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
     frame = pd.concat([part["regimes"] for part in by_name], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
@@ -126,17 +135,16 @@ def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]
 
 
 _WINDOWS = ((50, 100), (400, 500), (900, 1000))
-"""Rounds of long episodes: the late ones are set beside the early ones."""
+"""Windows of rounds in long episodes; the later windows are compared with the first."""
 _SHIFTED = ("stratified", "flat", "anti-signal")
 
 
 def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the claims about a model of expert advice; see
-    :func:`interp.evaluation.suite.headline`.
+    """Return the rows of a model card; see :func:`interp.evaluation.suite.headline`.
 
     Args:
         model: the model.
-        n_episodes: of each regime.
+        n_episodes: number of episodes per regime.
         seed: seed of the episodes.
     """
     main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))

@@ -1,11 +1,11 @@
-"""How good predictions are: mistakes, regret, accuracy, log-loss and its excess, with intervals over episodes.
+"""How good predictions are: mistakes, regret, accuracy, log-loss and its excess over a reference.
 
-Regret is against the best expert of the same prefix. It is never clipped, so that a learner which beats every expert
-has a negative one. Ties and random choices count their expected mistakes. Log-loss is in nats, and a certain prediction
-that is wrong costs infinitely much. Excess log-loss is a divergence only where the reference is the exact Bayes
-predictor.
+Regret is the number of mistakes beyond those of the expert that is best over the same rounds. It is
+negative for a learner that beats every expert. A tie or a random choice counts as its expected
+number of mistakes. Log-loss is in nats, and infinite for a certain prediction that is wrong. Excess
+log-loss is a divergence only if the reference is the exact Bayes predictor.
 
-How each is defined, and what it is evidence of: docs/method/regret.md.
+docs/method/regret.md defines each quantity, and says what it is evidence of.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from interp.tasks.experts.predictors import Decision
 
 _PerRound = Float[np.ndarray, "episode round"]
 
-_TIE = 1e-12  # so near to one half a prediction is a tie, which counts as half a mistake
-_ROUNDING = 1e-6  # a probability may leave [0, 1] by this much: a float32 model's rounding, clipped
+_TIE = 1e-12  # a prediction within this distance of one half is a tie: half a mistake
+_ROUNDING = (
+    1e-6  # a probability may lie outside [0, 1] by this float32 rounding error; it is clipped
+)
 
 
 def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
@@ -49,12 +51,13 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
 def mistakes(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """Compute the expected mistakes of each round, in [0, 1]; NaN in a missing one.
+    """Compute the expected number of mistakes in each round, from 0 to 1; NaN in missing rounds.
 
     Args:
-        predictions: P(y=1) [episode, round].
-        episodes: what was predicted.
-        decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
+        predictions: P(y=1), ``[episode, round]``.
+        episodes: the predicted episodes.
+        decision: "threshold" (choose the likelier label) or "sample" (sample a label from the
+            prediction).
     """
     p = _check_predictions(predictions, episodes)
     require_known("decision", decision, ("threshold", "sample"))
@@ -69,12 +72,12 @@ def mistakes(
 def regret(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """Compute the regret after each round over the best expert of the rounds until then, never
-    clipped.
+    """Compute the regret after each round: mistakes so far, minus those of the expert with the
+    fewest mistakes so far.
 
     Args:
-        predictions: P(y=1) [episode, round].
-        episodes: what was predicted.
+        predictions: P(y=1), ``[episode, round]``.
+        episodes: the predicted episodes.
         decision: "threshold" or "sample", see :func:`mistakes`.
     """
     wrong = ~episodes.correct & episodes.counted[..., None]
@@ -83,8 +86,8 @@ def regret(
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
-    """Compute ``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was
-    wrong, NaN in a missing round.
+    """Compute ``-log P(y_t)`` in each round, in nats; infinite if a certain prediction is wrong,
+    NaN in missing rounds.
     """
     p = _check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
@@ -96,12 +99,12 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
 def excess_log_loss(
     predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes
 ) -> _PerRound:
-    """Compute log-loss minus that of a reference, round by round, in nats.
+    """Compute the log-loss minus that of a reference predictor, in each round, in nats.
 
     Args:
-        predictions: P(y=1) [episode, round].
-        reference: P(y=1) [episode, round] with finite log-loss.
-        episodes: what was predicted.
+        predictions: P(y=1), ``[episode, round]``.
+        reference: P(y=1) of the reference, ``[episode, round]``; its log-loss must be finite.
+        episodes: the predicted episodes.
     """
     bound = log_loss(reference, episodes)
     require(
@@ -122,17 +125,21 @@ def score(
     reference_name: str = "reference",
     seed: int = 0,
 ) -> Scores:
-    """Score predictions against the truth and the best expert: "accuracy", "regret" after the last
-    round, "log_loss".
+    """Score predictions: "accuracy", "log_loss" in nats per round, and "regret" after the last
+    round.
 
-    Log-loss is in nats a round, and infinite where a predictor was certain and wrong. With a
-    ``reference``, usually the Bayes predictor's predictions, "excess_log_loss" is the log-loss
-    above that of the reference.
+    Log-loss is infinite if a certain prediction is wrong. With a ``reference``, "excess_log_loss"
+    is the log-loss above that of the reference.
 
     Args:
-        predictions: P(y=1) [episode, round].
-        decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
-        reference_name: the reference's name, with what it ignores of the regime, if anything.
+        predictions: P(y=1), ``[episode, round]``.
+        episodes: the predicted episodes.
+        name: name of the predictor, for the table.
+        decision: "threshold" (choose the likelier label) or "sample" (sample a label from the
+            prediction).
+        reference: P(y=1) of a reference, usually the Bayes predictor, ``[episode, round]``.
+        reference_name: name of the reference, with what it ignores of the regime, if anything.
+        seed: seed of the bootstrap.
     """
     after = regret(predictions, episodes, decision)[:, -1]
     wrong = mistakes(predictions, episodes, decision)

@@ -1,1 +1,3 @@
-"""What is measured of models of Q-learning: agreement with the table, the rates in what they carry, returns."""
+"""Measurements for models of Q-learning: agreement with the Q-table, the discount that choices
+follow, returns.
+"""

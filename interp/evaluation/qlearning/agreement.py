@@ -1,13 +1,14 @@
 """Does a policy agree with tabular Q-learning, and is that evidence that it bootstraps?
 
-The target of a round is a greedy action by the table after the update; a policy that selects before
-it updates is scored with ``table="before"``. Agreement is measured on untied steps, and over all
-steps under random ties. The baseline is a table which never bootstraps (gamma = 0). On the
-*disputed* steps, and only there, agreement shows bootstrapping. :func:`followed_discount` finds the
-discount that the choices follow, from behaviour alone. NOT evidence of how the policy computes its
+The target of a round is a greedy action of the Q-table after the round's update. A policy that
+selects its action before it updates is scored with ``table="before"``. Agreement is measured on
+steps without ties, and over all steps with ties broken at random. The baseline is a Q-table with
+gamma = 0, which never bootstraps. *Disputed* steps are those where the two tables share no greedy
+action: agreement is evidence of bootstrapping only there. :func:`followed_discount` estimates the
+discount that choices follow, from behaviour alone. NOT evidence of how the policy computes its
 choice.
 
-The traps, how large they are, and how a discount is estimated: docs/method/playing.md.
+docs/method/playing.md describes the pitfalls, how large they are, and how a discount is estimated.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ QUANTITIES: dict[str, str] = {
     "share_tied": "share of tied steps",
     "share_disputed": "share of disputed steps",
 }
-"""What each quantity is, by its key."""
+"""Key of a quantity -> its name in words."""
 _PHASES = ("all", "early", "middle", "late")
 _ROUNDING_OF_SHARES = 1e-6
 _ROUNDING_OF_SUMS = 1e-3
-"""By how much probabilities of a float32 model may leave [0, 1], and their sum 1."""
+"""Allowed rounding errors of a float32 model: of probabilities below 0, and of their sum."""
 _MINIMUM_PROBABILITY = 1e-12
 """Probabilities are clipped here before the logarithm, so that a one-hot policy has a finite cross-entropy."""
 
@@ -62,19 +63,24 @@ def agreement(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Scores:
-    """Compare a policy with the greedy actions of the episodes' tables: by quantity and phase of
+    """Compare a policy with the greedy actions of the episodes' Q-tables, by quantity and phase of
     the episodes.
 
-    The phases are "all" rounds and the "early", "middle" and "late" thirds. ``n_steps`` is the
-    number of steps that a number is the mean of; the number is NaN where there was none.
-
     Args:
-        predictions: probabilities ``[episode, round, action]`` (the choice is the largest, lowest
-            index on ties) or choices ``[episode, round]``; one array per batch when ``episodes``
-            holds several batches.
-        table: "after" scores ``argmax Q_{t+1}(s_{t+1}, .)``, the data's target; "before" ``argmax
-            Q_t(s_{t+1}, .)``, that of a machine which chooses before it updates. They differ only
-            where ``s_{t+1} = s_t``.
+        predictions: probabilities ``[episode, round, action]``, whose largest entry (the first if
+            tied) is the choice; or choices ``[episode, round]``. One array per batch if
+            ``episodes`` holds several batches.
+        episodes: one batch of episodes, or several.
+        table: "after" scores against ``argmax Q_{t+1}(s_{t+1}, .)``, the target in the data;
+            "before" against ``argmax Q_t(s_{t+1}, .)``, for a model that chooses before it updates.
+            They differ only if ``s_{t+1} = s_t``.
+        n_resamples: number of bootstrap samples.
+        seed: seed of the bootstrap.
+
+    Returns:
+        One number per quantity of :data:`QUANTITIES` and phase: "all" rounds, or the "early",
+        "middle" or "late" third. The column ``n_steps`` is the number of steps averaged over;
+        without steps the number is NaN.
     """
     pairs = one_each("predictions", predictions, episodes)
     batches = [batch for _, batch in pairs]
@@ -99,7 +105,9 @@ def agreement(
 
 @dataclass(frozen=True)
 class _Policy:
-    """What was chosen, one-hot, and where it is known with which probabilities: ``[episode, round, action]``."""
+    """A policy's choices, one-hot, and its probabilities if they are known; both ``[episode, round,
+    action]``.
+    """
 
     choices: NDArray[np.float64]
     probabilities: NDArray[np.float64] | None = None
@@ -107,23 +115,25 @@ class _Policy:
 
 @dataclass(frozen=True)
 class _Count:
-    """Hits and the steps in which a hit could be, each ``[episode, round]``."""
+    """Hits, and the number of possible hits, of one quantity in each step; both ``[episode,
+    round]``.
+    """
 
     hits: Any
     steps: Any
 
     def hits_in(self, phase: str) -> NDArray[np.float64]:
-        """Return the hits of each episode in a phase."""
+        """Return the sum of hits in each episode, over the rounds of a phase."""
         hits = self.hits[:, self._rounds_of(phase)]
         return np.asarray(hits.sum(axis=1))
 
     def steps_in(self, phase: str) -> NDArray[np.float64]:
-        """Return the steps of each episode in a phase."""
+        """Return the number of possible hits in each episode, over the rounds of a phase."""
         steps = self.steps[:, self._rounds_of(phase)]
         return np.asarray(steps.sum(axis=1))
 
     def _rounds_of(self, phase: str) -> NDArray[np.bool_]:
-        """Return which rounds are in a phase: all, or a third."""
+        """Return which rounds belong to a phase: all rounds, or a third of them."""
         n_rounds = self.steps.shape[1]
         if phase == "all":
             return np.ones(n_rounds, dtype=bool)
@@ -132,7 +142,9 @@ class _Count:
 
 
 def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
-    """Check what was predicted for a batch, choices or probabilities, and return both."""
+    """Check the predictions for a batch, which are choices or probabilities, and return them as a
+    policy.
+    """
     array = np.asarray(predictions)
     shape = batch.states.shape
     n_actions = batch.n_actions
@@ -159,12 +171,12 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
 
 
 def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
-    """Count hits and steps of every quantity.
+    """Count hits and possible hits of every quantity of :data:`QUANTITIES`.
 
     Args:
-        policy: choices, and probabilities where there are any.
-        batch: episodes, with their tables.
-        table: "after" or "before" the update.
+        policy: choices, and probabilities if they are known.
+        batch: the episodes with their Q-tables.
+        table: the Q-table to compare with, "after" or "before" the round's update.
     """
     greedy = _greedy(batch, table)
     greedy_gamma0 = _greedy(batch.relearned(gamma=0.0), table)
@@ -211,7 +223,12 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Cou
 
 
 def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
-    """Return the greedy actions at the state reached, ``[episode, round, action]``."""
+    """Return which actions are greedy at the next state, ``[episode, round, action]``.
+
+    Args:
+        batch: the episodes with their Q-tables.
+        table: the Q-table to use, "after" or "before" the round's update.
+    """
     values = batch.next_values_after if table == "after" else batch.next_values_before
     return bellman.greedy_sets(values)
 
@@ -229,17 +246,18 @@ def followed_discount(
     table: Literal["after", "before"] = "after",
     seed: int = 0,
 ) -> Scores:
-    """Compute the agreement of choices with the tables of each discount.
+    """Compute how often choices agree with the greedy actions of Q-tables, for each of several
+    discounts.
 
     Args:
-        choices: ``[episode, round]``, one array per batch.
-        batches: episodes.
-        table: "after" or "before" the update, see :func:`agreement`.
+        choices: actions ``[episode, round]``, one array per batch.
+        batches: the episodes.
+        table: the Q-table to compare with, "after" or "before" the update; see :func:`agreement`.
         seed: seed of the bootstrap.
 
     Returns:
-        Agreement by discount. The column ``best`` is the discount that choices follow best: the
-        middle of those that tie, with an interval over all of them.
+        Agreement for each discount. The column ``best`` is the discount with the highest agreement
+        (the middle of those that tie); its interval covers all ties.
     """
     for chosen, batch in one_each("choices", choices, batches):
         require(
@@ -270,14 +288,14 @@ def followed_discount(
 def _greedy_rounds(
     choices: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], gamma: float, table: str
 ) -> NDArray[np.float64]:
-    """Return, per episode, the expected number of rounds in which a greedy action of the tables of
-    ``gamma`` is chosen.
+    """Return the expected number of rounds in each episode in which the choice is greedy for the
+    Q-tables of a discount. Ties are broken at random.
 
     Args:
-        choices: ``[episode, round]``, one array per batch.
-        batches: episodes.
+        choices: actions ``[episode, round]``, one array per batch.
+        batches: the episodes.
         gamma: the discount.
-        table: "after" or "before" the update.
+        table: the Q-table to use, "after" or "before" the round's update.
     """
     per_batch = []
     for chosen, batch in zip(choices, batches, strict=True):
@@ -288,7 +306,12 @@ def _greedy_rounds(
 
 
 def _best_discounts(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and the largest of the discounts with which each row of ``curves`` agrees best."""
+    """Return, for each curve of agreement, the smallest and the largest of the discounts that reach
+    its maximum.
+
+    Args:
+        curves: agreement for each discount, ``[curve, discount]``.
+    """
     discounts = np.array(_GAMMAS)
     tied = bellman.greedy_sets(curves)
     smallest = discounts[tied.argmax(axis=1)]

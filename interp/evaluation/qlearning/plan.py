@@ -1,11 +1,11 @@
-r"""How well models of Q-learning perform: agreement with the table, and returns when they act.
+r"""The evaluation of models of Q-learning: agreement with the Q-table, and returns when they act.
 
 Agreement with ``argmax_a Q(s_{t+1}, a)`` (:mod:`interp.evaluation.qlearning.agreement`) is measured
-over all sizes that the model serves, with lengths spread evenly over 10 to 50 rounds. Controls are
-*repeat last* (the action just taken), *chance* (a uniform draw), and the model with its latents
-*cut*. Where a round holds a choice that the model committed to, ``commit`` says which one was fed:
-"own", the model's, or "target", the table's, which leaks the answer into the state. NOT evidence of
-how the choice is made.
+over all sizes of MDPs that the model supports, in episodes of 10 to 50 rounds. Controls are *repeat
+last* (the action just taken), *chance* (a random action), and the model with *cut* latents, reset
+in every round. Some models read back the action that they chose in the same round (the token
+``a*``). ``commit`` says which action they read: "own" is the model's, "target" the Q-table's, which
+leaks the answer into the state. NOT evidence of how the choice is computed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _CONTROLS = {
 
 
 def _sizes(model: Machine) -> list[tuple[int, int]]:
-    """Return every (n_states, n_actions) that a model serves and that holds a choice."""
+    """Return every pair (n_states, n_actions) that a model supports, with at least two states and
+    two actions.
+    """
     (least_states, most_states), (least_actions, most_actions) = served(model)
     states = range(max(least_states, 2), most_states + 1)
     actions = range(max(least_actions, 2), most_actions + 1)
@@ -64,16 +66,16 @@ def sample(
     n_rounds: tuple[int, int] = (10, 50),
     seed: int = 1,
 ) -> list[MDPEpisodes]:
-    """Sample fresh episodes over all sizes that a model serves, one batch per size, lengths spread
-    evenly over a range.
+    """Sample fresh episodes over all sizes of MDPs that a model supports: one batch per size.
 
-    A model that reads each round's draw gets draws that make it choose greedily.
+    Batches have different numbers of rounds, evenly spaced over a range. A model that reads a
+    random number in each round gets 0, which makes it choose greedily.
 
     Args:
         model: the model.
-        regime: of the MDPs.
-        n_episodes: over all sizes.
-        n_rounds: (lowest, highest) number of rounds.
+        regime: the regime of MDPs to sample from.
+        n_episodes: number of episodes over all sizes.
+        n_rounds: lowest and highest number of rounds.
         seed: seed of the episodes.
     """
     low, high = n_rounds
@@ -97,9 +99,10 @@ def sample(
 
 
 def reference_table(model: Machine) -> Literal["after", "before"]:
-    """Return the table to compare with.
+    """Return which Q-table to compare a model with, "before" or "after" the round's update.
 
-    A handwired model chooses before it updates; a learned one was taught "after".
+    A handwired model chooses before it updates; a learned one was trained on targets "after" the
+    update.
     """
     return "before" if model.is_handwired else "after"
 
@@ -114,15 +117,20 @@ def evaluate(
     commit: str = "own",
     seed: int = 1,
 ) -> Scores:
-    """Compute agreement of a model and of three controls with tabular Q-learning, regime by regime.
+    """Compute the agreement of a model, and of three controls, with tabular Q-learning in each
+    regime.
 
     Args:
         model: the model.
-        regimes: at least one.
-        n_episodes: per regime, over all sizes.
-        n_rounds: (lowest, highest) number of rounds.
-        commit: which a* is fed, "own" (the model's) or "target" (the table's).
+        regimes: names of the regimes, at least one.
+        n_episodes: number of episodes per regime, over all sizes of MDPs.
+        n_rounds: lowest and highest number of rounds.
+        commit: which action the model reads back as its choice (``a*``): "own" (the model's) or
+            "target" (the Q-table's).
         seed: seed of the episodes.
+
+    Returns:
+        Scores by regime, predictor, quantity and phase (:func:`agreement`).
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     table = reference_table(model)
@@ -155,12 +163,12 @@ def evaluate(
 def _predictions(
     model: Machine, batches: Sequence[MDPEpisodes], commit: str, seed: int
 ) -> dict[str, list[np.ndarray]]:
-    """Return what the model, the model without latents, and two rules choose in each batch.
+    """Return what the model, the model with cut latents, and two simple rules choose in each batch.
 
     Args:
         model: the model.
-        batches: episodes.
-        commit: which a* is fed, "own" or "target".
+        batches: the episodes.
+        commit: which action the model reads back, "own" or "target".
         seed: seed of random choices.
     """
     rng = np.random.default_rng([seed, 1])
@@ -182,7 +190,7 @@ def _predictions(
 # Every table of a model: what ``interp evaluate`` writes.
 
 _PLAYED, _DISCOUNT = "played: ", "followed discount"
-"""Parts beside the regimes; the first begins the names of those that are played."""
+"""Prefix of the names of parts in which the model plays; name of the part for the discount."""
 _EXPLAINED = (
     "Each row is a regime. 'untied' is how often the model chooses as Q-learning's table where the table has no tie. "
     "'random ties' is the same over all rounds, with ties broken at random; its ceiling is a perfect learner's. "
@@ -201,12 +209,13 @@ _SUMMARISED = (
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Measure a part: scores of a regime, read or played, or a table.
+    """Compute one part of the evaluation: agreement in a regime, returns of play in a regime, or
+    the followed discount.
 
     Args:
         model: the model.
-        part: its name.
-        n_episodes: of a regime.
+        part: name of the part.
+        n_episodes: number of episodes per regime; play uses half of it.
         seed: seed of the episodes.
     """
     if part.startswith(_PLAYED):
@@ -219,11 +228,12 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
-    """Return the discount that a model's choices on the training grid follow.
+    """Estimate the discount that a model's choices follow, in the regime "grid" that it was trained
+    on.
 
     Args:
         model: the model.
-        n_episodes: over all sizes.
+        n_episodes: number of episodes over all sizes of MDPs.
         seed: seed of the episodes.
     """
     batches = sample(model, "grid", n_episodes, seed=seed)
@@ -232,7 +242,12 @@ def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
 
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return all tables of a model of Q-learning, by name."""
+    """Return all tables of a model, by name.
+
+    Args:
+        model: the model.
+        measured: name of a part -> what :func:`_measure` returned.
+    """
     agreed = pd.concat([measured[regime] for regime in _EVALUATED], ignore_index=True)
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
     earned, reward_rates = (
@@ -249,7 +264,13 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
-    """Return agreement with its controls, and the normalised return over the longest horizon, by regime."""
+    """Return one row per regime: agreement of the model with the Q-table, and normalised returns
+    over the longest horizon.
+
+    Args:
+        agreed: scores of agreement.
+        earned: returns of the model and of other agents.
+    """
     of_model = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")]
     regimes = of_model["regime"].unique()
     by_quantity = of_model.pivot(index="regime", columns="quantity", values="estimate")
@@ -263,17 +284,17 @@ def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis(index="regime", columns=None).reset_index()
 
 
-# The few numbers that say what a model is worth: the rows of its card.
+# The few most important numbers of a model: the rows of its card.
 
 _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a card: agreement, the discount that is followed, returns.
+    """Return the rows of a model card: agreement, the followed discount, and returns.
 
     Args:
         model: the model.
-        n_episodes: of the main rows; slower ones use fewer.
+        n_episodes: number of episodes for the main rows; slower rows use fewer.
         seed: seed of the episodes.
     """
     return [
@@ -283,10 +304,13 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows on agreement in the grid, and on the discount that choices follow.
+    """Return the rows of a model card on agreement in the regime "grid", and on the followed
+    discount.
 
     Args:
-        model, n_episodes, seed: as in :func:`_headline`.
+        model: the model.
+        n_episodes: number of episodes.
+        seed: seed of the episodes.
     """
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
 
@@ -320,10 +344,13 @@ def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def _return_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows on what it earns, by its choices alone and exploring.
+    """Return the rows of a model card on returns: with the model's own choices, and with
+    exploration.
 
     Args:
-        model, n_episodes, seed: as in :func:`_headline`.
+        model: the model.
+        n_episodes: number of episodes; play uses an eighth of it.
+        seed: seed of the episodes.
     """
     horizons = returns.HORIZONS
     played = returns.evaluate(
@@ -342,13 +369,15 @@ def _return_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def plan() -> EvaluationPlan:
-    """Return what ``interp evaluate`` measures."""
+    """Return the evaluation plan for models of Q-learning."""
     return EvaluationPlan(
         _parts, _measure, _tables, _headline, min_episodes=30, explained=_EXPLAINED
     )
 
 
 def _parts(model: Machine) -> list[str]:
-    """Return the names of what is measured: regimes read, regimes played, and the discount."""
+    """Return the names of the parts: agreement in each regime, the followed discount, and play in
+    some regimes.
+    """
     played = [f"{_PLAYED}{regime}" for regime in returns.PLAYED]
     return [*_EVALUATED, _DISCOUNT, *played]

@@ -1,16 +1,17 @@
-r"""What agents earn: cumulative reward, and where it lies between a random and an optimal policy.
+r"""What agents earn: cumulative reward, scaled so that a random policy has 0 and an optimal one 1.
 
     normalised score = sum_e (x_e - random_e) / sum_e (optimal_e - random_e)
 
-over episodes e, with x the sum of rewards, and both references computed exactly (backward
-induction) from the state where the episode started. A ratio of sums, since single MDPs where all
-policies earn the same would otherwise divide by nearly 0. It can leave [0, 1]: x holds luck. On the
-grid random earns 70-80 % of the optimum.
+The sums are over episodes e, and x is the sum of rewards in an episode. Both references are exact
+expectations (by backward induction) from the episode's first state. The score is a ratio of sums,
+because the ratio of a single episode divides by almost 0 if all policies earn the same in its MDP.
+It can lie outside [0, 1], because rewards are random. In the regime "grid" a random policy earns
+70-80 % of the optimum.
 
-:func:`evaluate` lets a model play, by its choices alone and exploring (a random action with
-probability .2), and so do tabular learners with the same MDPs, starts and luck. The model was not
-trained to break ties in one way: when it explores, its peer is the epsilon-greedy learner that
-breaks ties at random.
+:func:`evaluate` lets a model play with its own choices, and with exploration: a random action with
+probability .2. Tabular learners play the same MDPs with the same starts and random numbers. The
+model was not trained to break ties in a certain way. So an exploring model is best compared with
+the epsilon-greedy learner that breaks ties at random.
 """
 
 from __future__ import annotations
@@ -37,23 +38,25 @@ from interp.tasks.qlearning.layout import representative_sizes
 from interp.tasks.qlearning.mdps import EVALUATION, MDPs
 
 _ROUNDING = 1e-9
-"""Share of the optimal returns below which a gain over a random policy is rounding."""
+"""Share of the optimal returns; a smaller gain over a random policy is rounding."""
 
 
 @checked
 def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> Scores:
-    """Compute where rewards lie between a random and an optimal policy: "score", a ratio of sums.
-
-    "earned", "random" and "optimal" are mean sums of rewards, the last two exact expectations for these episodes'
-    starts.
+    """Compute where rewards lie between those of a random and of an optimal policy.
 
     Args:
-        episodes: one batch, or several of different sizes.
-        n_rounds: the first rounds, over which rewards are summed; all when 0.
-        seed: of the bootstrap.
+        episodes: one batch of episodes, or several of different sizes.
+        n_rounds: number of first rounds over which rewards are summed; 0 for all.
+        seed: seed of the bootstrap.
+
+    Returns:
+        "score" is the normalised score, a ratio of sums. "earned" is the mean sum of rewards;
+        "random" and "optimal" are exact expectations of it for the two policies, from the same
+        first states.
 
     Raises:
-        InputError: MDPs in which every policy earns the same.
+        InputError: if every policy earns the same in these MDPs.
     """
     batches = as_batches(episodes)
     refuse_missing("the normalised score", *batches)
@@ -78,14 +81,16 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
 
 
 def _sums(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what each episode earned."""
+    """Return the sum of rewards in each episode."""
     return np.asarray(rewards.sum(axis=1))
 
 
 def _expected_returns(
     batch: MDPEpisodes, n_rounds: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what a random and an optimal policy earn from each episode's start, exactly."""
+    """Return the exact expected returns of a random and of an optimal policy, from each episode's
+    first state.
+    """
     mdps = batch.known_mdps
     starts = (np.arange(len(batch)), 0, batch.states[:, 0])
     by_chance = random_values(mdps, n_rounds)[starts]
@@ -112,14 +117,18 @@ def evaluate(
     horizons: Sequence[int] = HORIZONS,
     seed: int = 4,
 ) -> dict[str, Scores]:
-    """Run a model and tabular agents in fresh MDPs of each regime, under the same luck.
-
-    "returns" are by regime, agent, horizon and quantity ("score" is the normalised return),
-    "reward_rates" the mean reward a round by regime, agent and first round of a window.
+    """Let a model and tabular agents play fresh MDPs of each regime, with the same random numbers.
 
     Args:
-        n_episodes: per regime, over the representative sizes.
-        horizons: numbers of rounds after which returns are read; the longest is played.
+        model: the model.
+        regimes: names of the regimes.
+        n_episodes: number of episodes per regime, over a few sizes of MDPs.
+        horizons: numbers of rounds over which returns are summed; the longest is played.
+        seed: seed of MDPs, play and bootstrap.
+
+    Returns:
+        "returns" holds scores by regime, agent, horizon and quantity of :func:`normalised_score`.
+        "reward_rates" holds the mean reward per round by regime, agent and first round of a window.
     """
     require(
         bool(horizons) and min(horizons) >= 1,
@@ -154,13 +163,16 @@ def evaluate(
 def _played_by_all(
     model: Machine, mdps: Sequence[MDPs], n_rounds: int, seed: int
 ) -> dict[str, list[MDPEpisodes]]:
-    """Run the model, with and without exploration, and tabular agents in the same MDPs.
+    """Let the model, with and without exploration, and tabular agents play the same MDPs.
 
     Args:
         model: the model.
-        mdps: a batch per size.
-        n_rounds: to play.
-        seed: seed of the luck.
+        mdps: one batch of MDPs per size.
+        n_rounds: number of rounds to play.
+        seed: seed of the random numbers.
+
+    Returns:
+        Key of a player -> the played episodes, one batch per size.
     """
     exploration = {MODEL: 0.0, EXPLORING: tabular.AGENTS["epsilon-greedy"].epsilon}
     played: dict[str, list[MDPEpisodes]] = {}
@@ -178,10 +190,10 @@ def _played_by_all(
 
 
 def _reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
-    """Return the mean reward a round in one window.
+    """Return the mean reward per round in one window of rounds.
 
     Args:
-        batches: episodes that were played.
+        batches: the played episodes.
         start: first round of the window.
         seed: seed of the bootstrap.
     """
@@ -194,13 +206,13 @@ def _reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Inter
 def _scores(
     by: tuple[str, ...], numbers: dict[tuple[Any, ...], Interval], settings: dict[str, Any]
 ) -> Scores:
-    """Make scores with a column ``commit``: "own" for models, which commit their choice, "" for
-    agents.
+    """Make scores with a column ``commit``: "own" for the model, which reads back its own choice,
+    "" for tabular agents.
 
     Args:
         by: names of the parts of a key.
-        numbers: by key.
-        settings: what was measured and how.
+        numbers: key -> number with its interval.
+        settings: settings of the evaluation.
     """
     beside = {key: {"commit": "" if key[1] in _AGENTS else "own"} for key in numbers}
     return Scores(by, numbers, settings, beside)

@@ -1,1 +1,1 @@
-"""What the tasks that ship ask of training, a module a task; a record finds its goal here by name."""
+"""The training goals of the tasks that come with the package, one module per task."""

@@ -1,4 +1,4 @@
-"""What models of choosing among arms are trained on: the player's choices."""
+"""The training goal of the bandit task: models predict the player's choices."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def _targets(episodes: BanditEpisodes) -> NDArray[Any]:
 
 
 def goal() -> TrainingGoal:
-    """Return what ``interp train bandit`` learns."""
+    """Return the training goal of the bandit task."""
     return TrainingGoal(_targets, **shipped("bandit"))

@@ -1,4 +1,4 @@
-"""What models of expert advice are trained on: the labels."""
+"""The training goal of expert advice: models predict the labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def _targets(episodes: ExpertEpisodes) -> NDArray[Any]:
 
 
 def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, float]:
-    """Return ``log_loss``, its ``excess`` over the Bayes predictor of the regime's prior, and ``accuracy``."""
+    """Return the progress numbers: ``log_loss``, its ``excess`` over the Bayes predictor with the
+    regime's prior, and ``accuracy``.
+    """
     best = bayes(episodes).predictions
     log_loss = regret.log_loss(predictions, episodes)
     excess = regret.excess_log_loss(predictions, best, episodes)
@@ -29,5 +31,5 @@ def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, 
 
 
 def goal() -> TrainingGoal:
-    """Return what ``interp train experts`` learns."""
+    """Return the training goal of expert advice."""
     return TrainingGoal(_targets, evaluate=_evaluate, **shipped("experts"))

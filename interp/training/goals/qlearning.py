@@ -1,9 +1,13 @@
-"""What models of Q-learning are trained on: the greedy actions of a tabular learner.
+"""The training goal of Q-learning: models predict the greedy actions of a tabular learner.
 
-Tied greedy actions (unvisited states) are not labels: each gets an equal share of the target, so that the loss has its
-floor where the prediction is uniform over them. Presets of one CPU core, and of the paper (section F.2), which lacks
-three things of it: dropout .1, a length of 10 to 50 rounds for each episode, and the checkpoint best in validation.
-Its stages allow up to 3, 4 and 4 actions: the paper's "up to 2 + k in stage k" ends at 5, and its data hold 2 to 4.
+If several actions are tied, as in unvisited states, each gets an equal share of the target. The
+loss is then lowest for a uniform prediction over them.
+
+There are presets for one CPU core, and one that follows the paper (section F.2). It differs from
+the paper in three points: no dropout (.1 there), one length for all episodes of a batch (10 to 50
+rounds for each episode there), and the last checkpoint instead of the best one in validation. Its
+three stages allow up to 3, 4 and 4 actions. The paper says "up to 2 + k in stage k", which would
+end at 5, but its data have 2 to 4.
 """
 
 from __future__ import annotations
@@ -23,32 +27,34 @@ _QUANTITIES = {
     "excess": "cross_entropy_excess",
     "agreement": "untied",
 }
-"""What training calls the numbers of an agreement."""
+"""Progress number -> the quantity of :func:`~interp.evaluation.qlearning.agreement.agreement`."""
 
 
 def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
-    """Return the uniform distribution over tied greedy actions."""
+    """Return the uniform distribution over the greedy actions of each round."""
     is_greedy = episodes.greedy_sets
     targets: NDArray[Any] = is_greedy / is_greedy.sum(-1, keepdims=True)
     return targets
 
 
 def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
-    """Return ``cross_entropy``, its ``excess`` over the floor, and ``agreement`` on untied steps (NaN without any)."""
+    """Return the progress numbers: ``cross_entropy``, its ``excess`` over the lowest possible one,
+    and ``agreement`` on steps without ties (NaN if there are none).
+    """
     numbers = agreement(policy, episodes, n_resamples=1).numbers  # no interval is read
     return {name: numbers[quantity, "all"].estimate for name, quantity in _QUANTITIES.items()}
 
 
 def _held_out(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping[str, int], ...]:
-    """Return the sizes of an evaluation batch for each number of actions; its number of states is
-    drawn.
+    """Return the fixed sizes of each evaluation batch: one batch per number of actions. The number
+    of states is drawn.
     """
     fewest, most_actions = bounds["n_actions"]
     return tuple({"n_actions": n} for n in range(fewest, most_actions + 1))
 
 
 def goal() -> TrainingGoal:
-    """Return what ``interp train qlearning`` learns."""
+    """Return the training goal of Q-learning."""
     return TrainingGoal(
         _targets,
         drawn=("n_actions", "n_states"),

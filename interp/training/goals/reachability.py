@@ -1,25 +1,27 @@
-"""What models of reachability are trained on: the nodes reached and the answer, round by round.
+"""The training goal of reachability: models predict the nodes reached and the answer in each round.
 
-A round's target is the distribution of breadth-first search with a ``spread`` of 0.6: .4 of it lies
-on the candidate that is reached, .6 evenly on all nodes reached. The first round has an empty
-latent and no target. Two other targets contain less: "answers", the candidate alone in every round,
-and "final answers", the candidate in the last.
+The target of a round is the distribution that breadth-first search predicts: .4 on the candidate
+node that can be reached, and .6 (the ``spread``) evenly on all nodes reached so far. The first
+round has an empty latent and no target. Two other targets contain less: "answers" has only the
+candidate in every round, and "final answers" only the candidate in the last round.
 
-A stage of the curriculum lasts until targets at its depth are answered, at most as long as it says.
+A stage of the curriculum ends when questions at its depth are answered, or after its largest number
+of batches.
 
-The start of the weights decides whether a model learns in minutes; all weights are then trained.
-Four properties can be chosen, each with those before it:
+The initial weights decide whether a model learns within minutes; all weights are then trained. A
+*start* sets initial weights with some of four properties, in this order:
 
-- *matching*: heads look for content that resembles that of the query and copy it (``W_K = W_Q``,
-  ``W_O`` in proportion to ``W_V^T``); latents are written, and nodes read out, as tokens are
-  embedded; MLPs start small;
-- *factored*: the position code of ``s_7`` is one of edge 7 plus one of the role s;
-- *apart*: tokens and positions have halves of the residual stream, and half of the heads matches
-  each;
-- *bound*: names are orthogonal where heads read them, and heads that match by place write what they
-  copy into separate dimensions, so that an edge's end holds its two nodes separately.
+- *matching*: heads attend to positions whose content resembles the query's and copy their content
+  (``W_K = W_Q``, ``W_O`` in proportion to ``W_V^T``). Latents are written, and nodes are read out,
+  in the same directions as token embeddings. The output weights of MLPs start small;
+- *factored*: the position embedding of ``s_7`` (the source of edge 7) is the sum of a vector for
+  edge 7 and a vector for the role s;
+- *apart*: tokens and positions occupy different halves of the residual stream. One half of the
+  heads matches by position, the other half by content;
+- *bound*: token embeddings are orthogonal where heads read them. Heads that match by position write
+  their copies into separate dimensions, so that the end of an edge holds its two nodes separately.
 
-Learning curves of them all are in the folder of the shipped model
+Learning curves for all starts are in the folder of the shipped model
 (``interp/checkpoints/reachability-learned/learning.csv``).
 """
 
@@ -48,13 +50,13 @@ _TINY = float(np.finfo(np.float64).tiny)
 def _targets(
     episodes: ReachabilityEpisodes, spread: float = SPREAD, first: int = 1
 ) -> NDArray[Any]:
-    """Return what each round should predict, ``[episode, round, node]``.
+    """Return the distribution that each round should predict, ``[episode, round, node]``.
 
     Args:
-        episodes: of reachability.
-        spread: share of the target on all nodes reached; without any these are the candidates
-            alone: the one that is reached, halves where both or none are.
-        first: the first round with a target; earlier ones have zeros, which add no loss.
+        episodes: the episodes.
+        spread: share of the target on all nodes reached so far. With 0, all of it is on the
+            candidate that has been reached, or half on each if both or none have.
+        first: index of the first round with a target; earlier rounds have zeros, which add no loss.
     """
     targets: NDArray[Any] = breadth_first(spread).run(episodes)["prediction"].copy()
     targets[:, :first] = 0.0
@@ -62,9 +64,12 @@ def _targets(
 
 
 def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[str, float]:
-    """Return the loss, its ``excess`` over the targets' entropy, accuracy from round d on, and by depth d.
+    """Return the progress numbers: cross-entropy, its ``excess`` over the entropy of the targets,
+    and accuracies.
 
-    ``answered_d`` is the accuracy in round d, the first that can know; ``accuracy_d`` that in the last round.
+    ``accuracy`` is over all rounds from the depth d of the target on, which can know the answer.
+    For targets at depth d, ``answered_d`` is the accuracy in round d, the first that can know;
+    ``accuracy_d`` is that in the last round.
     """
     targets = _targets(episodes)[:, 1:]
     loss = _cross_entropy(targets, predictions[:, 1:])
@@ -87,30 +92,32 @@ def _cross_entropy(targets: NDArray[Any], predictions: NDArray[Any]) -> float:
     return float(-per_round.mean())
 
 
-# What weights start from.
+# Initial weights.
 
 _COPIED = 1.0
-"""What a head copies of what it attends to, where weights start matching."""
+"""Factor of the content that a head copies, in the start "matching"."""
 _WRITTEN = 0.1
-"""What of the normalised residual stream is written to the latent."""
+"""Factor of the normalised residual stream when it is written to the latent."""
 _SMALL = 0.1
-"""What the MLPs' drawn output weights are multiplied by."""
+"""Factor of the MLPs' random output weights."""
 _ROLE = 0.25
-"""Share of a role in a factored position code: small, so that the two ends of an edge attend to each other."""
+"""Factor of the role's vector in a position embedding; small, so that an edge's ends match."""
 _GROUPS = {"c_1": "question", "c_2": "question", "p?": "question", "r": "root", "w?": "root"}
-"""Labels whose positions share a code; the two ends of an edge share one by their number."""
+"""Label of a position -> its group. The two ends of an edge form a group by their number."""
 _Start = Callable[[HookedLatentTransformer], None]
 
 
 def _copy_what_matches(attn: Attention) -> None:
-    """Set the heads to match content that resembles the query's, and to write what they read."""
+    """Set the heads' keys equal to their queries, so that they match similar content, and their
+    outputs so that they copy what they read.
+    """
     attn.W_K.copy_(attn.W_Q)
     attn.W_O.copy_(_COPIED * attn.W_V.transpose(-1, -2))
 
 
 def _start_matching(model: HookedLatentTransformer) -> None:
-    """Set heads to match and copy; the MLPs start small, so that they do not drown what was
-    copied.
+    """Set heads to match and copy. MLPs start small, so that their random outputs do not drown the
+    copies.
     """
     for block in model.blocks:
         for head in (*block.attn.W_Q, *block.attn.W_V):
@@ -124,7 +131,7 @@ def _start_matching(model: HookedLatentTransformer) -> None:
 
 
 def _node_names(model: HookedLatentTransformer) -> Tensor:
-    """Return the embeddings of the nodes, ``[node, d_model]``."""
+    """Return the token embeddings of the nodes, ``[node, d_model]``."""
     first = model.layout.token_ids["n_1"]
     return model.W_E[first : first + model.unembed.weight.shape[1]]
 
@@ -135,7 +142,9 @@ def _write_weights(model: HookedLatentTransformer) -> Tensor:
 
 
 def _start_factored(model: HookedLatentTransformer) -> None:
-    """Make a position's code that of its group (an edge, the question, the root) plus a part of that of its role."""
+    """Make each position embedding the sum of a vector for its group (an edge, the question or the
+    root) and a smaller one for its role.
+    """
     generator = torch.Generator().manual_seed(0)
     codes: dict[str, Tensor] = {}
 
@@ -156,10 +165,10 @@ def _start_factored(model: HookedLatentTransformer) -> None:
 
 
 def _start_apart(model: HookedLatentTransformer) -> None:
-    """Split the residual stream in halves for tokens and positions: half of the heads match by
-    place, half by content.
+    """Split the residual stream into one half for tokens and one for positions. Half of the heads
+    match by position, the others by content.
 
-    All heads copy content, and content is what the latent is written.
+    All heads copy content, and only content is written to the latent.
     """
     half = model.config.d_model // 2
     n_by_place = model.config.n_heads // 2
@@ -183,20 +192,20 @@ def _start_apart(model: HookedLatentTransformer) -> None:
 
 
 def _leave_empty(table: Tensor, columns: slice) -> None:
-    """Set half of a table's columns to zero; the rest grows, so that its vectors have the same
-    length.
+    """Set some columns of an embedding table, half of them, to zero, and scale the rest so that
+    vectors keep their length.
     """
     table[:, columns] = 0.0
     table.mul_(2**0.5)
 
 
 def _start_bound(model: HookedLatentTransformer) -> None:
-    """Apply :func:`_start_apart`, with orthogonal names, and separate dimensions for copies by
-    place.
+    """Apply :func:`_start_apart`, with orthogonal token embeddings, and separate dimensions for
+    copies by heads that match by position.
 
-    Of ``d_head`` dimensions each: names, copies. Heads that match by content look for both in both;
-    training decides whether an edge
-    is found by its node or by the one that it was bound to.
+    Tokens and copies have ``d_head`` dimensions each. Heads that match by content compare with
+    both. So training decides whether an edge is found by its own node, or by the node that was
+    copied to it.
     """
     d_head = model.config.d_head
     half = model.config.d_model // 2
@@ -242,7 +251,7 @@ def _draw_orthogonal(like: Tensor, size: int) -> Tensor:
 
 
 def _make_start(*starts: _Start) -> _Start:
-    """Return a start that sets one property after the other."""
+    """Return a start that applies several starts one after the other."""
 
     def set_weights(model: HookedLatentTransformer) -> None:
         with torch.no_grad():
@@ -262,7 +271,7 @@ _STARTS: dict[str, _Start] = {
 
 
 def goal() -> TrainingGoal:
-    """Return what ``interp train reachability`` learns."""
+    """Return the training goal of reachability."""
     return TrainingGoal(
         targets=_targets,
         other_targets={
