@@ -1,10 +1,10 @@
-"""The tasks that models learn online. One folder has all that is specific to a task.
+"""The tasks that models learn online; each folder holds one task.
 
 ``experts`` (prediction with expert advice), ``qlearning`` (tabular Q-learning), ``reachability``
-(search in a graph) and ``bandit`` (choices among arms) come with the package; ``mdp`` is the data
-side of Q-learning. :func:`get` looks a task up by key, :func:`of` by its episodes, layout or model,
-:func:`register` adds one, :func:`every` lists them. :func:`using` replaces a task's sampler by
-recorded episodes.
+(search in a graph) and ``bandit`` (choices among arms) come with the package. ``mdp`` has the
+episodes and samplers of Q-learning. :func:`get` looks a task up by key, and :func:`of` by its
+episodes, layout or model. :func:`register` adds a task, and :func:`every` lists them. :func:`using`
+replaces a task's sampler by recorded episodes.
 
     >>> import interp.tasks
     >>> [task.key for task in interp.tasks.every()]
@@ -14,8 +14,7 @@ recorded episodes.
     >>> interp.tasks.of(interp.tasks.get("experts").sample(n_episodes=1, n_rounds=2, n_experts=3)).key
     'experts'
 
-A package in this folder that defines ``TASK`` is found automatically: a new task needs no edit
-here.
+A package in this folder that defines ``TASK`` is found automatically.
 """
 
 from interp.support.lazy import facade

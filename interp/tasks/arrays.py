@@ -1,9 +1,13 @@
-"""A new task in few lines: each round has an input, then an outcome is predicted and revealed.
+"""Define a new task in a few lines: in each round an input is shown, an outcome predicted, then
+revealed.
 
-    <w> <z> x p? | y w?                  one of several inputs
-    <w> <z> x_1 ... x_n p? | y pay w?    a vector; `pay` is what the outcome paid, where it pays
+The tokens of a round are::
 
-The prediction is one of several outcomes, or a number. A sampler of plain arrays provides all data:
+    <w> <z> x p? | y w?                  one of several inputs <w> <z> x_1 ... x_n p? | y pay w?
+    a vector; `pay` is the reward of the outcome, if there are rewards
+
+The prediction is one of several outcomes, or a number. All data come from a function that returns
+plain arrays:
 
     >>> import numpy as np
     >>> def draw(n_episodes, n_rounds, seed):
@@ -51,13 +55,15 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SeriesEpisodes(BaseEpisodes):
-    """The inputs and outcomes of a batch of episodes.
+    """Inputs and outcomes of a batch of episodes.
 
     Attributes:
-        inputs: the index of the input, ``[episode, round]``, or a vector, ``[episode, round,
-            number]``.
-        outcomes: the index of the outcome, or a number, ``[episode, round]``.
-        rewards: what the outcome paid, ``[episode, round]``; all 0 where outcomes do not pay.
+        task: key of the task.
+        inputs: index of the input, ``[episode, round]``, or a vector, ``[episode, round, number]``.
+        outcomes: index of the outcome, or a number, ``[episode, round]``.
+        rewards: reward of the outcome, ``[episode, round]``; all 0 if there are no rewards.
+        regime: name of the regime.
+        seed: seed of the sampler.
     """
 
     round_arrays: ClassVar[tuple[str, ...]] = ("inputs", "outcomes", "rewards")
@@ -93,14 +99,13 @@ class SeriesEpisodes(BaseEpisodes):
 
 @dataclass(frozen=True)
 class _Round(RoundLayout):
-    """A round with an input, then the outcome.
+    """Layout of a round with an input, followed by the outcome.
 
     Attributes:
-        heard: the names of the inputs, or of the numbers of a vector; a round has one of these
-            inputs.
-        numbers: whether the input is a vector.
-        names: of the outcomes; empty where the outcome is a number.
-        pays: whether the round also has what the outcome paid.
+        heard: names of the possible inputs; for vectors, names of their numbers.
+        numbers: True if the input is a vector.
+        names: names of the outcomes; empty if the outcome is a number.
+        pays: True if the round also contains a reward.
     """
 
     task: str = ""  # type: ignore[misc]  # of every layout of a class elsewhere
@@ -165,12 +170,12 @@ class _Round(RoundLayout):
 
 
 def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
-    """Refuse numbers ``[episode, round]`` that are not indices of the names.
+    """Refuse numbers ``[episode, round]`` that are not indices of ``names``.
 
     Args:
-        what: names the array in errors.
+        what: name of the array in the error message.
         values: the array.
-        names: the classes.
+        names: names of the classes.
     """
     episode_array(what, values, "episode, round", 0, len(names) - 1, whole=True)
 
@@ -179,9 +184,9 @@ def _require_names(what: str, names: Sequence[str], least: int) -> None:
     """Refuse names that are empty, equal, or too few.
 
     Args:
-        what: names them in errors.
+        what: description of the names for the error message.
         names: the names.
-        least: the least number.
+        least: the smallest number of names.
     """
     n_different = len({*names} - {""})
     require(
@@ -191,11 +196,10 @@ def _require_names(what: str, names: Sequence[str], least: int) -> None:
 
 
 def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
-    """Name each episode by what it holds, so that a recording that was drawn twice is one group;
-    None where all differ.
+    """Return a name for each episode, equal for episodes with equal contents; None if all differ.
 
-    Episodes of one name share a fold and count once in an interval. They are never split into some
-    to fit on and some to score on.
+    A sampler of recorded data may return the same recording several times. Its copies then share a
+    fold and count once in an interval, and are never split into fitting and scoring.
     """
     names = digest_episodes([episodes.inputs, episodes.outcomes, episodes.rewards])
     return names if len(set(names)) < len(names) else None
@@ -211,21 +215,21 @@ def series(
     pays: bool = False,
     what: str = "predict what comes out",
 ) -> Task:
-    """Make a task from a sampler of plain arrays; ``interp.tasks.register`` makes commands and
-    reports know it.
+    """Make a task from a function that returns plain arrays.
+
+    Pass the task to ``interp.tasks.register`` to use it in commands and reports.
 
     Args:
-        key: of the task.
-        sample: ``(n_episodes, n_rounds, seed)`` to inputs and outcomes, and rewards where it
-            ``pays``, each ``[episode, round]``; inputs that are vectors have one more axis. Of
-            recorded data it draws rows: those that it draws several times are one participant, so
-            that no fold, interval or count takes them for several.
-        inputs: the names of the inputs, one of them in each round; or how many numbers
-            are.
-        outcomes: the names of the outcomes, one of them in each round; or what is predicted of a
-            number.
-        pays: whether an outcome pays.
-        what: a sentence for pages.
+        key: key of the task.
+        sample: ``(n_episodes, n_rounds, seed)`` -> inputs and outcomes, and rewards if ``pays``,
+            each ``[episode, round]``; inputs that are vectors have one more axis. It may return
+            rows of recorded data; copies of the same row are treated as one participant.
+        inputs: names of the possible inputs, one of which occurs in each round; or the length of
+            the input vectors.
+        outcomes: names of the possible outcomes, one of which occurs in each round; or, if the
+            outcome is a number, whether its "mean" or a "normal" distribution is predicted.
+        pays: True if outcomes have rewards.
+        what: one sentence about the task, for reports.
     """
     numbers = isinstance(inputs, int)
     if isinstance(inputs, int):

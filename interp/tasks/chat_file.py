@@ -1,8 +1,8 @@
-"""Turn recorded chats into a table with a row a round.
+"""Turn recorded chats into a table with one row per round.
 
-A chat is a list of messages in OpenAI's form, ``{"role": ..., "content": ...}``, whose contents
-hold JSON objects, possibly among other words. The user names the keys of these objects, as the
-columns of a table. A sample of an Inspect log is a chat, too.
+A chat is a list of messages in OpenAI's format, ``{"role": ..., "content": ...}``, whose contents
+include JSON objects, possibly among other words. The user names keys of these objects as if they
+were columns of a table. A sample in a log of Inspect (an evaluation framework) is a chat, too.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from interp.tasks.table_file import TextTable
 
 
 def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTable:
-    """Return chats as a table with a row a round.
+    """Return chats as a table with one row per round.
 
-    It has a column for each key of their JSON objects and each field beside the messages. The
-    column "conversation" numbers the chats. Where the truth is a field beside the messages, as the
-    target of Inspect, a chat is one round, and those of one epoch are one conversation.
+    The columns are the keys of the JSON objects, the fields stored beside the messages, and
+    "conversation", the number of the chat. If the true outcome is a field beside the messages, like
+    Inspect's target, each chat is one round, and the chats of one epoch form a conversation.
 
     Args:
-        table: a chat per row.
-        named: role -> the key that the user names.
-        role: whose key ends a round, such as "outcome" or "reward".
+        table: the chats, one per row.
+        named: role of a column, such as "advice" -> the key that the user named.
+        role: the role whose key ends a round: "outcome" or "reward".
     """
     ends = set(as_names(named.get(role)))
     require(
@@ -71,12 +71,12 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
 
 
 def _rounds_in(messages: Sequence[Any], ends: Set[str], note: str | None) -> list[dict[str, str]]:
-    """Return the rounds of one chat: what its JSON objects say up to the end of each.
+    """Return the rounds of one chat: for each, the fields of its JSON objects.
 
     Args:
-        messages: in OpenAI's form.
+        messages: the messages, in OpenAI's format.
         ends: keys that end a round.
-        note: the key of the note, which the player writes after it.
+        note: key of the note that the player writes after a round; None if there is none.
     """
     rounds: list[dict[str, str]] = []
     row: dict[str, str] = {}
@@ -94,7 +94,7 @@ def _rounds_in(messages: Sequence[Any], ends: Set[str], note: str | None) -> lis
 
 
 def _fields_of(message: Any) -> dict[str, str]:
-    """Return the JSON object in a message as texts; empty where there is none."""
+    """Return the fields of the JSON object in a message, as strings; empty if there is none."""
     content = message.get("content") if isinstance(message, Mapping) else None
     body, _, _ = find_object(text_of(content))
     if not isinstance(body, dict):

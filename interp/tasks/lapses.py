@@ -1,15 +1,14 @@
-"""Lapses of any algorithm: it learns late, stops learning, forgets, or learns from the last rounds
-alone.
+"""Variants of any algorithm with a lapse: it learns late, stops learning, forgets, or has a window.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> made = late(weighted_majority(0.5), 2)
     >>> made.key, made.name, dict(made.parameters)
     ('weighted_majority_late', 'Weighted Majority, some rounds late', {'gain': 0.5, 'lag': 2})
 
-The update of the algorithm stays as it is; the lapse determines which round it updates from, and
-how much of it counts. A lapsed algorithm equals its base exactly for a lapse without effect: no
-lag, an end or a window after the last round. Variables have the same keys and describe the current
-round, except for the state after it.
+The algorithm's update rule is unchanged; the lapse determines from which round the update learns,
+and how strongly. A lapse without effect (no lag, or an end or a window that is longer than the
+episode) gives exactly the original algorithm. Variables have the same keys as in the original, and
+describe the current round, except for the state after it.
 """
 
 from __future__ import annotations
@@ -33,12 +32,14 @@ _Array = NDArray[Any]
 
 @checked
 def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
-    """Return ``algorithm`` learning from a round ``lag`` rounds after it, by the state that it then has.
+    """Return a variant that learns from each round ``lag`` rounds later.
+
+    The late update applies to the state that the algorithm has by then.
 
     Args:
-        algorithm: that is varied.
-        lag: rounds between a round and what is learned from it.
-        key, name: of the variant.
+        algorithm: the algorithm to vary.
+        lag: number of rounds between a round and the update from it.
+        key, name: those of the variant.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
     carrying = _carrying(algorithm, "waiting", lag)
@@ -64,12 +65,13 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
 
 @checked
 def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """Return ``algorithm`` learning from the first rounds alone.
+    """Return a variant that learns only from the first rounds.
 
     Args:
-        algorithm: that is varied.
-        last: how many rounds; of a fraction of one, that fraction counts.
-        key, name: of the variant.
+        algorithm: the algorithm to vary.
+        last: number of rounds that it learns from. If it is fractional, that fraction of the next
+            round's update is made.
+        key, name: those of the variant.
     """
     _check_rounds("last", last)
     is_whole = last == int(last)
@@ -89,13 +91,14 @@ def sometimes(
     key: str,
     name: str,
 ) -> Algorithm:
-    """Return a variant of ``algorithm`` that learns only in some rounds.
+    """Return a variant that learns only from some rounds.
 
     Args:
-        algorithm: that is varied.
-        counts: number of rounds before one -> whether it counts, or how much of it does.
-        parameters: in addition to those of the algorithm.
-        key, name: of the variant.
+        algorithm: the algorithm to vary.
+        counts: maps the index of a round to whether its update is made, or to the fraction of it
+            that is made.
+        parameters: parameters of the variant, besides those of the algorithm.
+        key, name: those of the variant.
     """
 
     def learn(state: str, v: Values) -> _Array:
@@ -113,14 +116,14 @@ def sometimes(
 
 @checked
 def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = "") -> Algorithm:
-    """Return ``algorithm`` with a state that is multiplied by ``decay`` before every update.
+    """Return a variant whose state is multiplied by ``decay`` before every update.
 
-    The update reads the variables that depend on inputs alone as the round has them, such as which experts were right.
+    Variables that depend on inputs alone, such as which experts were right, are not affected.
 
     Args:
-        algorithm: that is varied.
-        decay: in (0, 1].
-        key, name: of the variant.
+        algorithm: the algorithm to vary.
+        decay: the factor, in (0, 1].
+        key, name: those of the variant.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
     of_the_round = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
@@ -150,15 +153,16 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
 
 @checked
 def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """Return ``algorithm`` of the last rounds alone.
+    """Return a variant that learns only from the last rounds.
 
-    It carries the inputs of these rounds and makes its state of them anew: a state that is zero before the first round,
-    and that every round adds to.
+    It carries the inputs of these rounds, and in each round computes its state from them anew. The
+    algorithm's state must begin at zero, and its update must add to it.
 
     Args:
-        algorithm: that is varied.
-        rounds: how many; of a fraction of a round, that fraction counts.
-        key, name: of the variant.
+        algorithm: the algorithm to vary.
+        rounds: number of rounds in the window. If it is fractional, that fraction of the oldest
+            round's update is made.
+        key, name: those of the variant.
     """
     _check_rounds("window", rounds)
     n_slots = math.ceil(rounds)
@@ -197,18 +201,18 @@ _PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
     fading: "decay",
     window: "window",
 }
-"""Lapse -> what its parameter is called."""
+"""Lapse -> name of its parameter."""
 
 
 def lapsed(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
-    """Return what makes ``base`` with a lapse, from the parameters of both.
+    """Return a function that makes ``base`` with a lapse, from the parameters of both.
 
     Args:
-        lapse: one of this module's.
-        base: makes the algorithm that is varied.
-        key: of the variant.
+        lapse: a function of this module, such as :func:`late`.
+        base: makes the algorithm to vary.
+        key: key of the variant.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> dict(lapsed(stopped, weighted_majority)(gain=0.5, last=4).parameters)
@@ -231,18 +235,19 @@ def _check_rounds(name: str, value: float) -> None:
 
 
 def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the inputs that the update reads."""
+    """Return the keys of the inputs that the update depends on."""
     needed = algorithm.needed(algorithm.state)
     return tuple(variable.key for variable in needed if variable.role == "input")
 
 
 def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
-    """Return ``after`` where a round counts, ``before`` where not, and a mixture where a fraction
-    of it counts.
+    """Return ``after`` where the round counts, ``before`` where it does not, and a mixture for
+    fractions.
 
     Args:
-        before, after: values before and after the round; their first axes are those of ``counts``.
-        counts: True or False, or a fraction.
+        before, after: a state variable before and after the round; its first axes are those of
+            ``counts``.
+        counts: boolean, or the fraction of the update that is made.
     """
     inner = (1,) * (np.ndim(after) - counts.ndim)
     weight = counts.reshape(counts.shape + inner)
@@ -252,13 +257,14 @@ def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
 
 
 def _as_inputs(algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]) -> dict[str, _Array]:
-    """Return inputs that were carried, with classes rounded to the nearest: an intervention may
-    have changed the state.
+    """Return carried inputs, with classes rounded to the nearest class.
+
+    They may not be whole numbers after an intervention on the carried state.
 
     Args:
-        algorithm: reads the inputs.
-        v: all values of the round.
-        carried: the inputs.
+        algorithm: the algorithm that reads the inputs.
+        v: values of all variables of the round.
+        carried: the carried inputs, by key.
     """
     inputs = dict(carried)
     for key, value in carried.items():
@@ -275,16 +281,16 @@ _TIME = Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", 
 def _carrying(
     base: Algorithm, queue: str = "", length: int = 0, variables: tuple[Variable, ...] = ()
 ) -> Algorithm:
-    """Return an algorithm that also carries a clock and a queue of what the update reads.
+    """Return an algorithm that also carries the round's index and a queue of recent inputs.
 
-    The clock is the number of rounds before this one; the queue holds the inputs of the last
-    rounds, the oldest first along the last axis, and zeros before the first round.
+    The queue holds the inputs of the last rounds that the update depends on: the oldest first along
+    the last axis, and zeros before the first round.
 
     Args:
         base: the algorithm.
-        queue: what the queue is called; none when empty.
-        length: of the queue, in rounds.
-        variables: replace the algorithm's variables; its state is then not carried.
+        queue: prefix of the queue's keys; "" for no queue.
+        length: length of the queue, in rounds.
+        variables: replace the algorithm's variables, if given; its own state is then not carried.
     """
     read = _inputs_read(base) if queue else ()
     carried = [_TIME]
@@ -310,12 +316,12 @@ def _carrying(
 
 
 def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
-    """Return the variable that queues an input.
+    """Return the state variable that queues an input.
 
     Args:
         variable: the input.
-        queue: what the queue is called.
-        length: in rounds.
+        queue: prefix of its key.
+        length: length of the queue, in rounds.
     """
     return replace(
         variable,
@@ -328,7 +334,9 @@ def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
 
 
 def _pusher(queue: str, key: str) -> Equation:
-    """Return an equation that pushes the newest value of ``key`` onto ``queue`` and drops the oldest."""
+    """Return an equation that appends the newest value of ``key`` to ``queue`` and drops the oldest
+    one.
+    """
 
     def push(values: Values) -> _Array:
         newest = np.asarray(values[key])[..., None]
@@ -338,11 +346,11 @@ def _pusher(queue: str, key: str) -> Equation:
 
 
 def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> Variable:
-    """Return the variable for what a carried variable is after a round.
+    """Return the variable for a state variable's value after the round.
 
     Args:
-        carried: the variable before the round.
-        parents: keys that the equation reads.
+        carried: the state variable.
+        parents: keys of the variables that the equation reads.
         equation: computes the value.
     """
     key = NEXT + carried.key
@@ -358,15 +366,16 @@ def _vary(
     name: str,
     reads: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Algorithm:
-    """Return ``algorithm`` with another value of some states after a round.
+    """Return a variant of ``algorithm`` with other updates of some state variables.
 
     Args:
-        algorithm: with all that the values are made of.
-        states: keys of the states.
-        learn: (key of a state, values of a round) to its value after the round.
-        parameters: in addition to those of the algorithm.
-        key, name: of the variant.
-        reads: the parents of each of these values; the whole state and all inputs when None.
+        algorithm: the algorithm, which already has all variables that the updates read.
+        states: keys of the state variables.
+        learn: ``(key of a state variable, values of a round)`` -> its value after the round.
+        parameters: parameters of the variant, besides those of the algorithm.
+        key, name: those of the variant.
+        reads: key of a state variable -> keys that its update reads; all states and inputs when
+            None.
     """
     everything = tuple(v.key for v in algorithm.variables if v.role != "round")
     changes = {}

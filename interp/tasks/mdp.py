@@ -1,4 +1,4 @@
-"""The data side of the Q-learning task under the name that users type: ``from interp.tasks import mdp``."""
+"""Episodes and samplers of the Q-learning task, for ``from interp.tasks import mdp``."""
 
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, read
 from interp.tasks.qlearning.mdps import EVALUATION, REGIMES, SHIFTS, MDPRegime, chain, ladder

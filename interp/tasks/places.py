@@ -1,7 +1,7 @@
-"""Where a task's variables could be in a model: what a task says about a model of any kind.
+"""Hypotheses about where a model stores a task's variables, for models of any architecture.
 
-A task writes two functions of a model, ``claims`` and ``aligned``; their rows name sites as texts.
-:class:`Model` has what these functions need of the model.
+A task's functions ``claims`` and ``aligned`` map a model to sites, which are named by strings such
+as ``"resid_post[1]@p?"``. :class:`Model` has what these functions need to know about the model.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from interp.core.machine import Machine
 
 
 class Place(NamedTuple):
-    """A row of ``claims``: a variable, and the sites that hold it.
+    """One hypothesis: a variable, and the sites that hold it.
 
     Attributes:
-        variable: the key of the variable.
-        sites: as texts; None are all that the machine carries.
-        outcome: what changes with it: the "prediction", or the "state" that the round leaves.
-        control: whether it is a place that cannot hold the variable.
+        variable: key of the variable.
+        sites: names of the sites; None for the whole carried state.
+        outcome: what an interchange should change: the "prediction" of the round, or the "state"
+            after it.
+        control: True for a control, whose sites cannot hold the variable.
     """
 
     variable: str
@@ -33,21 +34,25 @@ class Place(NamedTuple):
 
 
 def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return 1 in the first element along the last axis of a state, 0 elsewhere: what steering adds to it."""
+    """Return 1 in the first element along the last axis of a state and 0 elsewhere, for
+    steering.
+    """
     change = np.zeros(shape)
     change[..., 0] = 1.0
     return change
 
 
 class Model:
-    """What the places of variables depend on.
+    """What the sites of variables depend on.
 
     Attributes:
-        memory: key of the variable that the model's algorithm carries; ``written``: of what a round
-            writes of it.
-        has_layers: True for a transformer, with sites that have layers and positions.
-        last: the index of its last layer; ``layers``: those before it.
-        replaces: whether an update replaces the slot that it is written to.
+        memory: key of the variable that the model's algorithm carries.
+        written: key of the variable that a round writes into a latent.
+        has_layers: True for a transformer, whose sites have layers and positions.
+        last: index of the last layer.
+        layers: indices of the layers before the last.
+        replaces: True if an update replaces the latent that it is written to, instead of being
+            added.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -62,39 +67,40 @@ class Model:
         self.replaces = getattr(config, "latent_update", "replace") != "add"
 
     def carried(self, key: str, otherwise: str) -> str:
-        """Return ``key`` if the algorithm carries that variable, ``otherwise`` if not.
+        """Return ``key`` if the model's algorithm carries this variable, and ``otherwise`` if not.
 
         Args:
-            key: the variable.
-            otherwise: what replaces it.
+            key: key of the variable.
+            otherwise: key to return instead.
         """
         return key if key in self._state else otherwise
 
     def final(self, position: str) -> str:
-        """Return the site after the last layer at a position."""
+        """Return the site at a position after the last layer."""
         return f"resid_post[{self.last}]@{position}"
 
     def before_final(self, position: str) -> str:
-        """Return the site before the last layer at a position."""
+        """Return the site at a position before the last layer."""
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 
     def below(self, variable: str, position: str, outcome: str = "prediction") -> list[Place]:
-        """Return a place after each layer but the last, at a position.
+        """Return one hypothesis for each layer but the last: the variable is at a position after
+        this layer.
 
         Args:
-            variable: the variable.
+            variable: key of the variable.
             position: label of the position.
-            outcome: where an interchange shows it.
+            outcome: "prediction" or "state", as in :class:`Place`.
         """
         return [
             Place(variable, (f"resid_post[{layer}]@{position}",), outcome) for layer in self.layers
         ]
 
     def at_all(self, site: str, start: str) -> tuple[str, ...]:
-        """Return a site at every position with a label that begins with ``start``.
+        """Return the sites of a component at all positions whose labels begin with ``start``.
 
         Args:
-            site: of the model, as text.
-            start: of the labels.
+            site: name of the component, such as "embed".
+            start: beginning of the labels, such as "p_".
         """
         return tuple(f"{site}@{label}" for label in self._labels if label.startswith(start))

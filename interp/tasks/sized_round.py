@@ -1,4 +1,4 @@
-"""A round layout that serves a range of sizes: what the layouts of the tasks share."""
+"""Base class of layouts that support a range of sizes with one vocabulary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from interp.support.errors import InputError, require
 
 
 class SizedRound(RoundLayout):
-    """A round of some sizes, each with a field ``NAME`` and a field ``NAME_range``.
+    """A layout with sizes; each has a field ``NAME`` and a field ``NAME_range``.
 
     Attributes:
-        ranged: the names of the sizes, such as ``("n_states", "n_actions")``; the family runs over
-            the last one.
-        episodes_are: what is read, for sentences; ``episode_types`` are its classes.
+        ranged: names of the sizes, such as ``("n_states", "n_actions")``. ``family`` has a layout
+            for each value of the last one.
+        episodes_are: what it reads, for error messages.
+        episode_types: classes of the episodes that it reads.
     """
 
     ranged: ClassVar[tuple[str, ...]]
@@ -32,7 +33,7 @@ class SizedRound(RoundLayout):
 
     @property
     def served(self) -> tuple[tuple[int, int], ...]:
-        """The smallest and the largest of every size."""
+        """The smallest and largest value of every size."""
         return tuple(getattr(self, f"{name}_range") for name in self.ranged)
 
     @cached_property
@@ -55,12 +56,12 @@ class SizedRound(RoundLayout):
         return self if sizes == self._sizes else replace(self, **sizes)
 
     def _refuse_size(self, name: str, size: int, low: int, high: int) -> None:
-        """Refuse a size of episodes that this layout does not serve, and name the models that do.
+        """Refuse a size that this layout does not support; the error names models that do.
 
         Args:
-            name: of the size.
-            size: that was asked for.
-            low, high: the range that the layout serves.
+            name: name of the size.
+            size: its value in the episodes.
+            low, high: smallest and largest value that the layout supports.
         """
         from interp.model.library import serving
 
@@ -77,7 +78,7 @@ class SizedRound(RoundLayout):
         return {name: getattr(self, name) for name in self.ranged}
 
     def require_fit(self, episodes: Any) -> None:
-        """Refuse episodes of other sizes than this layout's."""
+        """Refuse episodes whose sizes differ from this layout's."""
         sizes, own_sizes = _in_words(self.fit(episodes)._sizes), _in_words(self._sizes)
         require(
             sizes == own_sizes,

@@ -1,8 +1,7 @@
-"""Which column of a table is what: by the name that the user passes, otherwise by its usual
-spellings.
+"""Decide which column of a table has which role, such as "choice" or "reward".
 
-A name is compared in small letters without separators, so that ``trialNum``, ``trial_num`` and
-``Trial Num`` are one.
+The user may name a column; otherwise it is found by usual spellings of its name. Names are compared
+in lower case without separators, so that ``trialNum``, ``trial_num`` and ``Trial Num`` are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from interp.support.errors import InputError, require, require_known
 from interp.tasks.table_file import TextTable
 
 NONE = "none"
-"""What is given for a column that the table does not have: of participants, sessions or order."""
+"""Passed in place of a column name if the table has no column for participants, sessions or
+order.
+"""
 
 _COUNTED = "(number|num|nr|no|n|index|idx|id|label|name|count|counter)?"
 _SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -48,21 +49,21 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "next_state": ("next[^a-z0-9]?state",),
     "advice": (r"(advice|expert|advisor)\d+",),
 }
-"""How the column of a role is spelled, the most usual spelling first: patterns."""
+"""Role -> regular expressions for its column's name, the most usual spelling first."""
 _FREE = ("participant", "session", "order")
-"""Roles of which ``none`` says that no column has them."""
+"""Roles for which the user may pass ``none``: no column has this role."""
 _NEVER_GUESSED = ("forced", "options", "pairs")
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Columns:
-    """Which column is what.
+    """The columns of each role.
 
     Attributes:
-        by_role: role -> its columns; a role that no column has is not there.
-        guessed: the roles for which the user named no column.
-        unused: the other columns.
+        by_role: role -> its columns; roles without a column are absent.
+        guessed: roles whose column was found by its name instead of being named by the user.
+        unused: columns without a role.
     """
 
     by_role: Mapping[str, tuple[str, ...]]
@@ -73,7 +74,7 @@ class Columns:
         return role in self.by_role
 
     def one(self, role: str) -> str:
-        """Return the only column of a role."""
+        """Return the single column of a role."""
         return self.by_role[role][0]
 
 
@@ -84,23 +85,22 @@ def choose_columns(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> Columns:
-    """Determine which column of a table is what.
+    """Decide which column of a table has which role.
 
     Args:
         table: the table.
-        roles: what a row must have, in addition to its participant.
-        named: role -> the columns that the user names; None where they are to be found by their
-            names.
-        optional: roles that are only read where the user names a column.
-        lists: roles that may have several columns; of those that are guessed every column that is
-            spelled so.
+        roles: roles that must have a column, besides the participant.
+        named: role -> the column or columns that the user named; None to find them by their names.
+        optional: roles that have a column only if the user names one.
+        lists: roles that may have several columns. Unless the user names them, all columns with a
+            usual spelling are taken.
 
     Returns:
-        The columns of every role.
+        The columns of each role.
 
     Raises:
-        InputError: a column that is named is not there, has two roles or stands twice; or a role
-            has none.
+        InputError: a named column is missing, occurs twice or has two roles; or a role has no
+            column.
     """
     known = ("participant", *roles, "session", "order", *optional)
     chosen: dict[str, tuple[str, ...]] = {}
@@ -135,12 +135,12 @@ def choose_columns(
 
 
 def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the columns of all roles."""
+    """Return the columns of all roles as one set."""
     return {name for names in by_role.values() for name in names}
 
 
 def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns that a user names for a role; empty for None."""
+    """Return the column names that the user passed for a role as a tuple; empty for None."""
     if columns is None:
         return ()
     names = [columns] if isinstance(columns, str) else fit("columns", columns, Sequence[str])
@@ -148,19 +148,18 @@ def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def spelled(name: str) -> str:
-    """Return a column's name in small letters without separators."""
+    """Return a column name in lower case without separators."""
     return re.sub(r"[\W_]+", "", name.lower())
 
 
 def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) -> tuple[str, ...]:
-    """Find the columns that are spelled like a role and not used yet, the most usual spelling
-    first.
+    """Find unused columns whose names are usual for a role, the most usual spelling first.
 
     Args:
         table: the table.
         role: the role.
-        takes_all: whether the role may have several columns.
-        used: columns that have a role.
+        takes_all: True if the role takes all matching columns.
+        used: columns that have a role already.
     """
     free = [name for name in table.names if name not in used]
     matches: list[str] = []
@@ -177,7 +176,7 @@ def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) 
 
 
 def _gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of gains and of losses, where both are there."""
+    """Return the columns of gains and losses, if there are both."""
     by_spelling = {spelled(name): name for name in names}
     for gain, loss in (("gain", "loss"), ("gains", "losses"), ("win", "loss"), ("wins", "losses")):
         if gain in by_spelling and loss in by_spelling:
@@ -186,7 +185,11 @@ def _gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
-    """Return whether cells are measured numbers, such as times: with fractions, above 100, or more than 20."""
+    """Return whether cells look like measurements, such as reaction times, instead of labels.
+
+    They do if there are at least 5 different numbers, with fractions, all of 100 or more, or more
+    than 20.
+    """
     if isinstance(cells, pd.DataFrame):  # a name that stands twice; refused where it is used
         return False
     labels = cells.dropna().unique()
@@ -201,13 +204,13 @@ def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
 def _check_names(
     table: TextTable, role: str, names: Sequence[str], taken: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Refuse names that the table lacks or has twice, and columns that have a role already.
+    """Refuse names that the table lacks or has twice, and columns that have another role already.
 
     Args:
         table: the table.
         role: the role.
         names: its columns.
-        taken: columns by role so far.
+        taken: role -> columns, for the roles decided so far.
     """
     listed = ", ".join(table.names)
     require(

@@ -1,8 +1,8 @@
-"""Read a table from a file as people keep it: every cell as the text that stands there.
+"""Read a data table from a file, with every cell as the text in the file.
 
-CSV with commas, semicolons, tabs, bars or blanks between its columns, JSON lines, or a log of
-Inspect; in UTF-8, UTF-16 or Latin-1; plain or compressed by gzip, bzip2, xz or zip. Cells stay
-text: "001" and "1" are two names.
+It reads CSV with commas, semicolons, tabs, bars or spaces as separators, JSON lines, and logs of
+Inspect (an evaluation framework). The encoding may be UTF-8, UTF-16 or Latin-1; the file may be
+compressed by gzip, bzip2, xz or zip. Cells stay text, so "001" and "1" are different names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_BYTES = 256_000_000
-"""The most bytes that a table may have once it is unpacked."""
+"""Largest size of a table in bytes, uncompressed."""
 
 _SEPARATORS = ("\t", ";", ",", "|")
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {
@@ -41,7 +41,7 @@ _OPENERS: dict[bytes, Callable[[Any], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
-"""The first bytes of a compressed file -> what unpacks it."""
+"""First bytes of a compressed file -> the function that decompresses it."""
 _NOT_TEXT = {
     b"PAR1": "Parquet",
     b"\x89HDF": "HDF5 or MATLAB",
@@ -62,14 +62,13 @@ _OF_A_SAMPLE = ("id", "epoch", "target", "messages")
 @dataclass(frozen=True)
 @checked_fields
 class TextTable:
-    """A table of texts.
+    """A table whose cells are texts.
 
     Attributes:
         path: the file.
-        cells: a column for each name of the header, NaN for an empty cell; its index is the line in
-            the file.
-        encoding: how the bytes were read.
-        remarks: what the user should look at, a sentence each.
+        cells: one column per name in the header, NaN for empty cells; indexed by line number.
+        encoding: the encoding of the file.
+        remarks: sentences about what the user should check.
     """
 
     path: Path
@@ -79,12 +78,12 @@ class TextTable:
 
     @property
     def file(self) -> str:
-        """The file's name in quotes, for sentences."""
+        """The file's path in quotes, for messages."""
         return repr(str(self.path))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
+        """Names of the columns."""
         return tuple(map(str, self.cells.columns))
 
 
@@ -92,11 +91,11 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
     """Read a table of texts.
 
     Args:
-        path: a file with a header and a row a trial.
-        encoding: of the text, such as "utf-8" or "latin-1"; found by itself when None.
+        path: a file with a header and one row per trial.
+        encoding: encoding of the file, such as "utf-8" or "latin-1"; detected when None.
 
     Raises:
-        InputError: the file cannot be read as a table, in one sentence that says what to do.
+        InputError: the file is no table; the message says what to do.
     """
     path = Path(file_path(path))
     with reading(path, "give a table with a header and a row a trial"):
@@ -116,7 +115,7 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a file, unpacked where it is compressed."""
+    """Read a file, and decompress it if it is compressed."""
     with open(path, "rb") as stream:
         start = stream.read(8)
         stream.seek(0)
@@ -135,7 +134,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _require_size(path: Path, n_bytes: int) -> None:
-    """Refuse what is larger, once unpacked, than :data:`MOST_BYTES`."""
+    """Refuse a table with more uncompressed bytes than :data:`MOST_BYTES`."""
     require(
         n_bytes <= MOST_BYTES,
         f"{str(path)!r} has more than {MOST_BYTES // 10**6} MB once unpacked, the most that is read; "
@@ -144,15 +143,15 @@ def _require_size(path: Path, n_bytes: int) -> None:
 
 
 def _read_bounded(path: Path, stream: Any) -> bytes:
-    """Read a stream to its end; one that is too large is not unpacked further."""
+    """Read a stream to its end; stop and refuse it if it is too large."""
     content: bytes = stream.read(MOST_BYTES + 1)
     _require_size(path, len(content))
     return content
 
 
 def _read_zip(path: Path) -> bytes:
-    """Read the only file in an archive, or the samples in a log of Inspect."""
-    with suppress(ImportError):  # comes with Inspect; before Python 3.14 it alone unpacks its logs
+    """Read the only file in an archive, or the samples of an Inspect log."""
+    with suppress(ImportError):  # comes with Inspect; its logs need it before Python 3.14
         import_module("zipfile_zstd")
     archive = zipfile.ZipFile(path)
     members = archive.infolist()
@@ -175,7 +174,7 @@ def _read_zip(path: Path) -> bytes:
 
 
 def _read_members(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> list[bytes]:
-    """Read the files of an archive that have these names."""
+    """Return the contents of the archive's files with these names."""
     contents = []
     for name in names:
         try:
@@ -191,8 +190,13 @@ def _read_members(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) ->
 
 
 def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]:
-    """Decode bytes to text: in the named encoding, or the first that fits of UTF-16 by its mark,
-    UTF-8, Latin-1.
+    """Decode bytes: by the given encoding, or else by UTF-16 with a byte order mark, UTF-8 or
+    Latin-1.
+
+    Args:
+        path: the file, for error messages.
+        content: its bytes.
+        encoding: the user's encoding; None to detect it.
 
     Returns:
         The text and the name of its encoding.
@@ -228,14 +232,14 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]
 
 
 def _numbered_lines(text: str) -> list[tuple[int, str]]:
-    """List the lines that hold anything, each with its number, counted from 1."""
+    """Return the lines that are not blank, each with its line number, counted from 1."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _separator(header: str) -> str:
-    """Find what stands between the names of a header: the most frequent separator, or blanks if
-    there is none.
+    """Find the separator of a header line: the most frequent one, or spaces if there is no
+    other.
     """
     counts = {separator: header.count(separator) for separator in _SEPARATORS}
     best = max(counts, key=lambda separator: counts[separator])
@@ -245,7 +249,7 @@ def _separator(header: str) -> str:
 
 
 def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
-    """Split lines into columns: the cells by the names of the header, indexed by line."""
+    """Split lines into a data frame with the names of the header, indexed by line number."""
     import pandas as pd
 
     separator = _separator(lines[0][1])
@@ -267,12 +271,12 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
-    """Refuse the first row that has more fields than the header has names.
+    """Refuse the first row that has more fields than the header.
 
     Args:
-        path: the file, for the error.
+        path: the file, for the error message.
         lines: number and text of each line, the header first.
-        separator: between fields.
+        separator: the separator of fields.
     """
     n_names = len(_split(lines[0][1], separator))
     for number, line in lines[1:]:
@@ -288,8 +292,10 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _parse_json(path: Path, text: str) -> pd.DataFrame:
-    """Read JSON objects: one a line, in one list, or the samples of a log of Inspect; numbers stay
-    as they are spelled.
+    """Read JSON objects into a data frame: one per line, in one list, or the samples of an Inspect
+    log.
+
+    Numbers stay as they are written in the file.
     """
     import pandas as pd
 
@@ -320,7 +326,9 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
 
 
 def _row_of_sample(sample: Any) -> Any:
-    """Return the fields of a sample of Inspect that can be columns: its metadata, name, target and chat."""
+    """Return the fields of an Inspect sample that become columns: its metadata, id, epoch, target,
+    messages.
+    """
     if not isinstance(sample, dict):
         return sample
     metadata = sample.get("metadata")
@@ -329,7 +337,7 @@ def _row_of_sample(sample: Any) -> Any:
 
 
 def _json_text(value: Any) -> str:
-    """Write a value of JSON as a cell."""
+    """Return a JSON value as the text of a cell."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -338,8 +346,8 @@ def _json_text(value: Any) -> str:
 
 
 def _clean(cells: pd.DataFrame) -> pd.DataFrame:
-    """Remove blanks around names and cells, mark empty cells as missing, drop unnamed columns
-    without a cell.
+    """Strip spaces from names and cells, mark empty cells as missing, and drop empty columns
+    without a name.
     """
     cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
     stripped = cells.apply(lambda column: column.astype(object).map(_clean_cell))

@@ -1,8 +1,9 @@
-"""Read recorded trials from a table, a row a trial, and say what was read.
+"""Read recorded trials from a table with one row per trial, and report how they were read.
 
-:func:`open_trials` reads the file and decides which column is what. Labels and names stay the texts that they are;
-trials that were missed are found by the codes that the user names; sessions begin where a participant's label of the
-session changes. Each task's reader takes from the table what its episodes hold, and keeps a :class:`TrialsRead`.
+:func:`open_trials` reads the file and decides which column has which role. Labels and names stay
+text. Missed trials are recognised by codes that the user names. A new session begins where the
+participant's session label changes. Each task's reader turns the table into episodes, and attaches
+a :class:`TrialsRead` to them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from interp.tasks.table_file import TextTable, read_text_table
 _Array = NDArray[Any]
 
 MOST_LABELS = 20
-"""How many arms, states or actions there may be where the user does not say."""
+"""Largest number of arms, states or actions unless the user allows more."""
 _UNIT_QUANTILE = 0.75
-"""The share of rewards other than 0 that are at most the unit: one large loss does not move it."""
+"""Quantile of the non-zero rewards that is the unit of rewards; a single large loss does not affect
+it.
+"""
 _SHORTEST_SESSION = 4
-"""Trials that sessions must have on average where their labels return: labels that alternate are conditions."""
+"""Smallest mean number of trials per session if labels recur; labels that alternate faster are
+conditions.
+"""
 _MISSED_WORDS = frozenset(
     [
         "miss",
@@ -67,17 +72,17 @@ _SHOWN = 8  # labels that a summary counts one by one
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How a table is read where the table itself does not say.
+    """How to read a table, where the table itself leaves it open.
 
     Attributes:
-        missed: the codes of trials that were missed, such as -999 or "timeout"; "none" says that no
-            label is one.
-        scale: what rewards are divided by; a usual size of the rewards when None.
+        missed: codes of missed trials, such as -999 or "timeout"; "none" if no label is such a
+            code.
+        scale: number to divide rewards by; when None, a typical size of the rewards.
         lookalikes: whether labels that differ only in spelling, such as L and l, are the "same" or
-            "different".
-        most_arms: the most labels that there may be, 20 when None.
-        encoding: of the file, such as "latin-1"; found by itself when None.
-        decimal: what stands before the fraction of a number, "." or ","; found by itself when None.
+            "different"; when None, such labels are refused.
+        most_arms: largest number of labels; 20 when None.
+        encoding: encoding of the file, such as "latin-1"; detected when None.
+        decimal: decimal separator, "." or ","; detected when None.
     """
 
     missed: Any = None
@@ -95,7 +100,7 @@ class ReadingOptions:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The codes of missed trials as texts."""
+        """The codes of missed trials, as texts."""
         if self.missed is None:
             return ()
         is_one = isinstance(self.missed, str | int | float)
@@ -104,7 +109,7 @@ class ReadingOptions:
 
 
 def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingOptions]:
-    """Split a reader's keywords into its columns and its :class:`ReadingOptions`."""
+    """Split a reader's keyword arguments into column names and :class:`ReadingOptions`."""
     columns = dict(keywords)
     names = [field.name for field in fields(ReadingOptions)]
     options = {name: columns.pop(name) for name in names if name in columns}
@@ -114,17 +119,18 @@ def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingO
 @dataclass(frozen=True)
 @checked_result
 class TrialsRead:
-    """What was read from a table of trials.
+    """Report on how a table of trials was read.
 
     Attributes:
-        file: its name; ``encoding``: how its bytes were read.
-        columns: role -> the columns that were taken for it.
-        unused: the other columns.
-        participants, sessions, trials: how many there are; ``missed``: how many of the trials count
-            nowhere.
-        labels: what labels are of, such as "arm" -> each label -> in how many trials it stands.
-        scale: what 1 of a reward is in the table, or None without rewards.
-        remarks: what the user should look at, a sentence each.
+        file: name of the file.
+        encoding: encoding of the file.
+        columns: role -> the columns that have it.
+        unused: columns without a role.
+        participants, sessions, trials: their numbers.
+        missed: number of missed trials.
+        labels: kind of label, such as "arm" -> label -> number of trials with it.
+        scale: the reward in the table that is read as 1; None if there are no rewards.
+        remarks: sentences about what the user should check.
     """
 
     file: str
@@ -141,7 +147,7 @@ class TrialsRead:
 
     @property
     def columns_sentence(self) -> str:
-        """Which column was taken for what, and which were not used."""
+        """A sentence that says which column has which role, and which are unused."""
         taken = []
         for role, names in self.columns.items():
             quoted = " and ".join(map(repr, names))
@@ -152,7 +158,9 @@ class TrialsRead:
 
     @property
     def counts_sentence(self) -> str:
-        """How many participants, sessions, trials, missed trials and labels there are."""
+        """A sentence with the numbers of participants, sessions, trials, missed trials and
+        labels.
+        """
         people = _count(self.participants, "participant")
         sessions = _count(self.sessions, "session")
         counts = [people, sessions, _count(self.trials, "trial"), f"{self.missed:,} missed"]
@@ -166,7 +174,7 @@ class TrialsRead:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All that there is to say, a sentence each."""
+        """The whole report, as sentences."""
         sentences = [self.columns_sentence, self.counts_sentence]
         if self.scale is not None:
             reward = " and ".join(self.columns.get("reward", ("reward",)))
@@ -174,7 +182,7 @@ class TrialsRead:
         return (*sentences, *self.remarks)
 
     def summary(self) -> str:
-        """Say what was read, a line a sentence."""
+        """Return the whole report as text, one sentence per line."""
         return "\n".join(self.sentences)
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,14 +203,14 @@ def open_trials(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> TrialTable:
-    """Read a table of trials and decide which column is what.
+    """Read a table of trials and decide which column has which role.
 
     Args:
-        path: of the table.
-        roles: what a row has, in addition to "participant", "session" and "order".
-        named: role -> the column that the user names.
-        options: how it is read.
-        optional: roles that are only read where the user names a column.
+        path: the file.
+        roles: roles of the task's columns, besides "participant", "session" and "order".
+        named: role -> the column that the user named.
+        options: how to read the table.
+        optional: roles that have a column only if the user names one.
         lists: roles that may have several columns.
 
     Returns:
@@ -218,10 +226,10 @@ def open_trials(
 
 
 class TrialTable:
-    """A table of trials with known columns.
+    """A table of trials whose columns have known roles.
 
     Attributes:
-        remarks: sentences about it, in addition to the counts; readers add to it.
+        remarks: sentences about what the user should check; readers may add more.
     """
 
     def __init__(self, table: TextTable, columns: Columns, options: ReadingOptions) -> None:
@@ -233,7 +241,7 @@ class TrialTable:
     # Cells.
 
     def texts(self, role: str) -> pd.DataFrame:
-        """Return the labels of a role, a column each; NaN where a trial was missed."""
+        """Return the labels in a role's columns; NaN in missed trials."""
         return self._each_column(role, self._label_cells)
 
     def _each_column(self, role: str, read: Callable[[str], pd.Series]) -> pd.DataFrame:
@@ -244,10 +252,10 @@ class TrialTable:
         return _mask_codes(cells, self.options.codes)
 
     def numbers(self, role: str) -> pd.DataFrame:
-        """Return the numbers of a role, a column each; NaN for empty cells.
+        """Return the numbers in a role's columns; NaN in empty cells.
 
-        A code of missed trials is one here, too, if it is a word or is spelled like 99 or -999:
-        other numbers are rewards.
+        A code of missed trials counts only if it is a word, or is spelled like 99 or -999; other
+        numbers may be rewards.
         """
         return self._each_column(role, self._number_cells)
 
@@ -265,7 +273,7 @@ class TrialTable:
         return values
 
     def flags(self, role: str) -> pd.Series:
-        """Return whether each row says yes; an empty cell says no."""
+        """Return True for the rows in which a yes/no column says yes; an empty cell means no."""
         name = self.columns.one(role)
         words = self.table.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_TRUE | _FALSE)
@@ -278,13 +286,13 @@ class TrialTable:
         return words.isin(_TRUE)
 
     def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
-        """Refuse the first of some rows, with its line and its cell.
+        """Raise an error about the first of the wrong rows, with its line number and cell.
 
         Args:
-            rows: whether each row is wrong.
-            name: of the column.
-            what: it must be, in words.
-            remedy: in words; {0} stands for the cell.
+            rows: True for rows that are wrong.
+            name: name of the column.
+            what: what the cell must be, in words.
+            remedy: what the user can do, in words; {0} is replaced by the cell.
         """
         for line in self.table.cells.index[np.asarray(rows, bool)][:1]:
             cell = str(self.table.cells[name][line])[:40]
@@ -297,19 +305,20 @@ class TrialTable:
     def code(
         self, kind: str, frames: Sequence[pd.DataFrame], several: bool = True
     ) -> tuple[list[pd.DataFrame], tuple[str, ...]]:
-        """Encode the labels of one kind as numbers.
+        """Encode the labels of one kind as the numbers 0, 1, ...
 
         Args:
-            kind: what the labels are of, such as "arm".
-            frames: labels, NaN where there are none.
-            several: whether at least two are needed.
+            kind: what the labels stand for, such as "arm".
+            frames: data frames of labels, NaN where there are none.
+            several: True if at least two labels are needed.
 
         Returns:
-            The frames with 0, 1, ... in the place of labels, which are sorted, and the labels.
+            The frames with numbers in place of labels, and the labels in the order of their
+            numbers.
 
         Raises:
-            InputError: labels that differ only in spelling, that look like codes of missed trials,
-                too few, or too many.
+            InputError: labels differ only in spelling, look like codes of missed trials, are too
+                few, or are too many.
         """
         names = [str(name) for frame in frames for name in frame.columns]
         place = f"{' and '.join(names)} of {self.table.file}"
@@ -334,7 +343,9 @@ class TrialTable:
         return coded, tuple(labels)
 
     def _refuse_codes(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
-        """Refuse a label that looks like the code of a missed trial."""
+        """Refuse labels of which one looks like the code of a missed trial, unless the user has
+        decided.
+        """
         label = suspicious_label(counts)
         if label is not None:
             others = [name for name in counts if name != label]
@@ -342,13 +353,13 @@ class TrialTable:
             self.refuse_code(is_it, label, others, kind)
 
     def refuse_code(self, is_it: str, label: str, others: Sequence[str], kind: str) -> None:
-        """Refuse a label that may be the code of a missed trial.
+        """Raise an error that asks whether a label is the code of a missed trial.
 
         Args:
-            is_it: the question, up to "the code of a missed trial".
-            label: as it is written for ``missed``.
-            others: the remaining labels.
-            kind: what it is otherwise.
+            is_it: beginning of the question, which ends with "the code of a missed trial".
+            label: the label, as the user can pass it as ``missed``.
+            others: the other labels.
+            kind: what the label is otherwise, such as "arm".
         """
         others_shown = ", ".join(others[:6])
         raise InputError(
@@ -357,8 +368,8 @@ class TrialTable:
         )
 
     def _refuse_lookalikes(self, place: str, labels: Iterable[str]) -> None:
-        """Refuse labels that differ only in how they are spelled, unless the user decided what they
-        are.
+        """Refuse labels that differ only in spelling, unless the user has decided whether they are
+        the same.
         """
         if self.options.lookalikes is not None:
             return
@@ -370,7 +381,7 @@ class TrialTable:
             )
 
     def _refuse_many(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
-        """Refuse more labels than an experiment has, and measured numbers."""
+        """Refuse measurements in place of labels, and more labels than the limit."""
         n_labels, n_trials = len(counts), len(self.table.cells)
         limit = self.options.most_arms
         is_measurement = limit is None and is_measured(pd.Series(list(counts), dtype=object))
@@ -389,25 +400,25 @@ class TrialTable:
     # Rewards.
 
     def scaled(self, rewards: pd.Series) -> tuple[pd.Series, float]:
-        """Return rewards over their unit.
+        """Return rewards divided by their unit.
 
         Args:
-            rewards: of the trials that count, NaN elsewhere.
+            rewards: rewards of the trials that count, NaN for other trials.
 
         Returns:
-            The rewards, and what 1 of them is in the table.
+            The scaled rewards, and the unit: the reward in the table that becomes 1.
         """
         scale = usual_size(rewards) if self.options.scale is None else self.options.scale
         require(number("scale", scale) > 0, f"scale must be above 0, got {scale}")
         return rewards / scale, float(scale)
 
     def rewards(self, counted: pd.Series) -> pd.Series:
-        """Return the sum of the columns of the reward; NaN where any of them is empty.
+        """Return the sum of the reward columns; NaN where any of them is empty.
 
-            A column of losses without a number below 0 is subtracted, with a remark.
+        A column of losses without negative numbers is subtracted; a remark says so.
 
         Args:
-            counted: whether each trial has a choice: rewards of the remaining trials are ignored.
+            counted: True for trials with a choice; rewards of other trials are ignored.
         """
         columns = self.numbers("reward").where(counted, axis=0)
         for name in columns:
@@ -425,7 +436,7 @@ class TrialTable:
         return columns.sum(axis=1, skipna=False)
 
     def _refuse_reward_code(self, name: str, values: pd.Series) -> None:
-        """Refuse a reward spelled like 99 or -999 that is far from all further rewards."""
+        """Refuse rewards of which one is spelled like 99 or -999 and is far from all others."""
         present = values.dropna()
         for value in present.unique():
             others = present[present != value]
@@ -437,10 +448,10 @@ class TrialTable:
     # Sessions.
 
     def sessions(self) -> list[tuple[str, pd.Index]]:
-        """Find the sessions of every participant, as they come in the file.
+        """Find the sessions of every participant.
 
         Returns:
-            For each session the participant, and its rows in the order of its trials.
+            For each session, the participant, and the index of its rows in the order of trials.
         """
         columns = {"who": self._participants(), "session": self._session_labels()}
         keys = pd.DataFrame({**columns, "order": self._order_numbers()})
@@ -481,7 +492,7 @@ class TrialTable:
         return names
 
     def _session_labels(self) -> pd.Series:
-        """Return the label of the session of each row, from one or more columns."""
+        """Return the session label of each row, joined from one or more columns."""
         cells = self.table.cells
         labels = pd.Series("", index=cells.index)
         for name in self.columns.by_role.get("session", ()):
@@ -490,7 +501,9 @@ class TrialTable:
         return labels
 
     def _order_numbers(self) -> pd.Series:
-        """Return what trials are ordered by: a column, or the place of the row in the file."""
+        """Return the number by which each row is ordered: the order column, or the row's place in
+        the file.
+        """
         cells = self.table.cells
         if "order" not in self.columns:
             return pd.Series(np.arange(len(cells), dtype=float), index=cells.index)
@@ -502,11 +515,11 @@ class TrialTable:
         return values
 
     def _split(self, rows: pd.DataFrame) -> list[pd.DataFrame]:
-        """Split a participant's rows into sessions, each in the order of its trials.
+        """Split a participant's rows into sessions, each in the order of trials.
 
-        Where the order never repeats a number, it says which trials follow each other, and a session ends where the
-        label changes. Where it begins anew in each session, rows of one label are a session; if a number repeats in
-        these, rows that follow each other in the file are.
+        If no order number repeats, rows are sorted by it, and a session ends where the label
+        changes. If order numbers restart in each session, all rows with one label form a session.
+        If numbers repeat even within a label, consecutive rows with the same label form a session.
         """
         if rows["order"].is_unique:
             return _runs(rows.sort_values("order", kind="stable"))
@@ -518,7 +531,7 @@ class TrialTable:
         return []
 
     def _refuse_repeated(self, rows: pd.DataFrame) -> None:
-        """Refuse a trial that stands twice in a session."""
+        """Refuse an order number that occurs twice in a session."""
         trial = ["session", "order"]
         hint = ""
         for column in reversed(self.columns.unused):
@@ -544,12 +557,12 @@ class TrialTable:
     def played(
         self, sessions: Sequence[tuple[str, pd.Index]], counted: pd.Series, needed: str
     ) -> list[tuple[str, pd.Index]]:
-        """Remove the sessions without a trial that counts, with a warning.
+        """Remove sessions in which no trial counts, with a warning.
 
         Args:
-            sessions: as :meth:`sessions` finds them.
-            counted: whether each row is a trial that counts.
-            needed: what such a trial has, in words.
+            sessions: sessions as returned by :meth:`sessions`.
+            counted: True for rows that are trials that count.
+            needed: what such a trial must have, in words, for the warning.
         """
         played = [session for session in sessions if counted[session[1]].any()]
         require(bool(played), f"no row of {self.table.file} has {needed}")
@@ -568,12 +581,12 @@ class TrialTable:
         counted: pd.Series,
         scale: float | None = None,
     ) -> TrialsRead:
-        """Say what was read.
+        """Return the report on how the table was read.
 
         Args:
-            sessions: those that are used.
-            counted: whether each row is a trial that counts.
-            scale: what 1 of a reward is in the table.
+            sessions: the sessions that are used.
+            counted: True for rows that are trials that count.
+            scale: the reward in the table that becomes 1; None if there are no rewards.
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
         people = {who for who, _ in sessions}
@@ -594,7 +607,9 @@ class TrialTable:
         )
 
     def _unused_remarks(self) -> list[str]:
-        """Say of columns that are not used what they look like: the order of trials, or the trials of sessions."""
+        """Return remarks on unused columns that look like the order of trials or like session
+        labels.
+        """
         remarks = []
         people = self._participants()
         for name in self.columns.unused:
@@ -620,13 +635,16 @@ class TrialTable:
     def by_session(
         self, sessions: Sequence[tuple[str, pd.Index]], values: pd.Series | pd.DataFrame
     ) -> list[_Array]:
-        """Return the values of the rows of each session, ``[trial]`` or ``[trial, column]``."""
+        """Return the values of each session's rows, ``[trial]`` or ``[trial, column]``."""
         return [values.loc[rows].to_numpy(float) for _, rows in sessions]
 
     def padded(
         self, sessions: Sequence[tuple[str, pd.Index]], values: pd.Series | pd.DataFrame
     ) -> _Array:
-        """Return the values as one array, ``[session, trial]`` or ``[session, trial, column]``, NaN after the end."""
+        """Return the values of all sessions as one array, with NaN after each session's end.
+
+        Its shape is ``[session, trial]``, or ``[session, trial, column]`` for several columns.
+        """
         rows = self.by_session(sessions, values)
         longest = max(map(len, rows))
         array = np.full((len(rows), longest, *rows[0].shape[1:]), np.nan)
@@ -636,7 +654,7 @@ class TrialTable:
 
 
 def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
-    """Return cells with NaN in the place of the codes of missed trials, however these are spelled."""
+    """Return cells with NaN in place of codes of missed trials, in any spelling."""
     spellings = {_spelling(code) for code in codes}
     if not spellings:
         return cells
@@ -644,14 +662,16 @@ def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
 
 
 def _is_far(value: float, others: pd.Series) -> bool:
-    """Return whether a reward is five times as large as any other, or the only one below 0."""
+    """Return whether a reward is at least five times as large as all others, or the only negative
+    one.
+    """
     largest = max(others.abs().max(), 1.0)
     is_only_loss = value < 0 <= others.min()
     return bool(is_only_loss or abs(value) >= 5 * largest)
 
 
 def usual_size(rewards: pd.Series) -> float:
-    """Return the unit of rewards: three quarters of those other than 0 are at most that large.
+    """Return a typical reward size: the 75 % quantile of the non-zero absolute rewards.
 
     >>> usual_size(pd.Series([0.0, 1.0, 1.0, 0.0])), usual_size(pd.Series([100.0] * 9 + [-1150.0]))
     (1.0, 100.0)
@@ -666,16 +686,16 @@ def usual_size(rewards: pd.Series) -> float:
 def parse_numbers(
     table: TextTable, name: str, cells: pd.Series, decimal: str | None = None
 ) -> pd.Series:
-    """Read cells as numbers; NaN where a cell is empty, or is none.
+    """Parse cells as numbers; NaN for cells that are empty or no numbers.
 
     Args:
-        table: that holds the column, for the refusal.
-        name: of the column, for the refusal.
-        cells: texts.
-        decimal: "." or ","; found by itself when None.
+        table: the table, for the error message.
+        name: name of the column, for the error message.
+        cells: the texts.
+        decimal: decimal separator, "." or ","; detected when None.
 
     Raises:
-        InputError: it cannot be known whether a comma stands before a fraction or between thousands.
+        InputError: it is unclear whether commas separate decimals or thousands.
     """
     texts = [str(text) for text in cells.dropna().unique()]
     if decimal is None and _has_decimal_commas(table, name, texts):
@@ -686,7 +706,9 @@ def parse_numbers(
 
 
 def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bool:
-    """Return whether numbers have a comma before their fraction; refuse where it may stand between thousands."""
+    """Return whether commas are decimal separators; refuse texts in which they may separate
+    thousands.
+    """
     commas = [text for text in texts if re.fullmatch(r"[+-]?\d*,\d+", text)]
     if not commas:
         return False
@@ -708,14 +730,16 @@ def _as_number(text: str) -> float:
 
 
 def _without_written_fractions(cells: pd.Series) -> pd.Series:
-    """Return whole numbers that a program wrote as 1.0, 2.0, ... as 1, 2, ...; other texts as they are."""
+    """Return whole numbers that were written as 1.0, 2.0, ... as 1, 2, ...; leave other texts
+    unchanged.
+    """
     if cells.dropna().str.fullmatch(r"-?\d+\.0+").all():
         return cells.str.partition(".")[0]
     return cells
 
 
 def _spelling(text: Any) -> str:
-    """Return what two spellings of one label share: the number, or the small letters without blanks."""
+    """Return a normal form of a label: its number, or the text in lower case with single spaces."""
     words = " ".join(str(text).casefold().split())
     if not re.search(r"\d", words):
         return words
@@ -724,7 +748,7 @@ def _spelling(text: Any) -> str:
 
 
 def _lookalikes(labels: Iterable[str]) -> list[str]:
-    """Return the first labels that share a spelling."""
+    """Return the first group of labels that have the same normal form; empty if there is none."""
     by_spelling: dict[str, list[str]] = {}
     for label in sorted(labels):
         by_spelling.setdefault(_spelling(label), []).append(label)
@@ -732,7 +756,7 @@ def _lookalikes(labels: Iterable[str]) -> list[str]:
 
 
 def _merged_spellings(labels: Iterable[str]) -> dict[str, str]:
-    """Return for each label the shortest of those that share its spelling."""
+    """Return label -> the shortest label with the same normal form."""
     first: dict[str, str] = {}
     for label in sorted(labels, key=lambda text: (len(text), text)):
         first.setdefault(_spelling(label), label)
@@ -740,7 +764,7 @@ def _merged_spellings(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
-    """Count in how many cells of the first frame each label of all frames stands."""
+    """Return label -> number of cells of the first frame with it, for the labels of all frames."""
     counts: dict[str, int] = {}
     for frame in frames:
         is_first = frame is frames[0]
@@ -752,17 +776,17 @@ def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
 
 
 def _sorting(label: str) -> tuple[bool, float, str]:
-    """Sort numbers by size and before words."""
+    """Return a sort key that puts numbers before words, and sorts numbers by size."""
     value = _as_number(label)
     is_word = bool(np.isnan(value))
     return is_word, 0.0 if is_word else value, label
 
 
 def suspicious_label(counts: Iterable[str]) -> str | None:
-    """Return a label that looks like the code of a missed trial, or None.
+    """Return a label that looks like the code of a missed trial; None if there is none.
 
-    A word such as "timeout", or -99, always; with two further labels or more also a word among
-    numbers, and a number that is no further one of those that count the others.
+    Words such as "timeout", and numbers such as -99, always look so. A single word among numbers
+    does, and, among at least three labels, a number that does not continue the others' count.
 
     >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
     ('-1', None)
@@ -782,10 +806,11 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
 
 
 def _suspicious_number(numbers: Mapping[str, float]) -> str | None:
-    """Return a number that does not count on from the others; None where there is none.
+    """Return a number that does not continue the others' count; None if there is none.
 
-    That is the one number below 0, or the 0 between -1 and 1; the one with a fraction; one of nines, or ten times as
-    large as the second one; and 0 where all others are above 10.
+    It is the only negative number, the 0 between -1 and 1, or the only number with a fraction. It
+    may also consist of nines, be more than ten times the second largest, or be 0 when all others
+    are above 10.
     """
     ordered = sorted(numbers, key=numbers.__getitem__)
     values = [numbers[label] for label in ordered]
@@ -809,20 +834,24 @@ def _is_missed_word(label: str) -> bool:
 
 
 def _is_code_of_numbers(code: str) -> bool:
-    """Return whether a code of missed trials is one among rewards, too."""
+    """Return whether a code of missed trials is recognised in numeric columns, too: a word, or
+    nines.
+    """
     is_word = np.isnan(_as_number(code))
     return bool(is_word or _NINES.fullmatch(code.partition(".")[0]))
 
 
 def _runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split rows where the label of the session changes."""
+    """Split rows wherever the session label changes."""
     labels = rows["session"]
     numbers = (labels != labels.shift()).cumsum()
     return [part for _, part in rows.groupby(numbers, sort=False)]
 
 
 def _run_length(cells: pd.Series, people: pd.Series) -> float:
-    """Return for how many trials a label stays on average; 0 where it stays for all of a participant."""
+    """Return for how many trials a label stays on average; 0 if it never changes within a
+    participant.
+    """
     labels = cells.fillna("")
     is_first = people != people.shift()
     starts = is_first | (labels != labels.shift())
@@ -832,8 +861,8 @@ def _run_length(cells: pd.Series, people: pd.Series) -> float:
 
 
 def _counts_up(cells: pd.Series, people: pd.Series) -> str:
-    """Return "up" where a column counts up within each participant, "restarts" where it restarts
-    there, "" otherwise.
+    """Return how a column counts within participants: "up", "restarts" (several times), or ""
+    (neither).
     """
     values = pd.to_numeric(cells, errors="coerce")
     is_whole = values % 1 == 0

@@ -1,12 +1,12 @@
-"""Choosing among arms: all that is specific to this task, with recorded choices and simulated
-players as data.
+"""The bandit task: predict which arm a player chooses, from recorded or simulated choices and
+rewards.
 
     >>> from interp.tasks import bandit
     >>> episodes = bandit.sample(n_episodes=2, n_rounds=5, n_arms=2, regime="reversal", seed=0)
     >>> episodes.choices.shape, episodes.rewards.shape
     ((2, 5), (2, 5))
 
-:func:`read` takes the long table of the field, a row a trial. Pictures are in ``reports``.
+:func:`read` reads a table with one row per trial. Figures are in the package ``reports``.
 """
 
 from pathlib import Path

@@ -1,19 +1,19 @@
-"""The algorithms of choosing among arms as causal models of one round, and the families that
-comparison fits.
+"""Algorithms for choosing among arms, as causal models of one round, and the families to be fitted.
 
-Rescorla-Wagner, which is Q-learning without a next state, by its rate and inverse temperature
-``beta``::
+Rescorla-Wagner is Q-learning without a next state. Its parameters are a learning rate and the
+inverse temperature ``beta``::
 
-    P = softmax(beta V)      error = payoff - V_chosen      V_chosen <- V_chosen + rate error      (V = 0 at first)
+    P = softmax(beta V)      error = payoff - V_chosen      V_chosen <- V_chosen + rate error
+    (V = 0 at first)
 
-The softmax runs over the arms that are on offer in the round. Its extensions have one rate for
-errors above 0 and another below, forget the arms that were not chosen, or repeat the last choice.
-Rivals: the choice kernel, a habit that no payoff moves; win-stay lose-shift; the counts of a
-Bayesian with a Beta(1, 1) prior, who adds a bonus for what is uncertain (UCB) or draws from the
-posterior (Thompson); a fixed bias.
+The softmax is over the arms on offer in the round. Extensions use one rate for positive errors and
+another for negative ones, forget the arms that were not chosen, or repeat the last choice. Rivals
+are the choice kernel (a habit that ignores rewards), win-stay lose-shift, Bayesians with a
+Beta(1, 1) prior, and a fixed bias. The Bayesians add a bonus for uncertainty (UCB) or sample from
+the posterior (Thompson).
 
-A payoff above 0 is a win. A family with an inverse temperature, or with probabilities as
-parameters, needs no further one.
+A payoff above 0 is a win. A family whose parameters include an inverse temperature, or are
+probabilities, gets no additional temperature in a fit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ from interp.support.errors import require
 
 _Array = NDArray[np.float64]
 _Parameter = float | _Array
-"""A number, or an array of them with an axis for each leading axis of the variables: many players run as one."""
+"""A number; or an array with an axis for each leading axis of the variables, to run many players at
+once.
+"""
 
 _SHARE, _CHANCE, _ANY = (0.0, 1.0), (1e-6, 1 - 1e-6), (None, None)
 _BOUNDS: Mapping[str, tuple[float | None, float | None]] = {
@@ -55,17 +57,19 @@ _BOUNDS: Mapping[str, tuple[float | None, float | None]] = {
     "shifts": _CHANCE,
     "first": _CHANCE,
 }
-"""Between which numbers a parameter lies, where it has bounds."""
+"""Parameter -> its smallest and largest value; parameters without bounds are absent."""
 
 
 def _pull(episodes: Any) -> _Array:
-    """Return which arm was chosen, an indicator for each arm."""
+    """Return the chosen arm as a one-hot vector, ``[episode, round, arm]``."""
     is_chosen = episodes.choices[..., None] == np.arange(episodes.n_arms)
     return is_chosen.astype(np.float64)
 
 
 def _zeros(episodes: Any, key: str) -> _Array:
-    """Return what is carried into the first round: a number for each arm; what was paid last is one number."""
+    """Return the initial value of a state variable: zeros, one per arm (a single one for
+    ``last_paid``).
+    """
     shape = (len(episodes),) if key == "last_paid" else (len(episodes), episodes.n_arms)
     return np.zeros(shape)
 
@@ -86,14 +90,14 @@ def _algorithm(
     memory: str,
     equations: Mapping[str, Equation | None],
 ) -> Algorithm:
-    """Make an algorithm of this task, which chooses by the softmax of its ``logits``.
+    """Make an algorithm of this task that chooses by a softmax of its ``logits``.
 
     Args:
-        key: of the algorithm.
-        name: of the algorithm.
-        parameters: which must lie in their bounds.
-        memory: key of the variable that holds what earlier rounds left.
-        equations: of each variable but the inputs; None for what is carried.
+        key: key of the algorithm.
+        name: name of the algorithm.
+        parameters: its parameters, which are checked against their bounds.
+        memory: key of the variable that summarises earlier rounds.
+        equations: key -> equation, for every variable except inputs; None for states.
     """
     for parameter, value in parameters.items():
         _check_bounds(parameter, value, _BOUNDS.get(parameter, _ANY))
@@ -102,12 +106,12 @@ def _algorithm(
 
 
 def _for_each_arm(parameter: _Parameter) -> _Array:
-    """Return a parameter with a last axis, along which it is the same for every arm."""
+    """Return a parameter with a last axis of size 1, to broadcast over arms."""
     return np.asarray(parameter)[..., None]
 
 
 def _choose_among_offered(v: Values) -> _Array:
-    """Return the softmax of the logits over the arms that are on offer."""
+    """Return the softmax of the logits over the arms on offer."""
     possible = np.where(v["offered"] > 0, v["logits"], -np.inf)
     # Arms are few: a loop over them is twice as fast as a reduction of the last axis.
     highest = reduce(np.maximum, np.moveaxis(possible, -1, 0))
@@ -117,7 +121,7 @@ def _choose_among_offered(v: Values) -> _Array:
 
 
 def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, float | None]) -> None:
-    """Refuse a parameter, or an array of which a number, is out of its bounds."""
+    """Refuse a parameter, or an array of them, with a value outside of the bounds."""
     numbers = array_of(name, value)
     require(numbers.size > 0, f"{name} is empty; give a number")
     for end in (numbers.min(), numbers.max()):
@@ -125,7 +129,7 @@ def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, floa
 
 
 def _err(v: Values) -> _Array:
-    """Return what the arm paid beyond what it was expected to."""
+    """Return the reward minus the chosen arm's value."""
     expected = (v["arm_values"] * v["pulled"]).sum(-1)
     return v["payoff"] - expected
 
@@ -139,16 +143,16 @@ def _learner(
     forgets: _Parameter = 0.0,
     stays: _Parameter | None = None,
 ) -> Algorithm:
-    """Make Rescorla-Wagner with what extends it.
+    """Make Rescorla-Wagner, possibly with extensions.
 
     Args:
-        key: of the algorithm.
-        name: of the algorithm.
-        parameters: what it was made with.
-        gain: rate for errors above 0.
-        loss: rate for errors below 0.
-        forgets: the share by which the values of arms that were not chosen fall.
-        stays: what the last choice adds to its log-odds; no such memory when None.
+        key: key of the algorithm.
+        name: name of the algorithm.
+        parameters: its parameters, for its record.
+        gain: learning rate for positive errors.
+        loss: learning rate for negative errors.
+        forgets: share by which the values of arms that were not chosen decay in a round.
+        stays: log-odds that are added to the last choice; None for no memory of the last choice.
     """
     beta = _for_each_arm(parameters["inverse_temperature"])
     fades = _for_each_arm(forgets)
@@ -172,7 +176,8 @@ def _learner(
 
 @checked
 def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.0) -> Algorithm:
-    """Return Rescorla-Wagner: the chosen arm's value moves towards what it paid by a share ``rate`` of the error.
+    """Return Rescorla-Wagner: the chosen arm's value moves by ``rate`` times the error towards its
+    reward.
 
     >>> rescorla_wagner(0.5).state, rescorla_wagner().written
     (('arm_values',), 'next_arm_values')
@@ -184,7 +189,14 @@ def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.
 def _two_rates(
     gain: _Parameter = 0.4, loss: _Parameter = 0.2, inverse_temperature: _Parameter = 5.0
 ) -> Algorithm:
-    """Return Rescorla-Wagner with a rate for errors above 0, ``gain``, and one for those below, ``loss``."""
+    """Return Rescorla-Wagner with learning rate ``gain`` for positive errors and ``loss`` for
+    negative ones.
+
+    Args:
+        gain: learning rate for positive errors.
+        loss: learning rate for negative errors.
+        inverse_temperature: inverse temperature of the choice.
+    """
     parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
     return _learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
 
@@ -192,12 +204,12 @@ def _two_rates(
 def _forgetting(
     rate: _Parameter = 0.3, forgets: _Parameter = 0.2, inverse_temperature: _Parameter = 5.0
 ) -> Algorithm:
-    """Return Rescorla-Wagner in which the values of arms that were not chosen fall to 0.
+    """Return Rescorla-Wagner in which the values of arms that were not chosen decay to 0.
 
     Args:
         rate: learning rate.
-        forgets: share by which they fall in a round.
-        inverse_temperature: of the choice.
+        forgets: share by which these values decay in a round.
+        inverse_temperature: inverse temperature of the choice.
     """
     parameters = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that forgets"
@@ -208,12 +220,12 @@ def _forgetting(
 def perseveration(
     rate: _Parameter = 0.3, stays: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0
 ) -> Algorithm:
-    """Return Rescorla-Wagner that repeats its last choice.
+    """Return Rescorla-Wagner with a tendency to repeat the last choice.
 
     Args:
         rate: learning rate.
-        stays: additional log-odds of the last choice, in nats; it may be negative.
-        inverse_temperature: of the choice.
+        stays: log-odds that are added to the last choice, in nats; may be negative.
+        inverse_temperature: inverse temperature of the choice.
     """
     parameters = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that repeats"
@@ -222,7 +234,7 @@ def perseveration(
 
 @checked
 def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0) -> Algorithm:
-    """Return a habit: what was chosen of late is chosen again, whatever it paid."""
+    """Return a habit: arms that were chosen recently are chosen again, whatever their rewards."""
 
     def update(v: Values) -> _Array:
         trace = v["choice_trace"]
@@ -238,13 +250,18 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
 
 
 def _win(v: Values) -> _Array:
-    """Return 1 where the choice paid more than 0, and 0 elsewhere."""
+    """Return 1 where the reward was above 0, and 0 elsewhere."""
     return (v["payoff"] > 0).astype(np.float64)
 
 
 @checked
 def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
-    """Return win-stay lose-shift: the last choice again with probability ``stays`` after a win, else 1 - ``shifts``."""
+    """Return win-stay lose-shift.
+
+    Args:
+        stays: probability of repeating the last choice after a win.
+        shifts: probability of another choice after a loss.
+    """
     _check_bounds("stays", stays, _CHANCE)
 
     def logits(v: Values) -> _Array:
@@ -274,14 +291,14 @@ def _bayes(
     logits: Equation,
     keeps: _Parameter = 1.0,
 ) -> Algorithm:
-    """Make a Bayesian with a Beta(1, 1) prior and fading counts.
+    """Make a Bayesian with a Beta(1, 1) prior for each arm, whose counts may decay.
 
     Args:
-        key: of the algorithm.
-        name: of the algorithm.
-        parameters: what it was made with.
-        logits: equation of the log-odds of the arms.
-        keeps: the share of the counts that is left after each round.
+        key: key of the algorithm.
+        name: name of the algorithm.
+        parameters: its parameters, for its record.
+        logits: equation of the choice's logits.
+        keeps: factor by which all counts are multiplied after each round.
     """
 
     remains = _for_each_arm(keeps)
@@ -306,7 +323,7 @@ def _bayes(
 
 
 def _posterior(v: Values) -> tuple[_Array, _Array]:
-    """Return mean and standard deviation of the chance that each arm pays."""
+    """Return the posterior mean and standard deviation of each arm's probability of a win."""
     wins, losses = 1 + v["arm_wins"], 1 + v["arm_losses"]
     total = wins + losses
     mean = wins / total
@@ -315,7 +332,9 @@ def _posterior(v: Values) -> tuple[_Array, _Array]:
 
 
 def _bayes_ucb(bonus: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0) -> Algorithm:
-    """Return a Bayesian who adds ``bonus`` standard deviations to each arm's mean: the upper confidence bound."""
+    """Return a Bayesian with an upper confidence bound: mean plus ``bonus`` standard deviations of
+    each arm.
+    """
 
     def logits(v: Values) -> _Array:
         mean, deviation = _posterior(v)
@@ -330,14 +349,19 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
 def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
-    """Return the log-probability that a normal of each of two arms is the larger one."""
+    """Return, for each of two arms, the log-probability that its normal variable is the larger
+    one.
+    """
     gap = mean[..., :1] - mean[..., 1:]
     z = gap / np.sqrt(np.square(deviation).sum(-1, keepdims=True))
     return np.asarray(special.log_ndtr(np.concatenate([z, -z], -1)))
 
 
 def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
-    """Return the log-probability that the normal of each arm is the largest, by Gauss's rule on [-.5, 1.5]."""
+    """Return, for each arm, the log-probability that its normal variable is the largest one.
+
+    The integral over [-.5, 1.5] is computed by Gauss-Legendre quadrature.
+    """
     points = 0.5 + _NODES
     z = (points[:, None] - mean[..., None, :]) / deviation[..., None, :]
     below = np.maximum(special.ndtr(z), 1e-100)
@@ -349,9 +373,13 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
 
 @checked
 def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
-    """Return a Bayesian who draws each arm's chance from a normal of the posterior's moments, and takes the largest.
+    """Return Thompson sampling: draw each arm's win probability from the posterior, and choose the
+    largest.
 
-    ``keeps`` is the share of all counts that is left after a round, in (0, 1].
+    The posterior is approximated by a normal distribution with the same mean and variance.
+
+    Args:
+        keeps: factor by which all counts are multiplied after each round, in (0, 1].
     """
 
     def logits(v: Values) -> _Array:
@@ -365,7 +393,9 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
 
 @checked
 def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
-    """Return a bias: the first arm with probability ``first``, the others evenly, whatever happened before."""
+    """Return a bias: the first arm with probability ``first``, the others with equal probability,
+    always.
+    """
 
     def logits(v: Values) -> _Array:
         is_first = np.arange(v["pulled"].shape[-1]) == 0
@@ -378,7 +408,7 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """List the algorithms of this task."""
+    """Return the records of the algorithms that this task registers."""
     return (
         AlgorithmRecord("rescorla_wagner", "Rescorla-Wagner", "RW", rescorla_wagner),
         AlgorithmRecord(
@@ -393,7 +423,8 @@ def records() -> tuple[AlgorithmRecord, ...]:
     )
 
 
-# Where a fit looks for each parameter. A family that extends another one has its bounds, so that it contains it.
+# The grid of each parameter in a fit. A family and its extension have the same bounds, so that the
+# extension contains the family.
 _RATE = Searched("rate", (0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0))
 _INVERSE_TEMPERATURE = Searched(
     "inverse_temperature",
@@ -422,7 +453,7 @@ _STAYS_AFTER_WIN = Searched("stays", _SHIFTS.grid, enters=("logits",))
 
 
 def families() -> tuple[Family, ...]:
-    """List what a player, or a model of one, is compared with."""
+    """Return the families of algorithms that are fitted to a player, or to a model of one."""
     rw = "Rescorla-Wagner"
     plain = (_RATE, _INVERSE_TEMPERATURE)
     rates = (_GAIN, _LOSS, _FEW_TEMPERATURES)

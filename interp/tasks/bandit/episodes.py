@@ -1,9 +1,7 @@
-"""Choices among arms: the episodes, their sampler, the long table that the field uses, and
-corruptions.
+"""Episodes of choices among arms: their class, a sampler with simulated players, and corruptions.
 
-Each round the player chooses an arm and sees what it paid. A model predicts the *choice*: what was
-recorded of people, animals or machines is the material, and a simulated player, an algorithm at its
-parameters, draws more of it.
+In each round a player chooses an arm and sees its reward. Models predict the *choice*. Choices may
+be recorded from people, animals or machines, or simulated by an algorithm.
 """
 
 from __future__ import annotations
@@ -37,26 +35,28 @@ REGIMES: Mapping[str, str] = {
     "reversal": "one arm pays 1 with chance .8, the others with .2; every 20 rounds it is another one",
     "restless": "the chance of each arm begins in U[.1, .9] and takes a normal step of .1 a round, within [.05, .95]",
 }
-"""Name -> how the arms pay."""
+"""Name of a regime -> how its arms pay."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BanditEpisodes(BaseEpisodes):
-    """What players chose and what it paid.
+    """Choices and rewards of a batch of episodes.
 
     Attributes:
-        choices: the arm chosen, counted from 0, ``[episode, round]``.
-        rewards: what it paid, ``[episode, round]``.
-        n_arms: how many arms there are; where it is 0, as many as were chosen, and 2 at least.
-        arms: what each arm is called in the data that it was read from; ``scale``: what 1 of a
-            reward is there.
-        offers: the arms that could be chosen, in the order in which they were shown, ``[episode,
-            round, slot]``; -1 in an empty slot. None where every arm could be.
-        forced: True where the player could not choose, ``[episode, round]``: such a round is
-            learned from and not scored. None where it always could.
-        unpaid: True where a choice is known and its reward is not, ``[episode, round]``: such a
-            round is ``missing``, so that no algorithm learns from it, and its choice is scored.
-            None where there are none.
+        choices: index of the chosen arm, ``[episode, round]``.
+        rewards: its reward, ``[episode, round]``.
+        n_arms: number of arms; 0 for the number that was chosen, and at least 2.
+        regime: name of the regime; "recorded" for recorded data.
+        seed: seed of the sampler; None for recorded data.
+        arms: name of each arm in the table that was read.
+        scale: the reward in that table that was read as 1.
+        offers: the arms on offer, in the order in which they were shown, ``[episode, round,
+            slot]``; -1 in an empty slot. None if all arms were always on offer.
+        forced: True where the player had no choice, ``[episode, round]``: algorithms learn from
+            such a round, and it is not scored. None if there are none.
+        unpaid: True where the choice is known and the reward is not, ``[episode, round]``. Such a
+            round is ``missing``, so that algorithms do not learn from it, but its choice is scored.
+            None if there are none.
     """
 
     task: ClassVar[str] = "bandit"
@@ -111,7 +111,7 @@ class BanditEpisodes(BaseEpisodes):
 
     @property
     def offered(self) -> NDArray[np.bool_]:
-        """Which arms could be chosen, Bool[episode, round, arm]."""
+        """Bool[episode, round, arm], True for arms on offer."""
         if self.offers is None:
             return np.ones((*self.choices.shape, self.n_arms), bool)
         is_arm = self.offers[..., None] == np.arange(self.n_arms)
@@ -119,22 +119,22 @@ class BanditEpisodes(BaseEpisodes):
 
     @property
     def _known(self) -> NDArray[np.bool_]:
-        """Which choices are known, Bool[episode, round]."""
+        """Bool[episode, round], True where the choice is known."""
         return self.counted if self.unpaid is None else self.counted | self.unpaid
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Which choices are predicted, Bool[episode, round]: those that are known and were free."""
+        """Bool[episode, round], True where the choice is scored: it is known and was not forced."""
         known = self._known
         return known if self.forced is None else known & ~self.forced
 
 
 def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
-    """Refuse episodes if an algorithm's variables do not fit into memory: four numbers for each
-    arm, or more.
+    """Refuse episodes if an algorithm's variables (at least four numbers per arm) would not fit
+    into memory.
 
     Args:
-        n_episodes, n_rounds, n_arms: sizes.
+        n_episodes, n_rounds, n_arms: sizes of the batch.
     """
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds with {n_arms} arms",
@@ -143,7 +143,9 @@ def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
 
 
 def _check_offers(episodes: BanditEpisodes) -> _Array:
-    """Refuse offers of another shape, of arms that there are not, or without the arm that was chosen."""
+    """Return the checked offers; refuse a wrong shape, unknown arms, and offers without the chosen
+    arm.
+    """
     largest = episodes.n_arms - 1
     offers = episode_array(
         "offers", episodes.offers, "episode, round, slot", -1, largest, whole=True
@@ -164,7 +166,7 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
 
 
 def _check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return truth values ``[episode, round]``, which must be of a shape."""
+    """Return a boolean array ``[episode, round]``; refuse another dtype or shape."""
     mask = array_of(name, values)
     require(
         mask.shape == shape and mask.dtype == bool,
@@ -182,16 +184,16 @@ def sample(
     seed: int = 0,
     player: Algorithm | None = None,
 ) -> BanditEpisodes:
-    """Draw episodes in which a player chooses.
+    """Sample episodes in which an algorithm plays.
 
-    What the arms would pay has a separate random stream: two players with one seed play the same
-    arms.
+    The payoffs of the arms have their own random stream, so two players with the same seed face the
+    same arms.
 
     Args:
-        n_episodes, n_rounds, n_arms: sizes.
+        n_episodes, n_rounds, n_arms: sizes of the batch.
         regime: how the arms pay, a key of :data:`REGIMES`.
-        seed: of all draws.
-        player: an algorithm; Rescorla-Wagner when None.
+        seed: seed of all random draws.
+        player: the algorithm that chooses; Rescorla-Wagner when None.
 
     >>> sample(n_episodes=2, n_rounds=5, n_arms=3, regime="reversal", seed=0)
     BanditEpisodes(2 episodes of 5 rounds, 3 arms, reversal regime, seed 0)
@@ -229,7 +231,7 @@ def sample(
 def _draw_chances(
     regime: str, n_episodes: int, n_rounds: int, n_arms: int, rng: np.random.Generator
 ) -> _Array:
-    """Draw the chance that each arm pays, ``[episode, round, arm]``."""
+    """Sample the probability that each arm pays, ``[episode, round, arm]``."""
     start = rng.uniform(0.1, 0.9, (n_episodes, 1, n_arms))
     if regime == "stationary":
         return np.repeat(start, n_rounds, 1)
@@ -247,18 +249,20 @@ def _draw_chances(
 
 
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
-    """Draw episodes of every regime, by its name: on them algorithms predict differently.
+    """Sample episodes of every regime, by its name; algorithms predict differently on them.
 
     Args:
-        n_episodes: of each regime.
-        n_rounds, n_arms: sizes.
-        seed: seed of the draws.
+        n_episodes: number of episodes of each regime.
+        n_rounds, n_arms: sizes of the episodes.
+        seed: seed of the random draws.
     """
     return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
 
 
 def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
-    """Return choice and reward of each round, then also which arm paid: what one round says by itself."""
+    """Return what can be read from a single round: choice and reward, and in a second form their
+    product.
+    """
     pulled = np.eye(episodes.n_arms)[episodes.choices]
     plain = np.concatenate([pulled, episodes.rewards[..., None]], -1)
     _, kinds = np.unique(episodes.rewards, return_inverse=True)
@@ -268,14 +272,16 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
 
 
 def _other_reward(episodes: BanditEpisodes, t: int) -> _Array:
-    """Return the least reward of these episodes in place of the largest, and the other way round."""
+    """Return round ``t``'s rewards mirrored within their range: the largest becomes the smallest
+    and vice versa.
+    """
     paid = episodes.rewards[episodes.counted]
     middle = paid.min() + paid.max()
     return np.asarray(middle - episodes.rewards[:, t])
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """List what patching changes in episodes of this task."""
+    """Return the corruptions of this task for patching."""
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _other_reward)),
         Corruption(

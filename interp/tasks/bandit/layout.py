@@ -1,4 +1,4 @@
-"""The round of choosing among arms: ``<w> <z> cue choice? | choice reward w?``."""
+"""Layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class BanditRound(SizedRound):
-    """A round of choosing among arms: ``<w> <z> cue choice? | choice reward w?``.
+    """Layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``.
 
-    The model predicts what the player chooses, and then reads the choice and its reward, which is a
-    payload. The vocabulary serves the range of sizes; only ``n_arms`` when it is None.
+    The model predicts the player's choice at ``choice?``, then reads the choice and its reward,
+    which is a payload.
+
+    Attributes:
+        n_arms: number of arms.
+        n_arms_range: smallest and largest number that the vocabulary supports; only ``n_arms`` when
+            None.
     """
 
     n_arms: int = 2
@@ -57,12 +62,13 @@ def _arms(n_arms: int) -> list[str]:
 
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:
-    """Return the probability of another choice than the player's, ``[*batch, episode, round]``.
+    """Return the predicted probability that the choice is not the player's, ``[*batch, episode,
+    round]``.
 
     Args:
-        predictions: of each arm, ``[*batch, episode, round, arm]``.
-        episodes: have the choices.
-        rounds: those that were predicted.
+        predictions: probability of each arm, ``[*batch, episode, round, arm]``.
+        episodes: the episodes, which have the choices.
+        rounds: slice of the rounds that are predicted.
     """
     choices = torch.from_numpy(episodes.choices[:, rounds])
     return BanditRound(episodes.n_arms).loss(predictions, choices)

@@ -1,4 +1,4 @@
-"""Read recorded choices from a table with a row a trial."""
+"""Read recorded choices among arms from a table with one row per trial."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def read(
     encoding: str | None = None,
     decimal: str | None = None,
 ) -> BanditEpisodes:
-    """Read recorded choices from a table with a row a trial.
+    """Read recorded choices from a table with one row per trial.
 
-    Labels of choices become arms 0, 1, ... in sorted order, and stand in ``arms`` of the result; what was read stands
-    in its ``reading``. A row without a choice is a missed trial; a choice without a reward is kept, and nothing is
-    learned from it. Usual names of columns are found by themselves.
+    The labels of choices become arms 0, 1, ... in sorted order; ``arms`` of the result has the
+    labels, and ``reading`` is a report on what was read. A row without a choice is a missed trial.
+    A choice without a reward is kept, and nothing is learned from it. Columns with usual names need
+    not be named.
 
     Args:
         path: CSV (commas, semicolons, tabs or blanks), or JSON lines; plain or compressed.

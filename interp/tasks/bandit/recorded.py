@@ -1,4 +1,4 @@
-"""Turn a table of recorded choices into episodes: what was on offer, what was chosen, and what it paid."""
+"""Turn a table of recorded choices into episodes: arms on offer, choices and rewards."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def read_choices(
     """Read recorded choices.
 
     Args:
-        path: of the table.
-        columns: role -> the column that the user names.
-        sides: what a choice of each of the ``options`` columns is called, in their order; found by itself if empty.
-        options: how the table is read.
+        path: the file.
+        columns: role -> the column that the user named.
+        sides: what the choice column says for each of the ``options`` columns, in their order;
+            found automatically if empty.
+        options: how to read the table.
 
     Returns:
-        An episode for each session with a trial that counts.
+        An episode for each session in which some trial counts.
     """
     table = open_trials(
         path,
@@ -88,12 +89,14 @@ def read_choices(
 
 
 class _Rounds:
-    """Arrays ``[session, round]`` of a table; missing rounds hold what the first paid round of the
-    session has.
+    """Arrays ``[session, round]`` from a table, without NaN.
+
+    Missing rounds are filled with the values of the session's first round that has choice and
+    reward.
 
     Attributes:
-        missing: rounds without a choice or without a reward, from which algorithms do not learn.
-        unpaid: where there is a choice and no reward.
+        missing: True for rounds without a choice or a reward; algorithms do not learn from them.
+        unpaid: True for rounds with a choice and without a reward.
     """
 
     offers: _Array | None = None
@@ -110,7 +113,7 @@ class _Rounds:
         self.rewards = rewards[self._sessions, np.where(is_paid, rounds, first_paid)]
 
     def set_offers(self, offers: _Array) -> None:
-        """Keep the arms on offer in each slot, -1 where a slot is empty or repeats an arm."""
+        """Store the arms on offer in each slot; -1 if a slot is empty or repeats an arm."""
         filled = offers[self._sessions, self._filled]
         arms = np.nan_to_num(filled, nan=-1).astype(np.int64)
         for slot in range(1, arms.shape[-1]):
@@ -125,7 +128,9 @@ class _Rounds:
 def _offered_labels(
     table: TrialTable, choices: pd.Series, sides: Sequence[str]
 ) -> pd.DataFrame | None:
-    """Return the labels on offer in each trial, a column each; None where the table does not say."""
+    """Return the labels of the arms on offer in each trial, one column per slot; None if they are
+    not recorded.
+    """
     if "options" in table.columns:
         require(
             "pairs" not in table.columns,
@@ -160,8 +165,8 @@ def _offered_labels(
 def _members(
     table: TrialTable, pair: str, choices: pd.Series, sides: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the options of a pair: its parts (A-B), its letters or digits (AB, 12), or what was
-    chosen in it.
+    """Return the options of a pair: its parts (A-B), its characters (AB, 12), or the labels chosen
+    in it.
     """
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)
@@ -182,10 +187,11 @@ def _members(
 def _labels_of_sides(
     table: TrialTable, choices: pd.Series, offered: pd.DataFrame, sides: Sequence[str]
 ) -> pd.Series:
-    """Return which option each choice means: the choice itself, or the option on the side that it names.
+    """Return the option that each choice means: the label itself, or the option on the side that it
+    names.
 
     Raises:
-        InputError: a choice is no option of its trial and names no side.
+        InputError: a choice is none of its trial's options, and names no side.
     """
     column = table.columns.one("choice")
     is_missing = choices.isna()
@@ -218,10 +224,10 @@ def _labels_of_sides(
 def _slot_by_side(
     table: TrialTable, choices: pd.Series, names: Sequence[str], sides: Sequence[str]
 ) -> dict[str, int] | None:
-    """Return which column of options each label of a choice names; None where that cannot be known.
+    """Return choice label -> index of the options column that it means; None if that is unknown.
 
-    A label that stands in a column's name, or begins a word that only this name has, means that
-    column; as many numbers as there are columns mean them in order.
+    A label means a column if it is a word of this column's name only, or that word's first letter.
+    If labels are numbers, as many as there are columns, they mean the columns in order.
     """
     if sides:
         slots = {str(side): i for i, side in enumerate(sides)}
@@ -243,8 +249,10 @@ def _slot_by_side(
 
 
 def _slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """Return the column that each label names, by a word that only this column's name has, or the
-    first letter of that word.
+    """Return choice label -> index of the column whose name has this word, or a word with this
+    initial.
+
+    Only words that the names do not share are considered.
     """
     words = [set(re.findall(r"[a-z]+|\d+", name.lower())) for name in names]
     shared = set.intersection(*words)
@@ -261,12 +269,12 @@ def _slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int
 
 
 def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) -> None:
-    """Say which unused columns look like what was on offer in each trial, or like trials that were forced.
+    """Add remarks on unused columns that look like arms on offer, or like marks of forced trials.
 
     Args:
         table: the table.
-        arms: their labels.
-        chosen: the number of the arm of each trial, NaN where there is none.
+        arms: labels of the arms.
+        chosen: index of the chosen arm in each trial, NaN if there is none.
     """
     for name in table.columns.unused:
         if "forced" not in table.columns and _looks_forced(name, table):
@@ -292,7 +300,9 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
 
 
 def _looks_forced(name: str, table: TrialTable) -> bool:
-    """Return whether a column has two labels, and its name or one of them says that a choice was forced or free."""
+    """Return whether a column may mark forced trials: it has two labels, and its name or a label
+    says so.
+    """
     cells = table.table.cells[name].dropna()
     labels = set(cells.str.lower())
     is_named = re.fullmatch("(is)?(forced?|free|instructed)(choice|trial)?s?", spelled(name))
@@ -301,7 +311,11 @@ def _looks_forced(name: str, table: TrialTable) -> bool:
 
 
 def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
-    """Return whether a column holds arms, is called like one side of an offer, or always differs from an equal one."""
+    """Return whether a column may list one of the arms on offer.
+
+    It does if it has labels of arms, if its name has a word such as "left" or "option", or if
+    another column has the same labels and differs from it in every row.
+    """
     cells = table.table.cells
     labels = set(cells[name].dropna())
     if not 2 <= len(labels) <= 20:
@@ -321,7 +335,11 @@ def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
 
 
 def _looks_paired(name: str, table: TrialTable, chosen: pd.Series) -> bool:
-    """Return whether the labels of a column are pairs such as 12 or A-B, or in each of them other arms are chosen."""
+    """Return whether a column may name the pair of arms on offer.
+
+    It does if its labels look like 12 or A-B, or if different arms are chosen under different
+    labels.
+    """
     cells = table.table.cells[name]
     labels = cells.dropna().unique()
     if not 2 <= len(labels) <= 20:
@@ -342,12 +360,15 @@ _OFFER_WORDS = frozenset(
 
 
 def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
-    """Refuse a choice 0 among 1, 2, ... that is rare and always pays the same, and name another such choice.
+    """Ask about a rare choice that always has the same reward: it may be the code of a missed
+    trial.
+
+    A choice 0 among 1, 2, ... is refused; for any other label a remark is added.
 
     Args:
         table: the table.
-        labels: of the choices.
-        rewards: of the trials.
+        labels: label of the choice in each trial.
+        rewards: reward of each trial.
     """
     counts = labels.value_counts()
     is_decided = NONE in table.options.codes or "options" in table.columns

@@ -1,11 +1,11 @@
-"""Prediction with expert advice (paper, section 3): all that is particular to this task.
+"""The task of prediction with expert advice (paper, section 3).
 
     >>> from interp.tasks import experts
     >>> episodes = experts.sample(n_episodes=2, n_rounds=5, n_experts=4, regime="uniform", seed=0)
     >>> episodes.advice.shape, episodes.labels.shape
     ((2, 5, 4), (2, 5))
 
-No handwired model (``circuits``) and no picture (``reports``) lives here.
+Handwired models are in the package ``circuits``, figures in ``reports``.
 """
 
 from pathlib import Path

@@ -1,16 +1,18 @@
-"""The algorithms of prediction with expert advice as causal models of one round (paper, section 3.1).
+"""Algorithms for prediction with expert advice, as causal models of one round (paper, section 3.1).
 
-Weighted Majority, ``gain`` = log gamma::
+Weighted Majority, with ``gain`` = log gamma::
 
-    P = sum_i softmax(log_weights)_i votes_i      match_i = [votes_i = label]      next = log_weights + gain match
+    P = sum_i softmax(log_weights)_i votes_i      match_i = [votes_i = label]      next =
+    log_weights + gain match
 
-The Bayes predictor with independent priors U[low, high], which a model trained on them should approach::
+The Bayes predictor for independent accuracies with prior U[low, high]; a model trained on such
+experts should approach it::
 
-    log_odds_i = logit E[accuracy_i | counts_i, elapsed]      P = sigmoid(sum_i (2 votes_i - 1) log_odds_i)
-    next_counts = counts + match                              next_elapsed = elapsed + 1
+    log_odds_i = logit E[accuracy_i | counts_i, elapsed]      P = sigmoid(sum_i (2 votes_i - 1)
+    log_odds_i) next_counts = counts + match                              next_elapsed = elapsed + 1
 
-Raw log-weights grow with time, and a probe that knows the round alone decodes most of them: *centred* log-weights,
-which the prediction depends on, do not.
+Raw log-weights grow with time, so a probe that knows only the round's index can predict most of
+their variance. This is not so for *centred* log-weights, on which the prediction depends.
 """
 
 from __future__ import annotations
@@ -38,31 +40,31 @@ VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lam
 
 
 def _match(v: Values) -> NDArray[np.int64]:
-    """Return which experts were right, 0 or 1."""
+    """Return 1 for experts that were right, and 0 for the others."""
     is_right = v["votes"] == v["label"][..., None]
     return is_right.astype(np.int64)
 
 
 def _centre(v: Values) -> NDArray[np.float64]:
-    """Return the log-weights less their mean over experts."""
+    """Return the log-weights minus their mean over experts."""
     log_weights = v["log_weights"]
     return np.asarray(log_weights - log_weights.mean(-1, keepdims=True))
 
 
 def _log_odds(v: Values) -> NDArray[np.float64]:
-    """Return the log-odds of the posterior mean accuracies: what each vote weighs."""
+    """Return the log-odds of the posterior mean accuracies, which are the weights of the votes."""
     accuracy = keep_uncertain(v["accuracies"])
     return np.log(accuracy) - np.log1p(-accuracy)
 
 
 def _evidence(v: Values) -> NDArray[np.float64]:
-    """Return what the votes say together, in log-odds of y = 1."""
+    """Return the summed evidence of all votes, in log-odds of y = 1."""
     signs = 2 * v["votes"] - 1
     return (signs * v["log_odds"]).sum(-1)
 
 
 def _leads(v: Values) -> NDArray[np.float64]:
-    """Return who was right most often, 0 or 1."""
+    """Return 1 for the experts that were right most often so far, and 0 for the others."""
     counts = v["counts"]
     is_most = counts == counts.max(-1, keepdims=True)
     return is_most.astype(np.float64)
@@ -73,11 +75,11 @@ _COUNTED: dict[str, Equation | None] = {
     "match": _match,
     "next_counts": lambda v: v["counts"] + v["match"],
 }
-"""What counts how often each expert was right."""
+"""Equations that count how often each expert was right."""
 
 
 def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
-    """Return what is carried into the first round; what counts is whole."""
+    """Return the initial value of a state variable: zeros; counts are integers."""
     if key == "elapsed":
         return np.zeros(len(episodes), np.int64)
     kind = np.int64 if key == "counts" else np.float64
@@ -95,7 +97,9 @@ _algorithm = maker(
 
 @checked
 def weighted_majority(gain: float = 1.0) -> Algorithm:
-    """Return Weighted Majority with log gamma = ``gain``."""
+    """Return Weighted Majority; ``gain`` is log gamma, the log-weight that a right expert gains per
+    round.
+    """
     equations: dict[str, Equation | None] = {
         "log_weights": None,
         "log_weights_centred": _centre,
@@ -110,8 +114,9 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
 
 @checked
 def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
-    """Return the Bayes predictor for accuracies drawn independently from U[low, high] ("uniform" by
-    default).
+    """Return the Bayes predictor for accuracies that are drawn independently from U[low, high].
+
+    The default bounds are those of the regime "uniform".
     """
     check_bounds((low, high))
 
@@ -133,7 +138,9 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
 
 
 def follow_the_leader() -> Algorithm:
-    """Return what follows those who were right most often so far, a tie broken uniformly at random."""
+    """Return the algorithm that follows the expert that was right most often; ties are broken at
+    random.
+    """
     equations = {
         "counts": None,
         "leads": _leads,
@@ -144,13 +151,17 @@ def follow_the_leader() -> Algorithm:
 
 
 def majority_vote() -> Algorithm:
-    """Return the share of all experts that say 1, whatever happened before."""
+    """Return the algorithm that predicts the share of experts that advise 1, without memory."""
     equations = {"prediction": lambda v: v["votes"].mean(-1)}
     return _algorithm("majority_vote", "majority vote", equations)
 
 
 def follow_previous_winners() -> Algorithm:
-    """Return the majority of those who were right in the last round; if there are none, or a tie, that of all."""
+    """Return the algorithm that follows the majority of the experts that were right in the last
+    round.
+
+    If none was right, or they tie, it predicts the share of all experts that advise 1.
+    """
 
     def prediction(v: Values) -> NDArray[Any]:
         votes, won = v["votes"], v["won"]
@@ -168,7 +179,7 @@ def follow_previous_winners() -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """List the algorithms of this task."""
+    """Return the records of the algorithms that this task registers."""
     return (
         AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),
         AlgorithmRecord("bayes", "Bayes predictor", "Bayes", bayes),

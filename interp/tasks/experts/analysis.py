@@ -1,7 +1,6 @@
-"""What interventions and probes need of a model of this task: where variables could be, controls,
-corrupted episodes.
+"""Probes and interventions for this task: hypotheses about sites, controls, corruptions, steering.
 
-A handwired model is compared with Weighted Majority at its gain, a learned one with the Bayes
+A handwired model is compared with Weighted Majority at its gain, and a learned one with the Bayes
 predictor of the uniform regime.
 """
 
@@ -37,8 +36,8 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
 
     Args:
         predictions: P(y = 1), ``[*batch, episode, round]``.
-        episodes: have the labels.
-        rounds: those that were predicted.
+        episodes: the episodes, which have the labels.
+        rounds: slice of the rounds that are predicted.
     """
     labels = torch.from_numpy(episodes.labels[:, rounds]).to(predictions)
     return (predictions - labels).abs()
@@ -51,7 +50,9 @@ def hypothesis(model: Machine) -> Algorithm:
 
 
 def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
-    """Return advice and label of each round, then also whether each expert was right: what one round says."""
+    """Return what can be read from a single round: advice and label, and then also which experts
+    were right.
+    """
     kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
     plain = kinds.astype(np.float64)
     products = np.concatenate([plain, episodes.correct], axis=-1)
@@ -59,7 +60,9 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """List where the variables of a round are claimed to be, and where they cannot be."""
+    """Return hypotheses about the sites that hold the round's variables, and controls that cannot
+    hold them.
+    """
     model = Model(machine)
     memory = model.memory
     counts = model.carried("counts", memory)
@@ -85,7 +88,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """List the variables and sites for learned subspaces; the last is a place that cannot hold the variable."""
+    """Return pairs (variable, site) for learned subspaces; the last site cannot hold its
+    variable.
+    """
     model = Model(machine)
     if not model.has_layers:
         return (model.memory, "latent"), ("votes", "latent")
@@ -98,9 +103,7 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: more weight for the first expert, measured by the probability of
-    this expert's vote.
-    """
+    """Return the default steering: increase the first expert's weight, and measure P(its vote)."""
     return Steering(
         change=first_element,
         doses=(-4, -2, -1, 0, 1, 2, 4),
@@ -115,15 +118,15 @@ def steering() -> Steering:
 
 @checked
 def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -> _Pair:
-    """Replace one expert's vote in one round by the opposite.
+    """Flip one expert's vote in one round.
 
     Args:
         episodes: the episodes.
-        round: counted from 0; negative counts from the end.
-        expert: the label of its vote: "p_1" for the first.
+        round: index of the round; negative counts from the end.
+        expert: label of the expert's vote, "p_1" for the first expert.
 
     Returns:
-        The episodes, and those with the other vote.
+        The episodes, and a copy with the flipped vote.
     """
     t = corrupted_round(episodes, round)
     index = _find_expert(episodes, expert)
@@ -136,7 +139,7 @@ flip_label = in_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t
 
 
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
-    """Swap the votes of the first two experts before ``round``."""
+    """Swap the votes of the first two experts in all rounds before ``round``."""
     t = corrupted_round(episodes, round, history=True)
     second = _find_expert(episodes, "p_2")
     advice = episodes.advice.copy()
@@ -145,9 +148,10 @@ def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """List the corruptions of this task; the two sides differ only in what is corrupted.
+    """Return the corruptions of this task for patching.
 
-    A label is read after the round's prediction, so its corruption shows from the next round on.
+    Labels are read after the round's prediction, so flipping one affects predictions from the next
+    round on.
     """
     return (
         Corruption(

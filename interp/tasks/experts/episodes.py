@@ -1,11 +1,11 @@
-"""Prediction with expert advice: the episodes and their sampler.
+"""Episodes of prediction with expert advice, and their sampler.
 
-Each round, label ``y_t ~ Bernoulli(1/2)``; expert i is right with probability ``q_i`` (or
-``q_{t,i}`` where accuracies move), independently of the other experts conditional on the label, and
-its advice is the label it believes (paper, section 3.1 and the appendix on LLM experiments).
-Experts are permuted in every episode, so that an expert's index carries no information.
+In each round the label is ``y_t ~ Bernoulli(1/2)``. Given the label, expert i is right with
+probability ``q_i`` (or ``q_{t,i}`` if accuracies change over rounds), independently of the other
+experts, and advises the label that it believes (paper, section 3.1 and the appendix on LLM
+experiments). Experts are permuted in every episode, so that an expert's index has no meaning.
 
-An episode of one regime is evidence about that regime only.
+Results on episodes of one regime are evidence about that regime only.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
     from interp.tasks.trials import TrialTable
 
-# One random stream per stage: what one stage draws never moves another.
+# Each stage has its own random stream, so that changes in one stage do not affect the others.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
 _PEAK_BYTES = 30.0
-"""The most that is held at once for each round and expert while episodes are drawn, as measured."""
+"""Measured peak memory while sampling, in bytes per round and expert."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExpertEpisodes(BaseEpisodes):
     """A batch of episodes of prediction with expert advice.
 
-    Arrays of any kind with valid values are accepted; they are stored as int64 and float64.
+    Arrays of any numeric dtype are accepted, and stored as int64 and float64.
 
     Attributes:
         advice: each expert's prediction, 0 or 1, ``[episode, round, expert]``.
-        labels: the truth, 0 or 1, ``[episode, round]``.
-        accuracies: probability of being right, ``[episode, expert]``, or ``[episode, round,
-            expert]`` where it moves. None where they are not known, as in recorded data; only what
-            compares with them needs them.
-        regime: its name; "custom", without a seed and parameters, when made by hand.
-        params: the regime's parameters, JSON values.
+        labels: the true label, 0 or 1, ``[episode, round]``.
+        accuracies: each expert's probability of being right, ``[episode, expert]``, or ``[episode,
+            round, expert]`` if it changes over rounds. None if unknown, as in recorded data.
+        regime: name of the regime; "custom" for episodes that the user made.
+        seed: seed of the sampler, if any.
+        params: the regime's parameters, as JSON values.
     """
 
     task: ClassVar[str] = "experts"
@@ -90,19 +90,19 @@ class ExpertEpisodes(BaseEpisodes):
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Whether the advice was right, Bool[episode, round, expert]."""
+        """Bool[episode, round, expert], True where the advice was right."""
         return self.advice == self.labels[..., None]
 
     @property
     def accuracies_by_round(self) -> NDArray[np.float64]:
-        """Float[episode, round, expert], constant over rounds where accuracies do not move."""
+        """Accuracies, Float[episode, round, expert]; repeated over rounds if they do not change."""
         known = self.known_accuracies
         by_round = known if known.ndim == 3 else known[:, None]
         return np.broadcast_to(by_round, self.advice.shape)
 
     @property
     def known_accuracies(self) -> NDArray[np.float64]:
-        """:attr:`accuracies`, for what cannot do without them."""
+        """:attr:`accuracies`; raises an error if they are None."""
         if self.accuracies is None:
             raise InputError(
                 "the accuracies of these experts are not known, and this compares with them; give "
@@ -119,14 +119,15 @@ def sample(
     regime: str | ExpertRegime = "uniform",
     seed: int = 0,
 ) -> ExpertEpisodes:
-    """Draw episodes; the same arguments always give the same bytes.
+    """Sample episodes; equal arguments give equal bytes.
 
-    Labels, accuracies and luck come from separate streams of ``seed``: two regimes with one seed have the same labels.
+    Labels and accuracies have separate random streams, so two regimes with the same seed have the
+    same labels.
 
     Args:
-        n_episodes, n_rounds, n_experts: sizes.
+        n_episodes, n_rounds, n_experts: sizes of the batch.
         regime: how accuracies are drawn: a key of ``REGIMES``, or a record.
-        seed: of all draws.
+        seed: seed of all random draws.
 
     >>> episodes = sample(n_episodes=2, n_rounds=3, n_experts=4, seed=0)
     >>> episodes.advice.shape, episodes.labels.shape, episodes.accuracies.shape
@@ -156,12 +157,17 @@ def sample(
 
 @checked
 def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
-    """Read recorded rounds from a table with a row a round, as :func:`interp.tasks.bandit.read` does.
+    """Read recorded rounds from a table with one row per round, like
+    :func:`interp.tasks.bandit.read`.
 
-    Columns are named by ``participant``, ``session``, ``order``, ``outcome`` (the truth) and ``advice``, a list of
-    those of each expert, which by default are called advice_1, expert_1, ... The two labels that advice and outcome
-    have together become 0 and 1, in sorted order. ``missed``, ``lookalikes``, ``encoding`` and
-    ``decimal`` are as there.
+    The two labels that occur in advice and outcome become 0 and 1, in sorted order.
+
+    Args:
+        path: the file.
+        columns: names of columns: ``participant``, ``session``, ``order``, ``outcome`` (the true
+            label), and ``advice``, a list with each expert's column (by default those called
+            advice_1, expert_1, ...). Options ``missed``, ``lookalikes``, ``encoding`` and
+            ``decimal`` are as in that function.
     """
     from interp.tasks.trials import open_trials, split_options
 
@@ -178,14 +184,14 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
 
 
 class CodedRounds(NamedTuple):
-    """The rounds of a table, with 0 and 1 for its two labels.
+    """The rounds of a table, with 0 and 1 in place of its two labels.
 
     Attributes:
-        advice: a column for each expert.
-        truth: the outcomes.
-        labels: what 0 and 1 stand for.
-        counted: whether each row has all advice and an outcome.
-        sessions: the player and the rows of each session.
+        advice: one column for each expert.
+        truth: the true labels.
+        labels: the labels that 0 and 1 stand for.
+        counted: True for rows with an outcome and the advice of all experts.
+        sessions: (participant, index of its rows) for each session.
     """
 
     advice: pd.DataFrame
@@ -196,7 +202,7 @@ class CodedRounds(NamedTuple):
 
 
 def code_rounds(table: TrialTable) -> CodedRounds:
-    """Return the rounds of a table whose advice and outcomes have two labels together."""
+    """Return the rounds of a table; refuse one with more or fewer than two labels."""
     frames = [table.texts("advice"), table.texts("outcome")]
     (advice, outcome), labels = table.code("label", frames)
     require(
@@ -215,7 +221,7 @@ def _stream(seed: int, stage: int) -> np.random.Generator:
 
 
 def _advise(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return what experts say who are right or wrong about the labels."""
+    """Return the advice of experts, given which of them are right."""
     truth = labels[..., None]
     return np.where(is_right, truth, 1 - truth)
 
@@ -223,13 +229,13 @@ def _advise(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[n
 def _draw_accuracies(
     record: ExpertRegime, shape: tuple[int, int, int], seed: int
 ) -> NDArray[np.float64]:
-    """Draw the accuracies of a regime, ``[episode, expert]``, or ``[episode, round, expert]`` where
-    they move.
+    """Sample the accuracies of a regime, ``[episode, expert]``, or ``[episode, round, expert]`` if
+    they change.
 
     Args:
         record: the regime.
         shape: numbers of episodes, rounds and experts.
-        seed: seed of the draws.
+        seed: seed of the random draws.
     """
     n_episodes, n_rounds, n_experts = shape
     low, high = np.array(record.slots(n_experts)).T
@@ -244,7 +250,7 @@ def _draw_accuracies(
         return np.stack(path, axis=1)
     if record.switch_every is None:
         return start
-    # Every so many rounds accuracies rotate by a random non-zero shift: the best expert always changes.
+    # Every `switch_every` rounds accuracies rotate by a random non-zero shift, so the best expert changes.
     segment = np.arange(n_rounds) // record.switch_every
     shifts = motion.integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
     shifts[:, 0] = 0
@@ -256,19 +262,19 @@ def _draw_accuracies(
 def battery(
     n_episodes: int, n_rounds: int, *, n_experts: int, seed: int
 ) -> dict[str, ExpertEpisodes]:
-    """Sample episodes on which algorithms predict differently, by the name of each set.
+    """Sample sets of episodes on which algorithms predict differently, by name.
 
-        uniform, wide   accuracies U[.3, .9] and U[0, 1]: the prior
-        copied          some experts repeat the first one: log-odds count them twice
-        turncoat        one expert is right for half of the rounds, then random: how long it counts
-        graded          accuracies evenly from .05 to .95: how much more a better record counts
+        uniform, wide   accuracies U[.3, .9] and U[0, 1]: shows the prior
+        copied          some experts repeat the first one, so that log-odds count it several times
+        turncoat        one expert is right for half of the rounds, then random: shows forgetting
+        graded          accuracies evenly from .05 to .95: shows how much a better record counts
 
-    Of these sets the shipped models were trained only on "uniform" and "wide".
+    Of these, the shipped models were trained only on "uniform" and "wide".
 
     Args:
-        n_episodes: of each set.
-        n_rounds, n_experts: sizes.
-        seed: seed of the draws.
+        n_episodes: number of episodes of each set.
+        n_rounds, n_experts: sizes of the episodes.
+        seed: seed of the random draws.
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)
@@ -293,12 +299,12 @@ def battery(
 
 
 def _draw_with(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:
-    """Draw episodes of experts with known accuracies, in random order.
+    """Sample episodes of experts with given accuracies, in random order.
 
     Args:
-        name: of the regime.
+        name: name of the regime.
         accuracies: ``[episode, round, expert]``.
-        seed: seed of the draws.
+        seed: seed of the random draws.
     """
     rng = np.random.default_rng([seed, len(name)])
     n_episodes, n_rounds, n_experts = accuracies.shape

@@ -1,12 +1,11 @@
-"""Rivals of Weighted Majority and the Bayes predictor: other algorithms that a model of expert
-advice could compute.
+"""Rivals of Weighted Majority and the Bayes predictor: other algorithms that a model may compute.
 
-Each changes a few equations of its base algorithm, so that variables have the same keys. An equally
-good fit of a rival is no evidence for it. Rivals with a lapse, and those with fading memory,
-replace their base only where they explain clearly more. Two rivals have no memory: the quality of a
-fit is measured from them.
+Each rival changes a few equations of its base algorithm, and variables have the same keys. If a
+rival fits a model as well as the base, the fit is no evidence for either. Rivals with a lapse or a
+fading memory replace their base only if they explain clearly more. Two rivals have no memory; the
+quality of other fits is measured relative to them.
 
-All of them with their equations, and how their intervals are searched: docs/method/families.md.
+All rivals with their equations, and how their intervals are searched: docs/method/families.md.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from interp.tasks.lapses import fading, lapsed, late, stopped, window
 _Array = NDArray[Any]
 
 
-_SILENT = 0.5  # what an expert says that has no vote: neither 0 nor 1
+_SILENT = 0.5  # stands for the vote of an expert that is ignored
 
 
 def _require_inside(name: str, value: float) -> None:
-    """Refuse what does not lie between 0 and 1."""
+    """Refuse a value that is not strictly between 0 and 1."""
     require(0 < value < 1, f"{name} must lie in (0, 1), got {value}")
 
 
@@ -56,7 +55,8 @@ def bayes_mixture(
     other_high: float = 1.0,
     weight: float = 0.5,
 ) -> Algorithm:
-    """Return the Bayes predictor of experts who are all from one interval, or all from another.
+    """Return the Bayes predictor for accuracies that are all drawn from one interval, or all from
+    another.
 
     Args:
         low, high: the first interval.
@@ -103,11 +103,12 @@ def bayes_mixture(
 
 
 def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
-    """Return the log-probability of the votes where these experts are right, averaged over the intervals.
+    """Return the log-probability of the votes if the given experts are right, averaged over
+    intervals.
 
     Args:
-        is_right: ``[..., expert]``.
-        means: mean accuracies under each interval, ``[..., expert]``.
+        is_right: True for experts that would be right, ``[..., expert]``.
+        means: mean accuracies under each interval, ``[..., expert]`` each.
         prior: probability of each interval, ``[..., interval]``.
     """
     votes = []
@@ -119,11 +120,11 @@ def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
-    """Return the Bayes predictor of fading counts.
+    """Return the Bayes predictor with counts that decay.
 
     Args:
         low, high: the prior of accuracies, U[low, high].
-        decay: factor of the counts in each round.
+        decay: factor by which counts are multiplied in each round.
     """
 
     def accuracies(v: Values) -> _Array:
@@ -138,7 +139,8 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
 
 @checked
 def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
-    """Return Weighted Majority that hands a share ``alpha`` of all weight out evenly after each round.
+    """Return Weighted Majority that redistributes a share ``alpha`` of all weight evenly after each
+    round.
 
     Source: Herbster and Warmuth, Tracking the best expert, 1998.
     """
@@ -155,7 +157,9 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
-    """Return the vote of experts who weigh ``gain`` times their hits less their misses, in log-odds."""
+    """Return a log-odds vote in which an expert's weight is ``gain`` times its hits minus its
+    misses.
+    """
 
     def log_odds(v: Values) -> _Array:
         return gain * (2 * v["counts"] - v["elapsed"][..., None])
@@ -167,7 +171,9 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
-    """Return the log-odds vote of experts that are all right with one probability, whatever happened before."""
+    """Return the log-odds vote of experts that all have the same fixed ``accuracy``; it has no
+    memory.
+    """
     _require_inside("accuracy", accuracy)
 
     def predict(v: Values) -> _Array:
@@ -180,13 +186,14 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
 
 
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
-    """Return Weighted Majority that ignores one expert.
+    """Return Weighted Majority that ignores one expert's votes.
 
     Args:
         gain: log gamma.
-        expert: its number, from 1 on; a number beyond the last ignores none.
-        hears: the vote that it assumes of this expert in every round, 0 or 1; .5 if the expert has
-            no vote at all.
+        expert: number of the expert, counted from 1; if it is larger than the number of experts,
+            none is ignored.
+        hears: the vote that is assumed for this expert in every round, 0 or 1; .5 to leave the
+            expert out.
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
     require(
@@ -231,7 +238,11 @@ fading_majority = lapsed(fading, algorithms.weighted_majority, "fading_majority"
 
 
 def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-    """Make an algorithm by how much of the room above its low end every interval takes."""
+    """Return a version of ``make`` that takes an interval's width as a share of what is possible.
+
+    ``room`` replaces ``high``: it is the share of the range from ``low`` to 1 that the interval
+    covers. The same holds for parameters with a prefix, such as ``other_room``.
+    """
 
     def made(**parameters: float) -> Algorithm:
         for name in list(parameters):
@@ -248,10 +259,10 @@ def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     return made
 
 
-# Where a fit looks for each parameter, but for what a family says itself. Rounds that count or are learned and gains
-# make up for each other, so that they are refined together: with whole rounds alone, a gain between those of the grid
-# gave a wrong number of rounds in 4 of 12 machines. The expert that is not heard is the first one beyond the last, if
-# hearing all fits best.
+# The grid of each parameter in a fit, unless a family has its own. A gain and a number of rounds
+# can compensate each other, so both are refined together: with whole numbers of rounds, a gain
+# between grid points gave a wrong number of rounds in 4 of 12 machines. If ignoring no expert fits
+# best, `expert` is one more than the number of experts.
 _LOW = Searched("low", (0.0, 0.3, 0.6), enters=("accuracies",))
 _ROOM = Searched("room", (0.2, 0.6, 1.0), enters=("accuracies",))
 _OTHER_LOW = Searched("other_low", (0.3, 0.6), enters=("regime", "evidence"))
@@ -275,12 +286,12 @@ _WHOLE_WINDOW = Searched("window", (*range(1, 17), 20, 25), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
-    """List what a model of expert advice is compared with."""
+    """Return the families of algorithms that a model of expert advice is compared with."""
     return (*_bayes_families(), *_majority_families(), *_other_families())
 
 
 def _bayes_families() -> tuple[Family, ...]:
-    """List the Bayes predictor and what extends it."""
+    """Return the family of the Bayes predictor and its extensions."""
     plain = (
         Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), enters=("accuracies",)),
         Searched("room", (0.2, 0.4, 0.6, 0.8, 1.0), enters=("accuracies",)),
@@ -315,7 +326,7 @@ def _bayes_families() -> tuple[Family, ...]:
 
 
 def _majority_families() -> tuple[Family, ...]:
-    """List Weighted Majority and what extends it."""
+    """Return the family of Weighted Majority and its extensions."""
     plain = Searched("gain", _FINE_GAIN)
     windowed_gain = replace(_GAIN, enters=("log_weights",))
     stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
@@ -345,7 +356,9 @@ def _majority_families() -> tuple[Family, ...]:
 
 
 def _other_families() -> tuple[Family, ...]:
-    """List the vote by hits less misses, the two that follow, and those without a memory."""
+    """Return the sigmoid vote, the two algorithms that follow experts, and the two without
+    memory.
+    """
     gain = Searched("gain", _FINE_GAIN, enters=("log_odds",))
     follow_winners = algorithms.follow_previous_winners
     return (

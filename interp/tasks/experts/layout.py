@@ -1,4 +1,6 @@
-"""The round of prediction with expert advice (paper, section 3): ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``."""
+"""Layout of a round with expert advice (paper, section 3): ``<w> <z> e_1 p_1 ... e_n p_n p? | y
+w?``.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,12 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class ExpertRound(SizedRound):
-    """A round of prediction with expert advice: ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
+    """Layout of a round with expert advice: ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
 
-    ``n_experts_range`` holds the smallest and largest number that the vocabulary serves; just ``n_experts`` when None.
+    Attributes:
+        n_experts: number of experts.
+        n_experts_range: smallest and largest number that the vocabulary supports; only
+            ``n_experts`` when None.
     """
 
     n_experts: int
@@ -31,7 +36,7 @@ class ExpertRound(SizedRound):
     episodes_are: ClassVar[str] = "expert episodes"
     episode_types: ClassVar[tuple[type, ...]] = (ExpertEpisodes,)
     n_latents: ClassVar[int] = 1
-    """It holds all log-weights."""
+    """One latent holds all log-weights."""
     outcomes: ClassVar[tuple[str, ...]] = ("q0", "q1")
     prediction_axes: ClassVar[int] = 0
 

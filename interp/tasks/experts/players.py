@@ -1,10 +1,11 @@
-"""Algorithms that somebody who announces choices, such as a language model, could be following.
+"""Algorithms that a player who announces choices, such as a language model, may follow.
 
-The rivals of :mod:`~interp.tasks.experts.families` with coarser grids, since a choice has less
-information than a probability. Further families exist only for players: repeat one expert's advice
-(or the opposite), or follow the first of the leaders. Follow the leader and follow the previous
-winners are limits of Weighted Majority (a large gain; a window of one round), and belong to its
-group: where choices cannot distinguish the two, the simpler one is named.
+They are the rivals of :mod:`~interp.tasks.experts.families` with coarser grids, since a choice
+carries less information than a probability. Two families exist only for players: repeat one
+expert's advice (or its opposite), and follow the first of several leaders. Follow the leader and
+follow the previous winners are limits of Weighted Majority (a large gain; a window of one round),
+and count as its extensions. If choices cannot distinguish an extension from its base, the simpler
+one is reported.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
 def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
-    """Return an algorithm that always repeats the advice of one expert (``agrees`` 1), or gives the
-    opposite (0).
+    """Return the algorithm that always repeats one expert's advice (``agrees`` 1), or its opposite
+    (0).
     """
     require(
         expert >= 1 and agrees in (0, 1),
@@ -46,7 +47,7 @@ def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
 
 
 def _first_leader() -> Algorithm:
-    """Return what follows the leader; of several leaders the first."""
+    """Return the algorithm that follows the leader, and the first one if several lead."""
 
     def predict(v: Values) -> _Array:
         first = v["leads"].argmax(-1)[..., None]
@@ -59,7 +60,9 @@ def _first_leader() -> Algorithm:
 
 
 def player_families(n_experts: int) -> tuple[Family, ...]:
-    """List what the choices of a player among ``n_experts`` experts are compared with."""
+    """Return the families that the choices of a player among ``n_experts`` experts are compared
+    with.
+    """
     known = {family.key: family for family in families()}
     players = []
     for key, grids in read_tables(Path(__file__).with_suffix(".toml")).items():

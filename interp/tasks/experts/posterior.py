@@ -1,12 +1,12 @@
-"""What a record of k hits and l misses says about an accuracy q with prior U[low, high].
+"""Posterior of an expert's accuracy q, with prior U[low, high], after k hits and l misses.
 
-Experts are independent, and their accuracies do not move. Evidence and posterior mean are
+Experts are independent, and accuracies are fixed. The evidence and the posterior mean are
 incomplete beta functions; means are exact to about 1e-13 for records of 1e5 rounds. An interval of
-width zero is a known accuracy. Where the experts of a regime have different intervals, the answer
-is averaged over their assignment; in a switching regime the assignment is filtered through the
-rotations.
+width zero is a known accuracy. If a regime has several intervals, predictions are averaged over
+the ways to assign intervals to experts. In a switching regime a filter tracks which assignment
+holds after each switch.
 
-The formulas, and where a difference of tails is not trusted: docs/method/posterior.md.
+The formulas, and where a difference of tails would lose precision: docs/method/posterior.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from interp.support.errors import require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 
 _Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]
-"""Whole numbers, or fractions where old rounds fade."""
+"""Whole numbers, or fractions if old rounds decay."""
 _Reals = Float[np.ndarray, "*shape"]
 
 _UNDERFLOW = 1e-250  # below this the tails are summed in logarithms
@@ -32,7 +32,7 @@ _CERTAIN = 1e-15
 
 
 def check_bounds(bounds: Bounds) -> None:
-    """Refuse what is no interval in [0, 1]."""
+    """Refuse bounds that are no interval in [0, 1]."""
     require(len(bounds) == 2, f"a prior is an interval (low, high), got {bounds!r}")
     low, high = bounds
     require(
@@ -41,15 +41,15 @@ def check_bounds(bounds: Bounds) -> None:
 
 
 def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
-    """Return the posterior mean of an accuracy with prior U[low, high] after hits and misses.
+    """Return the posterior mean of an accuracy with prior U[low, high].
 
-    Without prior knowledge this is Laplace's rule of succession, (k + 1) / (k + l + 2):
+    For U[0, 1] this is Laplace's rule of succession, (k + 1) / (k + l + 2):
 
     >>> mean_accuracy(np.array([0, 7]), np.array([0, 1]), (0.0, 1.0)).tolist()
     [0.5, 0.8]
 
     Args:
-        hits: how often the accuracy's expert was right.
+        hits: how often the expert was right.
         misses: how often it was wrong.
         bounds: low and high.
     """
@@ -68,11 +68,12 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
 
 def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
-    """Return the log-probability of one sequence with so many hits and misses under prior U[low, high].
+    """Return the log-probability of one particular sequence of hits and misses under prior U[low,
+    high].
 
     Args:
-        hits: how often the expert was right.
-        misses: how often it was wrong.
+        hits: number of rounds in which the expert was right.
+        misses: number of rounds in which it was wrong.
         bounds: low and high.
     """
     check_bounds(bounds)
@@ -88,19 +89,20 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
 
 def keep_uncertain(accuracies: _Reals) -> _Reals:
-    """Return accuracies clipped to 1e-15 from 0 and 1, so that no vote is infinite."""
+    """Return accuracies clipped to [1e-15, 1 - 1e-15], so that log-odds stay finite."""
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
 def _once_per_record(
     function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts
 ) -> _Reals:
-    """Call a function once for each different record, as many episodes share few; fractional
-    records are not shared.
+    """Apply a function to each distinct pair of hits and misses once, since few pairs occur.
+
+    Fractional counts are computed without this.
 
     Args:
-        function: of hits and misses.
-        hits, misses: of one shape.
+        function: maps hits and misses to values.
+        hits, misses: counts, of one shape.
     """
     if hits.dtype.kind == "f":
         return function(hits, misses)
@@ -112,11 +114,13 @@ def _once_per_record(
 
 
 class _Truncated:
-    """Beta(p, r) on an interval, or its mirror image where the interval lies above the mean.
+    """Beta(p, r) truncated to an interval; mirrored if the interval lies above the mean.
 
     Attributes:
-        is_mirrored: where it is the mirror image.
-        mass: the probability of the interval; ``tiny``: where this is too small to be computed so.
+        p, r, lower, upper: parameters and interval, after mirroring.
+        is_mirrored: True where it is mirrored.
+        mass: probability of the interval.
+        tiny: True where the mass is too small to be computed as a difference.
     """
 
     def __init__(self, p: _Reals, r: _Reals, low: float, high: float) -> None:
@@ -128,12 +132,16 @@ class _Truncated:
         self.tiny = self.mass < _UNDERFLOW
 
     def mass_of(self, p: _Reals) -> _Reals:
-        """Return the probability of the interval under Beta(p, r)."""
+        """Return the probability of the interval under Beta(p, r), with ``p`` in place of the own
+        one.
+        """
         below_upper = special.betainc(p, self.r, self.upper)
         return below_upper - special.betainc(p, self.r, self.lower)
 
     def tails(self) -> tuple[_Reals, _Reals, _Reals]:
-        """Return, where the mass is tiny, the series at both edges and the share of the density at the lower one."""
+        """Return, for tiny masses, the series at the upper and lower edge, and the ratio of their
+        densities.
+        """
         p, r = self.p[self.tiny], self.r[self.tiny]
         lower, upper = self.lower[self.tiny], self.upper[self.tiny]
         hits, misses = lower / upper, (1 - lower) / (1 - upper)
@@ -210,14 +218,19 @@ def share(
 _Predictions = Float[np.ndarray, "episode round"]
 _Orders = Integer[np.ndarray, "order expert"]
 
-_MAX_ORDERS = 1000  # more orders than this are refused: use one interval for all experts
-_IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -inf is NaN)
+_MAX_ORDERS = 1000  # more assignments than this are refused: use one interval for all experts
+_IMPOSSIBLE = -1e300  # replaces log(0), since 0 * -inf in a matrix product would be NaN
 _BLOCK = 2**21
-"""Numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded."""
+"""Largest number of entries of an intermediate array; episodes are processed in blocks of this
+size.
+"""
 
 
 def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
-    """Return the different slots, and each different way to deal them: ``orders[o, i]`` is expert i's slot."""
+    """Return the distinct intervals, and all distinct ways to assign them to experts.
+
+    ``orders[o, i]`` is the index of expert i's interval in assignment o.
+    """
     kinds = sorted(set(slots))
     tally = [slots.count(kind) for kind in kinds]
     n_orders = math.factorial(len(slots))
@@ -232,7 +245,7 @@ def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]
 
 
 def _deal(tally: list[int]) -> list[list[int]]:
-    """List every order of slots, from the number of slots of each kind."""
+    """Return all distinct orders of intervals, from the number of times that each occurs."""
     if not any(tally):
         return [[]]
     orders = []
@@ -244,7 +257,9 @@ def _deal(tally: list[int]) -> list[list[int]]:
 
 
 def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how often each expert was right and wrong before each round, ``[episode, round, expert]`` each."""
+    """Return how often each expert was right, and wrong, before each round: two ``[episode, round,
+    expert]``.
+    """
     hits = episodes.correct.cumsum(axis=1) - episodes.correct
     return hits, np.arange(episodes.n_rounds)[:, None] - hits
 
@@ -252,10 +267,12 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return P(y=1) when each slot is one expert's, in an unknown order.
+    """Return P(y = 1) if it is unknown which expert has which interval.
 
-    ``alternatives`` are the slots of each regime that an episode may be of, all equally likely a
-    priori.
+    Args:
+        episodes: the episodes to predict.
+        alternatives: the experts' intervals in each regime that the episodes may come from; the
+            regimes are equally likely.
     """
     non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
@@ -289,12 +306,12 @@ def average_orders(
 def filter_switches(
     episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int
 ) -> _Predictions:
-    """Return P(y=1) when known accuracies rotate to a new order.
+    """Return P(y = 1) if known accuracies are rotated among experts at known rounds.
 
     Args:
-        episodes: what is predicted.
+        episodes: the episodes to predict.
         slots: the accuracies, as intervals of width zero.
-        every: after how many rounds they rotate.
+        every: number of rounds between rotations.
     """
     n_experts = episodes.n_experts
     require(
@@ -321,7 +338,9 @@ def filter_switches(
 
 
 def _rotations(orders: _Orders) -> NDArray[np.float64]:
-    """Return how likely each order follows each: a rotation by 1, ..., n - 1 places, equally likely."""
+    """Return the transition matrix between assignments: a rotation by 1, ..., n - 1 places, equally
+    likely.
+    """
     numbers = {tuple(order): i for i, order in enumerate(orders)}
     n_shifts = orders.shape[1] - 1
     rotate = np.zeros((len(orders), len(orders)))
@@ -338,14 +357,14 @@ def _beliefs(
     rotate: NDArray[np.float64],
     every: int,
 ) -> Float[np.ndarray, "episode round order"]:
-    """Return P(order | history) before each round.
+    """Return P(assignment | history) before each round.
 
     Args:
-        correct: which experts were right, ``[episode, round, expert]``.
-        hit: logs of the accuracies in each order, ``[order, expert]``.
-        miss: logs of one less the accuracies.
-        rotate: how likely each order follows each.
-        every: after how many rounds it does.
+        correct: True where experts were right, ``[episode, round, expert]``.
+        hit: log of the accuracies in each assignment, ``[order, expert]``.
+        miss: log of 1 minus the accuracies.
+        rotate: transition matrix of a rotation.
+        every: number of rounds between rotations.
     """
     belief = np.full((len(correct), len(hit)), 1 / len(hit))
     segments = []
@@ -364,18 +383,20 @@ def _beliefs(
 
 
 def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``[..., expert, slot]`` as ``[..., expert * slot]``: a sum over an order is then a product of matrices."""
+    """Flatten the last two axes, ``[..., expert, slot]``, so that sums over experts are matrix
+    products.
+    """
     return values.reshape(*values.shape[:-2], -1)
 
 
 def _predict(
     posterior: NDArray[np.float64], if_zero: NDArray[np.float64], if_one: NDArray[np.float64]
 ) -> _Predictions:
-    """Return P(y=1).
+    """Return P(y = 1).
 
     Args:
-        posterior: P(order), ``[..., order]``.
-        if_zero, if_one: ``log P(advice | y, order)`` for y = 0 and 1.
+        posterior: P(assignment), ``[..., order]``.
+        if_zero, if_one: ``log P(advice | y, assignment)`` for y = 0 and y = 1.
     """
     log_zero = special.logsumexp(if_zero, b=posterior, axis=-1)
     log_one = special.logsumexp(if_one, b=posterior, axis=-1)
@@ -385,12 +406,12 @@ def _predict(
 def _in_blocks(
     function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int
 ) -> _Predictions:
-    """Compute a function on blocks of episodes, and concatenate its results.
+    """Apply a function to blocks of episodes, and concatenate the results.
 
     Args:
-        function: of a slice of episodes.
+        function: maps a slice of episodes to predictions.
         episodes: the episodes.
-        n_orders: of the experts; it sets the size of a block.
+        n_orders: number of assignments, which determines the size of a block.
     """
     per_episode = 2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts
     size = max(1, _BLOCK // per_episode)

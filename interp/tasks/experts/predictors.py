@@ -1,13 +1,17 @@
-"""Prediction with expert advice: weighted majority, the simple baselines, the Bayes predictor and the oracle.
+"""Baselines for prediction with expert advice: weighted majority, simple rules, Bayes and an
+oracle.
 
-Every predictor maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all episodes at once. Weighted majority
-(paper, section 3.1), which is multiplicative weights with eta = log(gamma), predicts 1 with probability
+Every predictor maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all episodes at once.
+Weighted majority (paper, section 3.1) is multiplicative weights with eta = log(gamma). It predicts
+1 with probability
 
-    p_t = sum_{i: advice 1} w_{t,i} / sum_i w_{t,i},     log w_{t+1,i} = log w_{t,i} + log(gamma) [i was right]
+    p_t = sum_{i: advice 1} w_{t,i} / sum_i w_{t,i},     log w_{t+1,i} = log w_{t,i} + log(gamma) [i
+    was right]
 
-Ties (within 1e-12 of 1/2, or of the best count) and sampled rounds count *expected* mistakes (``ExpertRun.decision``).
-The Bayes predictor is the exact ``P(y_t | history)`` where accuracies are fixed and experts independent, and where a
-known best expert switches; elsewhere ``ExpertRun.approximation`` says what it ignores.
+``ExpertRun.decision`` says how a prediction is scored; ties (within 1e-12 of 1/2, or of the best
+count) and sampled choices count *expected* mistakes. The Bayes predictor is exact if accuracies are
+fixed and experts independent, and if a known best expert switches. Otherwise
+``ExpertRun.approximation`` says what it ignores.
 """
 
 from __future__ import annotations
@@ -40,18 +44,18 @@ _Predictions = Float[np.ndarray, "episode round"]
 _States = Float[np.ndarray, "episode round_plus_1 expert"]
 
 _ETA = 100
-"""The stream of the learning rates U[.05, .5] (paper, appendix on LLM baselines), apart from those of episodes."""
+"""Random stream of the learning rates U[.05, .5] (paper, appendix on LLM baselines)."""
 
 
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ExpertRun:
-    """What an algorithm did.
+    """Predictions of an algorithm.
 
     Attributes:
-        predictions: P(y=1) before the label is seen.
-        decision: how a prediction becomes a mistake: "threshold" or "sample".
-        approximation: what a Bayes predictor ignores of the episodes' regime; "" when it is exact.
+        predictions: P(y = 1) before the label is seen, ``[episode, round]``.
+        decision: how a prediction becomes a choice: "threshold" at 1/2, or "sample".
+        approximation: what a Bayes predictor ignores about the episodes' regime; "" if it is exact.
     """
 
     predictions: _Predictions
@@ -61,7 +65,15 @@ class ExpertRun:
 
 @checked
 def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
-    """Return the log-weights before each round, and after the last, added up as a plain loop adds them, bit for bit."""
+    """Return the log-weights before each round and after the last, ``[episode, round + 1,
+    expert]``.
+
+    Sums are made in the order of rounds, so that they equal a plain loop's bit for bit.
+
+    Args:
+        episodes: the episodes.
+        eta: log gamma: one number, or one per episode.
+    """
     rates = array_of("eta", eta).astype(np.float64)
     n_episodes = len(episodes)
     require(
@@ -77,7 +89,9 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
 
 @checked
 def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertRun:
-    """Return the weighted share of the experts that advise 1; ``eta`` is log gamma, one or one per episode."""
+    """Return weighted majority's predictions; ``eta`` is log gamma, one number or one per
+    episode.
+    """
     weights = special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1)
     return ExpertRun(share(weights, episodes.advice))
 
@@ -90,7 +104,7 @@ def horizon_eta(n_experts: int, n_rounds: int) -> float:
 def _run(
     algorithm: Algorithm, decision: Decision = "threshold"
 ) -> Callable[[ExpertEpisodes], ExpertRun]:
-    """Return a predictor that is an algorithm of the task."""
+    """Return a predictor that runs one of the task's algorithms."""
 
     def predict(episodes: ExpertEpisodes) -> ExpertRun:
         return ExpertRun(algorithm.run(episodes)["prediction"], decision)
@@ -103,20 +117,21 @@ def bayes(
     episodes: ExpertEpisodes,
     prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None,
 ) -> ExpertRun:
-    """Predict as Bayes: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
+    """Return P(y_t = 1 | advice, history) for accuracies that were drawn from a prior.
 
-    With independent priors U[low, high] it is the log-odds vote ``sum_i s_i log(q_i / (1 - q_i))``
-    of posterior mean accuracies, s_i = +1 for advice 1 and -1 for advice 0; other regimes are in
-    ``interp.tasks.experts.posterior``.
+    For independent priors U[low, high] it is the log-odds vote ``sum_i s_i log(q_i / (1 - q_i))``
+    with posterior mean accuracies q_i, and s_i = +1 for advice 1 and -1 for advice 0. Other priors
+    are in ``interp.tasks.experts.posterior``.
 
     Args:
-        episodes: what is predicted.
-        prior: a regime, by name or record, or one interval for all experts; a list of regimes where
-            every episode is of one of them, each as likely; None for the regime of the episodes.
+        episodes: the episodes to predict.
+        prior: a regime (name or record), or one interval for all experts; or a list of regimes,
+            each of which an episode may come from with equal probability. None for the episodes'
+            own regime.
 
     Raises:
-        InputError: a prior that needs too many orders, a switching regime in a list, None for
-            episodes made by hand.
+        InputError: the prior has too many assignments of intervals, a switching regime is in a
+            list, or the prior is None and the episodes' regime is unknown.
     """
     refuse_missing("the Bayes predictor", episodes)
     priors = prior if isinstance(prior, list) else [prior]
@@ -149,7 +164,7 @@ _SHARED = "shared predictions"
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
-    """Return the log-odds vote of one who knows every accuracy (and takes the experts as independent)."""
+    """Return the log-odds vote with the true accuracies, which treats experts as independent."""
     ignored = _SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
@@ -173,7 +188,9 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
 
 
 def _regime_of(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
-    """Return the regime that a prior means: one by name, an interval, or that of the episodes."""
+    """Return the regime that a prior stands for: a named one, an interval, or that of the
+    episodes.
+    """
     if isinstance(prior, str | ExpertRegime):
         return get_regime(prior)
     if prior is not None:
@@ -189,7 +206,7 @@ def _regime_of(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | No
 
 @dataclass(frozen=True)
 class _Baseline:
-    """A predictor that models are compared with, named once for tables, legends and the command line."""
+    """A predictor that models are compared with, and its name in tables and legends."""
 
     name: str
     run: Callable[[ExpertEpisodes], ExpertRun]

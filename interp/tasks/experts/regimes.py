@@ -1,9 +1,11 @@
-"""The regimes of prediction with expert advice: how the experts' accuracies are drawn, and how they move.
+"""Regimes of prediction with expert advice: how accuracies are drawn, and how they change.
 
-A regime is data: an interval for each slot (``first``, then ``rest`` for every further expert; an interval of width
-zero is a fixed accuracy) and at most one way to leave the independent fixed-accuracy model (switching, drift or
-shared predictions). The paper states most regimes for 4 experts. Experts are permuted after their slots are drawn.
-Sources: the paper's section 3.1 and its appendices on training, on robustness and on LLM experiments, and its code.
+A regime has an interval for each expert: those in ``first``, then ``rest`` for every further
+expert. An accuracy is uniform in its interval; an interval of width zero is a fixed accuracy. A
+regime may also have one departure from fixed accuracies and independent experts: switching, drift
+or shared predictions. Experts are permuted after their accuracies are drawn. The paper states most
+regimes for 4 experts. Sources: the paper's section 3.1, its appendices on training, on robustness
+and on LLM experiments, and its code.
 """
 
 from __future__ import annotations
@@ -18,24 +20,28 @@ from interp.support.errors import require, require_known
 
 Bounds = tuple[float, float]
 _PARAMETERS = ("first", "rest", "switch_every", "drift_std", "drift_bounds", "correlation")
-"""What :attr:`ExpertRegime.params` may hold."""
+"""Keys that :attr:`ExpertRegime.params` may have."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class ExpertRegime:
-    """How expert accuracies are drawn.
+    """How experts' accuracies are drawn.
 
     Args:
-        first: an interval (low, high) for each of the leading experts, accuracy uniform in it.
-        rest: the interval of every further expert.
-        min_experts: fewer experts are refused: the regime would lose its point.
-        switch_every: every so many rounds the accuracies move to a new best expert.
-        drift_std: standard deviation of a Gaussian step added to each accuracy each round.
-        drift_bounds: drifting accuracies are clipped to this interval after each step.
-        correlation: probability that, in a round, all experts share one prediction, right with the mean accuracy.
+        name: name of the regime.
+        description: one line about it.
+        rest: interval (low, high) of the accuracies of the further experts.
+        first: intervals of the leading experts.
+        min_experts: fewer experts are refused, since the regime would lose its point.
+        switch_every: number of rounds after which accuracies rotate, so that the best expert
+            changes.
+        drift_std: standard deviation of a Gaussian step that is added to each accuracy each round.
+        drift_bounds: drifting accuracies are clipped to this interval.
+        correlation: probability that in a round all experts give the same advice, which is right
+            with their mean accuracy.
 
-    To run a variant, derive it and pass the record itself:
+    To use a variant, derive it and pass the record:
 
     >>> from dataclasses import replace
     >>> from interp.tasks.experts import sample
@@ -81,7 +87,9 @@ class ExpertRegime:
 
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
-        """Return the accuracy interval of each of ``n_experts`` slots, before identities are permuted."""
+        """Return the accuracy interval of each of ``n_experts`` experts, before they are
+        permuted.
+        """
         integer("n_experts", n_experts, most=1_000_000)
         require(
             n_experts >= self.min_experts,
@@ -92,7 +100,7 @@ class ExpertRegime:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters that are in use, as JSON values."""
+        """The parameters that have an effect, as JSON values."""
         params: dict[str, Any] = {
             "first": [list(bounds) for bounds in self.first],
             "rest": list(self.rest),
@@ -111,8 +119,8 @@ class ExpertRegime:
         """Make a regime from its parameters.
 
         Args:
-            name: of the regime.
-            params: as :attr:`params` has them.
+            name: name of the regime.
+            params: parameters as returned by :attr:`params`.
         """
         for parameter in params:
             require_known("parameter of a regime", parameter, _PARAMETERS)
@@ -173,7 +181,7 @@ _DRAWN = (
     ),
     ExpertRegime("close", "all U[.55, .65]", rest=(0.55, 0.65)),
 )
-"""Accuracies that stay, each drawn on its own."""
+"""Regimes with fixed, independent accuracies."""
 _MOVED = (
     ExpertRegime(
         "switch-10",
@@ -224,7 +232,7 @@ _MOVED = (
         correlation=0.9,
     ),
 )
-"""Accuracies that move, or whose experts agree."""
+"""Regimes with changing accuracies, or with correlated experts."""
 _WITH_GOOD_EXPERTS = (
     ExpertRegime(
         "1-high-quality", "1 U[.9, 1], the others U[.3, .9]", rest=(0.3, 0.9), first=((0.9, 1.0),)
@@ -257,7 +265,7 @@ REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for 
 
 @checked
 def get_regime(name: str | ExpertRegime) -> ExpertRegime:
-    """Return the regime called ``name``; a record is returned as it is."""
+    """Return the regime called ``name``; if ``name`` is a record, return it."""
     if isinstance(name, ExpertRegime):
         return name
     require_known("regime", name, REGIMES, limit=len(REGIMES))
