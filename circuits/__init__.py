@@ -1,4 +1,4 @@
-"""Handwired models: circuits as data, compiled to transformers, with their ground truth.
+"""Handwired models: circuits as data, compiled to transformers, with the places of their variables.
 
     >>> import circuits
     >>> circuit = circuits.build("wma-handwired", n_experts=2)
@@ -9,9 +9,9 @@
     >>> circuits.verify("wma-handwired", sizes=[2], n_rounds=5, n_episodes=2).passed
     True
 
-:mod:`circuits.compare` asks whether a model is the same machine as another, and :mod:`circuits.benchmark` grades
-methods of interpretability. Importing this package imports no torch. What is known of a circuit:
-``docs/method/ground-truth.md``.
+:mod:`circuits.compare` compares a model with algorithms and with other models, and
+:mod:`circuits.benchmark` grades methods of interpretability. ``docs/method/ground-truth.md`` says
+what is known of a circuit, and how it is checked. Importing this package does not import torch.
 """
 
 from interp.support.lazy import facade

@@ -1,4 +1,5 @@
-"""Linear probes with controls: what can be decoded from activations, where, and how sure that is.
+"""Linear probes with controls: what can be decoded from activations, where, and with what
+confidence.
 
     >>> import interp, probes
     >>> from interp.tasks import experts
@@ -8,8 +9,9 @@
     >>> round(result.r2, 6), result.verdict, list(result.controls)
     (1.0, 'yes', ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
 
-:func:`fit` takes a rollout or activations, :func:`probe` a model, :func:`sweep` every place in a model.
-Interventions are in ``interp.interventions``, and what the algorithms compute in ``interp.tasks``.
+:func:`fit` takes a rollout or activations, :func:`probe` a model, and :func:`sweep` reads every
+site of a model. Interventions are in ``interp.interventions``, and the algorithms' variables in
+``interp.tasks``.
 """
 
 from interp.support.lazy import facade

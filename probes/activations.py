@@ -1,11 +1,15 @@
-"""Where a probe reads: sites of a rollout as arrays ``[episode, round, ...]``.
+"""Read activations of a rollout at a site, as an array ``[episode, round, ...]``.
 
-* ``latents``: all that is carried, after each round (before it, for a target meant before);
-  ``latents@h``: one channel;
-* ``written``: the latent in the slot that the round writes, after the round; ``change``: how the
-  round changed it;
+A site is one of:
+
+* ``latents``: everything that the model carries, after each round (or before it, for targets with
+  the moment "before"); ``latents@h``: one channel of it;
+* ``written``: the latent in the slot that the round writes, after the round;
+* ``change``: the difference that the round made to this latent;
 * ``update``: the vector that a transformer wrote (``hook_update``);
-* any site of ``interp.interventions.sites``; the machine's points come first.
+* any site of ``interp.interventions.sites``.
+
+If a machine has a hook point of one of these names, the hook point is read.
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ _ROUNDING = 8.0  # units in the last place of the largest activation; what varie
 @dataclass(frozen=True)
 @checked_fields
 class ProbedSite:
-    """A resolved site of a machine: with it a run can be read without the machine.
+    """A resolved site of a machine; a run can be read with it, without the machine.
 
     Attributes:
-        name, hook: the site, as the user wrote it, and its hook point; None where what is carried
-            is enough.
-        site: which part of the activation there; None for all of it.
-        rows, width: of a channel, in what is carried; None for all.
+        name: the site as the user wrote it.
+        hook: its hook point; None if the site is read from the carried latents.
+        site: which part of the hook point's activation is read; None for all of it.
+        rows, width: rows and width of a channel within the carried latents; None for all.
     """
 
     name: str
@@ -60,7 +64,7 @@ _WRITES_ALL = (
 
 
 def place(site: str | Site | ProbedSite, model: Machine | None = None) -> ProbedSite:
-    """Find the place that a site names, in a machine, or in any transformer."""
+    """Resolve a site in a machine; without a machine, resolve it for a transformer."""
     if isinstance(site, ProbedSite):
         return site
     if isinstance(site, Site):
@@ -86,7 +90,7 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
 
 
 def _require_update(model: Machine | None) -> None:
-    """Refuse a machine that writes no update vector."""
+    """Raise InputError if the machine writes no update vector."""
     if model is None:
         return
     try:
@@ -102,10 +106,10 @@ def _require_update(model: Machine | None) -> None:
 
 
 def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
-    """Refuse "written" or "change" with an @, or of a machine that carries several channels.
+    """Refuse "written" or "change" with an @, or for a machine that carries several channels.
 
     Args:
-        site: as the user wrote it.
+        site: the site as the user wrote it.
         word: "written" or "change".
         model: the machine; None skips the check of channels.
     """
@@ -119,12 +123,12 @@ def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
 
 
 def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
-    """Find a channel of a machine, or a row of one by its label, in what is carried.
+    """Resolve a site that names a channel of a machine, or one labelled row of a channel.
 
     Args:
-        site: as the user wrote it.
-        name: of the channel, or the label.
-        model: has the channels.
+        site: the site as the user wrote it.
+        name: name of the channel, or label of the row.
+        model: the machine.
     """
     if model is None:
         raise InputError(f"{site!r} is a channel of a machine, which nobody named; give model=")
@@ -151,9 +155,10 @@ def read(
 
     Args:
         run: the rollout.
-        site: where.
-        when: for what is carried: "after" each round, or "before" it.
-        model: of the run; needed for names of its channels, and for points that no transformer has.
+        site: the site, see :mod:`probes.activations`.
+        when: for carried latents: "after" each round, or "before" it.
+        model: the machine of the run; needed for channels and for hook points that transformers do
+            not have.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -178,12 +183,12 @@ def read(
 
 
 def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "episode round *rest"]:
-    """Read a cached hook point; refuse a rollout that does not hold it for every round.
+    """Read a cached hook point; raise InputError if the rollout did not cache it for every round.
 
     Args:
         run: the rollout.
-        probed: which part is read.
-        hook: its hook point.
+        probed: the site, for the part of the activation that is read.
+        hook: name of the hook point.
     """
     has_every_round = run.cached_rounds == tuple(range(run.n_rounds))
     require(
@@ -198,9 +203,11 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
 
 
 def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode round"] | None:
-    """Return where a run of a loop that halts did not take place: NaN at a point, in a round that took place.
+    """Return a mask of the (episode, round) pairs that a halting loop skipped; None if there are
+    none.
 
-    What is carried is finite there; where an untrained copy overflows it is not.
+    In a skipped round the activation is NaN while the carried latents are finite. If the latents
+    are not finite either, an untrained copy has overflowed.
     """
     if probed.hook is None:
         return None
@@ -216,9 +223,9 @@ def _select_written(
     """Select the latent in the slot that each round writes.
 
     Args:
-        run: has the slots.
-        latents: all that is carried.
-        word: the site, for the refusal of a machine that writes everything.
+        run: the rollout, for the slots.
+        latents: all carried latents.
+        word: name of the site, for the error message.
     """
     n_latents, width = latents.shape[2:]
     if n_latents == 1:
@@ -233,11 +240,13 @@ def _select_written(
 def without_rounding(
     x: Float[np.ndarray, "episode round d"],
 ) -> tuple[Float[np.ndarray, "episode round d"], str]:
-    """Make features constant that vary by less than the rounding of the largest activation (docs/method/probes.md).
+    """Replace features by 0 if they vary by less than the rounding error of the largest activation.
+
+    docs/method/probes.md gives the reason.
 
     Returns:
-        The features, and a sentence about those that were made constant, empty where less than half of those that vary
-        were.
+        The features; a warning if at least half of the varying features were replaced, otherwise
+        "".
     """
     rounding = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
     is_read = x.std((0, 1), dtype=np.float64) > rounding
@@ -259,12 +268,13 @@ def without_rounding(
 def places(
     model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]
 ) -> list[ProbedSite]:
-    """Find the places that sites name in a machine, for these episodes; refuse those that it does not have.
+    """Resolve sites in a machine that runs these episodes; raise InputError for a site that it
+    lacks.
 
     Args:
         model: the machine.
-        episodes: that it runs.
-        sites: as of :func:`read`.
+        episodes: the episodes that it runs.
+        sites: the sites, as for :func:`read`.
     """
     layout = model.layout.fit(episodes)
     probed_sites = [place(site, model) for site in sites]

@@ -1,10 +1,9 @@
-"""Controls: the same fit where it cannot succeed, or where success would have no meaning.
+"""Controls of probes: the same fit on data for which a high score would mean nothing.
 
-The word of a probe is "yes" where its score is clear of every control that counts. A score
-estimates *that score, on new episodes, of this very probe, refitted on all episodes*; its interval
-is that of :mod:`interp.stats.refit`. What each
-control shows, and how R2 is computed:
-docs/method/probes.md.
+A probe's verdict is "yes" if its score is clearly above all controls that count. A score estimates
+*the score of this probe, refitted on all episodes, on new episodes*; its interval is that of
+:mod:`interp.stats.refit`. docs/method/probes.md says what each control shows, and how R2 is
+computed.
 """
 
 from __future__ import annotations
@@ -32,13 +31,16 @@ DESCRIPTIONS = {
     "round": "a probe of the round index",
     "control_task": "a random target for each kind of round",
 }
-"""What each control is, in the order of tables."""
+"""What each control is, by name, in the order of tables."""
 
 _SHUFFLE, _TASK = 1, 2
 
 
 class _Difference(Interval):
-    """How much higher a probe's score is than a control's; the bounds are NaN where these are of other episodes."""
+    """How much higher a probe's score is than a control's.
+
+    The bounds are NaN if the two scores are of different episodes.
+    """
 
     def __str__(self) -> str:
         bounds = "(no interval)" if isnan(self.low) else f"[{self.low:.3f}, {self.high:.3f}]"
@@ -47,14 +49,20 @@ class _Difference(Interval):
 
 @dataclass(frozen=True, eq=False)
 class ProbeScore(_Difference):
-    """An estimate with its 95 % interval, and the sums over episodes that the interval is read from.
+    """A score with its 95 % interval, and the sums per group of episodes that it was computed from.
+
+    A group is a set of episodes that may depend on each other, such as those of one participant.
 
     Attributes:
-        losses: out-of-fold, per independent group of episodes: squared errors (R2), misses (accuracy).
-        references: what they are divided by: totals (R2), scored steps (accuracy).
-        kind: "skill" (R2: one minus the ratio), "accuracy" (the same, within 0 and 1) or "ratio" (the ratio itself).
-        constant: losses of the best constant: the references of R2, the misses of the most frequent class.
-        graded: of rare classes, the squared errors of probabilities, and what the shares of the classes leave.
+        losses: out-of-fold losses per group: squared errors (for R2) or wrong predictions (for
+            accuracy).
+        references: what the losses are divided by, per group: total sums of squares (R2) or numbers
+            of scored entries (accuracy).
+        kind: "skill" (1 - losses / references), "accuracy" (the same, clipped to [0, 1]) or "ratio"
+            (losses / references).
+        constant: losses of the best constant prediction, per group.
+        graded: for rare classes: squared errors of the predicted probabilities, and those of
+            predicting the class frequencies.
 
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
@@ -83,11 +91,12 @@ class ProbeScore(_Difference):
         """Compute a score from sums per independent group of episodes.
 
         Args:
-            losses: of the probe.
-            references: what they are divided by.
-            kind: of score.
-            constant: losses of the best constant; the references when None.
-            graded: of rare classes, the losses of probabilities and their references.
+            losses: losses of the probe, per group.
+            references: what they are divided by, per group.
+            kind: kind of the score.
+            constant: losses of the best constant prediction; ``references`` when None.
+            graded: for rare classes, squared errors of probabilities, and those of the class
+                frequencies.
         """
         lost = array_of("losses", losses).astype(np.float64)
         scale = array_of("references", references).astype(np.float64)
@@ -105,9 +114,11 @@ class ProbeScore(_Difference):
 
     @property
     def skill(self) -> Interval:
-        """One minus the losses over those of the best constant: R2 itself, or what an accuracy is above guessing.
+        """One minus the losses over those of the best constant prediction.
 
-        Of rare classes it is R2 of their indicators, as probabilities give them: what is likeliest misses them all.
+        For numbers it is R2. For classes it is the accuracy above guessing the most frequent class.
+        For rare classes it is the R2 of predicted probabilities, since the most probable class
+        never is the rare one.
         """
         if self.kind == "skill":
             return Interval(self.estimate, self.low, self.high)
@@ -117,7 +128,10 @@ class ProbeScore(_Difference):
 
     @checked
     def minus(self, other: ProbeScore) -> _Difference:
-        """Compute the difference from a score of the same kind, with an interval where both have the same episodes."""
+        """Compute the difference from another score of the same kind.
+
+        It has an interval if both scores are of the same groups of episodes.
+        """
         if len(self.losses) != len(other.losses):
             return _Difference(self.estimate - other.estimate, nan, nan)
         paired = refit.difference(
@@ -132,7 +146,7 @@ class ProbeScore(_Difference):
 
     @property
     def detectable(self) -> float:
-        """The smallest skill with an interval that would have excluded 0 in this sample."""
+        """The smallest skill for which this sample's interval would have excluded 0."""
         losses, references = self.graded or (self.losses, self.constant)
         return refit.detectable(losses, references, N_FOLDS)
 
@@ -140,7 +154,12 @@ class ProbeScore(_Difference):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Fitted:
-    """A cross-validated probe of one target: its score, and the other fields of a result, made when they are needed."""
+    """A cross-validated probe of one target.
+
+    Attributes:
+        score: its score.
+        details: computes the other fields of a result, when they are needed.
+    """
 
     score: ProbeScore
     details: Callable[[], dict[str, Any]]
@@ -153,25 +172,25 @@ def score_predictions(
     refit_probe: Callable[[], dict[str, Any]],
     probabilities: Sequence[Float[Array, "episode round c"]] = (),
 ) -> Fitted:
-    """Score the out-of-fold predictions of a target: R2 of numbers, the accuracy of classes.
+    """Score the out-of-fold predictions of a target: by R2 for numbers, by accuracy for classes.
 
     Args:
-        target: what was decoded.
-        predictions: of probes that were fitted without the episode.
-        groups: the number of the independent group of each episode.
-        refit_probe: gives what belongs to the probe that was fitted on all episodes.
-        probabilities: of the classes, for each output, where the probe gives these.
+        target: the target.
+        predictions: predictions for each episode by a probe that was not fitted on it.
+        groups: index of the independent group of each episode.
+        refit_probe: returns the fields of the probe that is fitted on all episodes.
+        probabilities: class probabilities for each output, if the probe predicts any.
     """
     decodes_classes = target.kind == "class"
     y = target.values if decodes_classes else target.values.astype(np.float64)
     used = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
 
     def add_up(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
-        """Add what is scored over the rounds of each group."""
+        """Sum the scored entries over the rounds of each group."""
         return refit.in_groups((values * used).sum(1), groups)
 
     def score_ratio(values: Shaped[Array, "episode round k"]) -> ProbeScore:
-        """Return the mean of a loss over all steps."""
+        """Return the mean of a loss over all scored entries."""
         return ProbeScore.of(add_up(values).sum(1), steps.sum(1), "ratio")
 
     steps = add_up(used)
@@ -209,7 +228,7 @@ def score_predictions(
 def _most_frequent(
     y: Int[Array, "episode round k"], used: Bool[Array, "episode round k"]
 ) -> Int[Array, " k"]:
-    """Return the most frequent class of each output, among the entries that are scored."""
+    """Return the most frequent class of each output, among the scored entries."""
     classes = []
     for k in range(y.shape[-1]):
         counts = np.bincount(y[used[..., k], k], minlength=1)
@@ -223,13 +242,15 @@ def _grade(
     groups: Int[Array, " episode"],
     probabilities: Sequence[Float[Array, "episode round c"]],
 ) -> tuple[Float[Array, " group"], Float[Array, " group"]]:
-    """Return the squared errors of probabilities per group, and what the shares of the classes leave.
+    """Return squared errors of class probabilities, and those of predicting the class frequencies.
+
+    Both are sums per group.
 
     Args:
-        y: the classes.
-        used: entries that are scored.
-        groups: the number of the group of each episode.
-        probabilities: of the classes, for each output.
+        y: the true classes.
+        used: mask of the entries that are scored.
+        groups: index of the group of each episode.
+        probabilities: predicted class probabilities for each output.
     """
     n_classes = probabilities[0].shape[-1]
     predicted = np.concatenate(probabilities, -1)
@@ -244,15 +265,16 @@ def _grade(
 def _log_losses(
     y: Int[Array, "episode round k"], probabilities: Sequence[Float[Array, "episode round c"]]
 ) -> Float[Array, "episode round k"]:
-    """Return minus the log of the probability of the true class of each output."""
+    """Return minus the log of the probability of the true class, for each output."""
     of_truth = np.take_along_axis(np.stack(probabilities, 2), y[..., None], axis=-1)[..., 0]
     losses = -np.log(np.maximum(of_truth, np.finfo(np.float64).tiny))
     return np.maximum(losses, 0.0)
 
 
 def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
-    """Return a probe's details for rounds fitted one by one: predictions ``[episode, round,
-    output]``, NaN elsewhere.
+    """Return the details of a probe that was fitted on counted rounds only.
+
+    Its predictions are put back into ``[episode, round, output]``, with NaN in the other rounds.
     """
     details = probe.details()
     packed = details["predictions"]
@@ -264,9 +286,14 @@ def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, A
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ControlScore:
-    """The score of a control, how much higher the probe's score is, and whether a "yes" must be clear of it.
+    """The score of one control.
 
-    A control that holds the target by construction (the inputs, for a target that is one of them) does not count.
+    Attributes:
+        name: name of the control.
+        score: its score.
+        difference: how much higher the probe's score is.
+        counts: True if a "yes" requires the probe to beat it. False if the control determines the
+            target by construction, such as the inputs for a target that is an input.
     """
 
     name: str
@@ -284,12 +311,13 @@ def _shuffled(
 ) -> Shaped[Array, episode * rest]:
     """Give every episode the values of an episode of another group.
 
-    Groups are laid out in random order, and values move on by as many places as the largest group has episodes.
+    Episodes are ordered by a random order of the groups. Values are then shifted by the size of the
+    largest group.
 
     Args:
-        values: of all episodes.
-        seed: of the order.
-        groups: the number of the group of each episode; every episode is a group when None.
+        values: values of all episodes.
+        seed: seed of the random order.
+        groups: index of the group of each episode; None makes every episode a group.
     """
     if groups is None:
         groups = np.arange(len(values))
@@ -306,13 +334,13 @@ def _control_task(
     seed: int,
     missing: Bool[Array, "episode round"] | None = None,
 ) -> Shaped[Array, "episode round k"]:
-    """Give every kind of round the values of a random round that counts, wherever it occurs.
+    """Give each kind of round the values of a random round, the same wherever the kind occurs.
 
     Args:
-        values: of the target.
+        values: values of the target.
         types: the kind of each round.
-        seed: of the draws.
-        missing: rounds that do not count.
+        seed: seed of the draws.
+        missing: mask of rounds that are not drawn.
     """
     rows = values.reshape(-1, values.shape[-1]) if missing is None else values[~missing]
     n_types = int(types.max()) + 1
@@ -321,10 +349,10 @@ def _control_task(
 
 
 def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
-    """Draw a fold for every episode; their sizes differ by at most one.
+    """Draw a random fold for each episode; fold sizes differ by at most one.
 
     Args:
-        n_episodes: how many.
+        n_episodes: number of episodes.
         n_folds: number of folds.
         seed: seed of the draw.
     """
@@ -334,10 +362,14 @@ def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " epis
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Kind:
-    """A kind of probe, which ``method`` names.
+    """A kind of probe, such as ridge regression.
 
-    ``fit`` takes inputs ``[episode, round, feature]``, targets, and a fold and a group for each episode. A kind that is
-    not ``of_classes`` decodes numbers, and classes as indicators.
+    Attributes:
+        name: the name that ``method`` takes.
+        of_classes: True if it decodes classes. False if it decodes numbers, and classes as 0/1
+            indicators.
+        fit: takes inputs ``[episode, round, feature]``, targets, and the fold and group of each
+            episode; returns one cross-validated probe per target.
     """
 
     name: str
@@ -348,8 +380,12 @@ class Kind:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class GroupedTargets:
-    """Targets of the same episodes, and a group for each episode; the members of a group share a
-    fold.
+    """Targets of the same episodes, with the independent group of each episode.
+
+    Attributes:
+        targets: the targets.
+        groups: index of the group of each episode; a group lies in one fold.
+        seed: seed of the folds.
     """
 
     targets: Sequence[TargetValues]
@@ -357,15 +393,15 @@ class GroupedTargets:
     seed: int
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
-        """Fit probes of all targets, and of further ones of the same episodes.
+        """Fit probes of all targets, and of further targets of the same episodes.
 
-        Where some rounds do not count, each round that does is fitted as a separate episode, in the
+        If some rounds do not count, each other round is fitted as an episode of its own, in the
         fold and group of its episode. Targets with the same rounds are fitted together.
 
         Args:
-            kind: of probe.
+            kind: kind of probe.
             x: activations ``[episode, round, feature]``.
-            targets: the further ones.
+            targets: the further targets.
         """
         n_groups = int(self.groups.max()) + 1
         folds = _assign_folds(n_groups, N_FOLDS, self.seed)[self.groups]
@@ -392,7 +428,15 @@ class GroupedTargets:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Problem:
-    """A sample with what its controls need: each target shuffled, and the control task of those that have kinds."""
+    """Targets together with what their controls need.
+
+    Attributes:
+        sample: the targets and groups.
+        kind: kind of probe.
+        drawn: random targets of controls, by (index of the target, "shuffled" or "control_task").
+        baselines: scores of controls that read no activation, by (index of the target, name of the
+            control).
+    """
 
     sample: GroupedTargets
     kind: Kind
@@ -401,11 +445,11 @@ class Problem:
 
     @classmethod
     def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
-        """Make the problem of a sample, without the scores of its baselines.
+        """Make the problem of some targets, still without the scores of its baselines.
 
         Args:
-            sample: targets and groups.
-            kind: of probe.
+            sample: the targets and groups.
+            kind: kind of probe.
         """
         seed, groups = sample.seed, sample.groups
         targets = list(sample.targets)
@@ -428,7 +472,9 @@ class Problem:
         return cls(replace(sample, targets=targets), kind, drawn)
 
     def with_baselines(self) -> Problem:
-        """Return a copy with the scores of the controls that read no activation: the round index and the inputs."""
+        """Return a copy with the scores of controls that read no activation: the round index and
+        the inputs.
+        """
         scores: dict[tuple[int, str], ProbeScore] = {}
         first = self.sample.targets[0]
         n_episodes, n_rounds = first.values.shape[:2]
@@ -443,11 +489,16 @@ class Problem:
         x: Float[Array, "episode round d"],
         copies: Iterable[tuple[Array, GroupedTargets]] = (),
     ) -> list[tuple[Fitted, dict[str, ControlScore]]]:
-        """Fit each target's probe and controls; of several untrained copies the one with the highest score counts.
+        """Fit each target's probe and its controls.
+
+        Of several untrained copies the one with the highest score counts.
 
         Args:
-            x: activations.
-            copies: activations of each copy, and the targets of its episodes.
+            x: activations of the model.
+            copies: activations of each untrained copy, and the targets of its episodes.
+
+        Returns:
+            For each target, its probe and its controls by name.
         """
         targets = self.sample.targets
         fits = self.sample.fit(self.kind, x, list(self.drawn.values()))
@@ -476,13 +527,12 @@ class Problem:
 def _keep_best(
     scores: dict[tuple[int, str], ProbeScore], name: str, fits: Sequence[Fitted]
 ) -> None:
-    """Update each target's score of a control with the score of a further form, where that is
-    higher.
+    """Replace each target's score of a control by a new one if that is higher.
 
     Args:
-        scores: by the index of the target and the name of the control.
-        name: of the control.
-        fits: of one form of it, for each target.
+        scores: scores by (index of the target, name of the control), which are changed in place.
+        name: name of the control.
+        fits: new fits of the control, one per target.
     """
     for i, probe in enumerate(fits):
         known = scores.get((i, name))

@@ -1,9 +1,12 @@
-"""Estimators of scikit-learn as probes: a clone for every fold and output, and one refitted on all episodes.
+"""Probes by scikit-learn estimators: one clone per fold and output, and one refitted on all
+episodes.
 
-What the estimator does to its inputs (scaling, choosing a penalty) it does inside the fold; a search over settings must
-split by episode itself. Logistic regression, :data:`LOGISTIC`, is nested ``Pipeline(StandardScaler,
-LogisticRegression)`` (a test holds it to ``GridSearchCV`` in ``GroupKFold``), in which one fit serves every pair of
-folds that is left out.
+Any preprocessing (scaling, choice of a penalty) must be part of the estimator, which is fitted
+inside the fold. An estimator that searches over settings must split by episode itself.
+
+:data:`LOGISTIC` is logistic regression with nested cross-validation, equal to
+``Pipeline(StandardScaler, LogisticRegression)`` in ``GridSearchCV`` with ``GroupKFold`` (a test
+compares them). It fits each pair of left-out folds only once.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def _is_classifier(estimator: Any) -> bool:
-    """Return whether an estimator of scikit-learn predicts classes rather than numbers; refuse
-    other objects.
+    """Return True if a scikit-learn estimator is a classifier, False if a regressor; refuse other
+    objects.
 
     >>> from sklearn.linear_model import Lasso, LogisticRegression
     >>> _is_classifier(Lasso()), _is_classifier(LogisticRegression())
@@ -52,7 +55,9 @@ def _is_classifier(estimator: Any) -> bool:
 def predict(
     estimators: tuple[Any, ...], x: Float[Array, "episode round d"]
 ) -> Float[Array, "episode round k"]:
-    """Return what fitted estimators of scikit-learn, or constants, predict: one per output."""
+    """Return predictions of fitted scikit-learn estimators, one per output; a float predicts
+    itself.
+    """
     rows = x.reshape(-1, x.shape[-1])
     predictions = np.zeros((len(rows), len(estimators)))
     for k, estimator in enumerate(estimators):
@@ -66,12 +71,15 @@ def predict(
 def _fit(
     estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]
 ) -> tuple[Any, ...]:
-    """Fit a clone for each output; where training has one class only, return that class, which needs no fit.
+    """Fit a clone of the estimator for each output.
+
+    If an output has one class only, a classifier is not fitted, and the class is returned in its
+    place.
 
     Args:
-        estimator: of scikit-learn.
+        estimator: a scikit-learn estimator.
         x: activations.
-        y: the target.
+        y: values of the target.
     """
     from sklearn.base import clone
 
@@ -89,17 +97,17 @@ def _fit(
 
 
 def kind(estimator: BaseEstimator) -> Kind:
-    """Return an estimator as a kind of probe, in the same folds and with the same controls as
-    built-in ones.
+    """Make a kind of probe from a scikit-learn estimator, with the folds and controls of built-in
+    kinds.
     """
 
     def fit_target(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
-        """Fit the estimator on one target, by cross-validation.
+        """Fit the estimator on one target by cross-validation.
 
         Args:
             x: activations.
-            target: what is decoded.
-            folds, groups: of each episode.
+            target: the target.
+            folds, groups: fold and independent group of each episode.
         """
         y = target.values
         predictions = np.zeros(y.shape)
@@ -109,7 +117,7 @@ def kind(estimator: BaseEstimator) -> Kind:
             predictions[test] = predict(estimators, x[test])
 
         def refit() -> dict[str, Any]:
-            """Fit all episodes."""
+            """Fit the estimator on all episodes."""
             return {
                 "weights": np.zeros((x.shape[-1], 0)),
                 "intercept": np.zeros(0),
@@ -122,12 +130,12 @@ def kind(estimator: BaseEstimator) -> Kind:
     def fit_targets(
         x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
     ) -> list[Fitted]:
-        """Fit one target after the other.
+        """Fit the targets one after the other.
 
         Args:
             x: activations.
-            targets: what is decoded.
-            folds, groups: of each episode.
+            targets: the targets.
+            folds, groups: fold and independent group of each episode.
         """
         return [fit_target(x, target, folds, groups) for target in targets]
 
@@ -135,7 +143,13 @@ def kind(estimator: BaseEstimator) -> Kind:
 
 
 class _Rows(NamedTuple):
-    """Arrays for scikit-learn: activations, targets, and the episode of each row."""
+    """Arrays for scikit-learn, one row per round.
+
+    Attributes:
+        x: activations.
+        y: values of the target.
+        groups: index of the episode of each row.
+    """
 
     x: Float[Array, "row feature"]
     y: Shaped[Array, "row output"]
@@ -144,14 +158,15 @@ class _Rows(NamedTuple):
 
 @checked
 def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
-    """Convert activations and a target to the rows that scikit-learn takes, one for each round that counts.
+    """Convert activations and a target to the arrays that scikit-learn takes, one row per round.
 
-    Cross-validate by ``groups``: rounds of one episode say much of each other.
+    Cross-validate by ``groups``, since rounds of one episode are not independent. Missing rounds
+    are left out.
 
     Args:
         activations: ``[episode, round, ...]``.
-        target: ``[episode, round, output]``, from :mod:`probes.targets`, or values. A target's mask is left alone: it
-            says what is scored.
+        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. A target's mask
+            is ignored, since it only restricts what is scored.
 
     Example:
         >>> import interp, probes
@@ -186,7 +201,16 @@ _WIDE = 512  # features beyond which L-BFGS takes less time for two classes, too
 
 
 class _Split(NamedTuple):
-    """Inputs scaled as the rows of all folds but some are: these rows (``train``), and those of each fold left out."""
+    """A split of the rows into training folds and left-out folds, with inputs scaled by the
+    training rows.
+
+    Attributes:
+        left_out: the folds that are left out.
+        train: mask of the training rows.
+        scaling: the fitted scaler.
+        scaled: scaled training rows.
+        tested: scaled rows of each left-out fold.
+    """
 
     left_out: frozenset[int]
     train: Bool[Array, " row"]
@@ -196,12 +220,12 @@ class _Split(NamedTuple):
 
     @classmethod
     def of(cls, rows: Float[Array, "row d"], groups: Int[Array, " row"], *left_out: int) -> _Split:
-        """Split rows by their fold, without the folds that are left out.
+        """Split rows by fold and scale them.
 
         Args:
             rows: inputs.
-            groups: the fold of each row.
-            *left_out: folds that do not train.
+            groups: fold of each row.
+            *left_out: folds that are left out of training.
         """
         from sklearn.preprocessing import StandardScaler
 
@@ -214,12 +238,17 @@ class _Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _LogisticFit:
-    """Probes of one target, each fitted once: by the folds that it was not fitted on, and its penalty.
+    """Logistic probes of one output in all folds; each is fitted once and cached.
 
     Attributes:
-        rows: of inputs, without the columns that do not vary (``varying``); groups: the fold of each.
-        losses: log-loss in a fold that was left out, for each penalty.
-        probabilities: out of fold; chosen: C of each outer fold.
+        rows: inputs, without columns that do not vary.
+        groups: fold of each row.
+        varying: mask of the columns that vary.
+        labels: class of each row.
+        probabilities: out-of-fold class probabilities.
+        chosen: penalty C that each outer fold chose.
+        losses: log-loss in a left-out fold for each penalty, by (folds left out of training, scored
+            fold).
     """
 
     rows: Float[Array, "row d"]
@@ -233,9 +262,10 @@ class _LogisticFit:
 
     @cached_property
     def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"], tuple[float, ...]]:
-        """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1),
-        one a class for more; and C of each outer fold and, last, of this fit, which is made of
-        all episodes when it is read.
+        """The probe refitted on all episodes: weights for raw inputs, intercepts, and penalties.
+
+        With two classes there is one column, for the log-odds of class 1; with more classes, one
+        column per class. The penalties C are those of the outer folds, then that of this fit.
         """
         for fold in range(len(self.chosen)):
             self.score(_Split.of(self.rows, self.groups, fold))
@@ -260,7 +290,7 @@ class _LogisticFit:
         return weights, intercept, (*self.chosen, penalty)
 
     def score(self, split: _Split) -> None:
-        """Keep the log-losses of all penalties in the folds that a split leaves out."""
+        """Compute and store the log-loss of every penalty in each fold that the split leaves out."""
         smallest = np.finfo(np.float64).eps
         for fold in split.tested:
             truth = self.labels[self.groups == fold]
@@ -272,20 +302,23 @@ class _LogisticFit:
             self.losses[split.left_out, fold] = np.array(losses)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
-        """Find the penalty with the least log-loss in a cross-validation over the folds that are
-        not left out.
+        """Return the penalty with the smallest cross-validated log-loss over the folds not left
+        out.
         """
         inner_folds = sorted({*self.groups.tolist()} - left_out)
         losses = [self.losses[left_out | {fold}, fold] for fold in inner_folds]
         return _PENALTIES[int(np.argmin(sum(losses)))]
 
     def predict(self, split: _Split, penalty: float, fold: int) -> Float[Array, "row c"]:
-        """Predict probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one.
+        """Predict class probabilities in a left-out fold.
+
+        A class that is absent from training gets 0; if training has one class only, that class gets
+        1.
 
         Args:
-            split: that leaves the fold out.
+            split: a split that leaves the fold out.
             penalty: C of the probe.
-            fold: that is predicted.
+            fold: the fold to predict.
         """
         regression = self.probe(split, penalty)
         rows = split.tested[fold]
@@ -302,12 +335,14 @@ class _LogisticFit:
         return probabilities
 
     def probe(self, split: _Split, penalty: float) -> LogisticRegression | None:
-        """Fit the probe of scaled inputs on all other folds, once; None where only one class is
-        there.
+        """Return the regression fitted on a split's training rows; None if they have one class
+        only.
+
+        It is fitted on the first call.
 
         Args:
-            split: the rows to fit on.
-            penalty: the penalty.
+            split: the split.
+            penalty: C of the regression.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
@@ -352,12 +387,13 @@ def _cross_validate(
     folds: Int[Array, " episode"],
     targets: Sequence[tuple[Int[Array, "episode round"], int]],
 ) -> list[_LogisticFit]:
-    """Fit targets in nested folds; inputs are scaled once for all of them.
+    """Fit logistic probes of several outputs by nested cross-validation; inputs are scaled once for
+    all.
 
     Args:
         x: activations.
-        folds: the fold of each episode.
-        targets: the classes of each, and how many there are.
+        folds: fold of each episode.
+        targets: the classes of each output, and the number of classes.
     """
     n_folds = int(folds.max()) + 1
     _, n_rounds, n_features = x.shape
@@ -387,13 +423,13 @@ def _cross_validate(
 def _logistic(
     x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
 ) -> list[Fitted]:
-    """Fit logistic probes of targets of classes, one for each output.
+    """Fit logistic probes of class targets, one for each output.
 
     Args:
         x: activations ``[episode, round, feature]``.
-        targets: of classes.
-        folds: the fold of each episode.
-        groups: the independent group of each episode.
+        targets: the class targets.
+        folds: fold of each episode.
+        groups: index of the independent group of each episode.
     """
     import sklearn
 
@@ -415,7 +451,10 @@ def _logistic(
 
 
 def _refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
-    """Return the weights of probes fitted on all episodes, side by side, with a name for each column."""
+    """Return weights, intercepts and penalties of a target's probes fitted on all episodes.
+
+    The columns of all outputs are concatenated, and each has a name.
+    """
     n_classes = fits[0].probabilities.shape[1]
     columns = list(target.outputs)
     if n_classes > 2:

@@ -1,11 +1,9 @@
-"""Fit linear probes, split by episode or by groups of episodes, with their controls in the same
-call.
+"""Fit linear probes and their controls, cross-validated by episode or by groups of episodes.
 
-Every prediction is made for an episode that the probe was not fitted on. Each score has its
-controls (:mod:`probes.controls`); both decide the measure: does the site hold the target? A probe
-is no evidence that the model uses what can be read from it; use is shown by intervening, along
-``ProbeResult.direction``. Why untrained copies are run over more episodes than the probe has:
-``docs/method/probes.md``.
+Every prediction is made for an episode that the probe was not fitted on. The score and the controls
+(:mod:`probes.controls`) decide whether the target can be decoded at the site. A probe is no
+evidence that the model uses what can be decoded; interventions along ``ProbeResult.direction`` test
+this. ``docs/method/probes.md`` says why untrained copies run on more episodes than the probe.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ _LEANS_LOW = (
     "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
     "fits on four fifths of them, is likely below that of a fit on all, so that it cannot be a 'no'"
 )
-"""The warning of a result whose score :func:`probes.values.leans_low`."""
+"""The warning for a result if :func:`probes.values.leans_low` is not 0."""
 
 
 @checked
@@ -93,28 +91,27 @@ def fit(
     """Fit a probe that decodes ``target`` from ``activations``, with controls.
 
     Args:
-        activations: a rollout; or ``[episode, round, ...]``, tensor, array or pandas object,
-            trailing axes being features.
-        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Bare values do
-            not know the round's inputs: give a rollout, ``episodes`` or ``inputs``, too, or the
-            word is "undecided" at best.
-        groups: units that folds, intervals and shuffled targets do not split: "episode", or one
-            group id per episode, where several are not independent. When None, the participants of
-            the episodes; without any, each episode, but those that are equal in activations and
-            targets are one group, such as a recording that was drawn twice.
-        untrained: the same of an untrained model (see :func:`probes.untrained`). When None,
-            ``n_untrained`` copies of the model of a rollout; the best one counts. Without this
-            control the word is never "yes".
-        episodes: the control reads their inputs; those of the rollout when None.
-        inputs: what one round says by itself, ``[episode, round, ...]``, or a list of several forms
-            of it; zeros where rounds have no inputs.
-        sites: where to read a rollout (:mod:`probes.activations`): one site, such as "L1H0@p?".
-        method: "ridge", or "logistic" for class targets (the default for them), or an estimator of
-            scikit-learn, which is cloned for every fold. Bare whole numbers are classes to a
-            classifier.
-        seed: of the folds, the shuffles, the untrained copies and their further episodes.
-        model: of the run, where the rollout, read from a file, does not have it; needs ``episodes``
-            for copies.
+        activations: a rollout; or a tensor, array or pandas object ``[episode, round, ...]`` with
+            features in the trailing axes.
+        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Bare values lack
+            the round's inputs: pass a rollout, ``episodes`` or ``inputs``, too, or the verdict is
+            "undecided" at best.
+        groups: independent units that are not split over folds and that intervals resample:
+            "episode", or one group id per episode. None takes the participants of the episodes; if
+            there are none, each episode is a group, and identical episodes are one group.
+        untrained: activations or rollout of an untrained model (see :func:`probes.untrained`). When
+            None, ``n_untrained`` copies of the rollout's model are run. Without this control the
+            verdict is never "yes".
+        n_untrained: number of untrained copies; the best one counts.
+        episodes: episodes whose inputs the control reads; those of the rollout when None.
+        inputs: inputs of each round, ``[episode, round, ...]``, or a list of several encodings of
+            them; zeros for rounds without inputs.
+        sites: the one site of a rollout to read (:mod:`probes.activations`), such as "L1H0@p?".
+        method: "ridge", "logistic" (the default for class targets), or a scikit-learn estimator,
+            which is cloned for every fold. With a classifier, bare whole numbers are classes.
+        seed: seed of folds, shuffles, and untrained copies with their further episodes.
+        model: the model of a rollout that was read from a file and does not have it. Untrained
+            copies then need ``episodes``, too.
 
     >>> import interp, probes
     >>> from interp.tasks import experts
@@ -156,13 +153,12 @@ def fit(
 
 
 def _attach_model(run: Rollout, model: Machine | None, episodes: Episodes | None) -> Rollout:
-    """Return the rollout with its model and episodes, where they are passed or the rollout has
-    them.
+    """Return the rollout with its model and episodes filled in.
 
     Args:
         run: the rollout.
-        model: replaces the rollout's.
-        episodes: replace the rollout's.
+        model: replaces the rollout's model; None keeps it.
+        episodes: replaces the rollout's episodes; None keeps them.
     """
     its_model = model or run.model
     its_episodes = episodes or run.episodes
@@ -174,13 +170,14 @@ def _attach_model(run: Rollout, model: Machine | None, episodes: Episodes | None
 def _complete_target(
     target: TargetValues, run: Rollout | None, episodes: Episodes | None, inputs: Any
 ) -> TargetValues:
-    """Add to a target what its episodes say: missing rounds, participants and the round's inputs.
+    """Add to a target what its episodes provide: missing rounds, participants, and the round's
+    inputs.
 
     Args:
-        target: what is decoded.
-        run: the rollout that it is decoded from; None where activations are an array.
-        episodes: the control reads their inputs; None to leave the target's inputs.
-        inputs: what one round says by itself, as of :func:`fit`.
+        target: the target.
+        run: the rollout that it is decoded from; None if activations are an array.
+        episodes: episodes whose inputs the control reads; None leaves the target's inputs.
+        inputs: inputs of each round, as for :func:`fit`.
     """
     sources: list[Any] = [episodes]
     if run is not None:
@@ -209,7 +206,7 @@ def _complete_target(
 
 
 def _require_one(sites: str | Sequence[str]) -> str:
-    """Return the only site of a fit."""
+    """Return the only site; raise InputError if there are several."""
     if isinstance(sites, str):
         return sites
     require(
@@ -233,14 +230,20 @@ def probe(
     n_untrained: int = _N_UNTRAINED,
     run: Rollout | None = None,
 ) -> list[ProbeResult]:
-    """Fit probes of a machine's rollout over ``episodes``, one for each target and site, as :func:`fit` does.
+    """Run a machine on ``episodes`` and fit a probe for each target and site, as :func:`fit` does.
 
     Args:
-        targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
-            task's record names as ``probed``, or every variable where it names none.
-        sites: where to read (:mod:`probes.activations`): a site, or several, one after the other.
-        n_untrained: untrained copies of the machine, of which the best counts.
-        run: the rollout of the model over the episodes, with what the sites need cached, where it is known.
+        model: the machine.
+        episodes: the episodes.
+        targets: keys of :mod:`probes.targets`, or ``key:before`` for a state before each round.
+            None takes the default targets of the task (``probed`` in its record), or every variable
+            if it has none.
+        sites: one site or several (:mod:`probes.activations`).
+        method: as for :func:`fit`.
+        seed: seed of folds, shuffles and untrained copies.
+        n_untrained: number of untrained copies; the best one counts.
+        run: the machine's rollout on these episodes, if it exists already, with the hook points of
+            the sites cached.
     """
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
@@ -264,7 +267,9 @@ def probe(
 
 
 _MOST_ABSENT = 0.5
-"""The share of rounds in which a run of an untrained copy's loop may not take place: one with more is no control."""
+"""An untrained copy whose halting loop skips more than this share of rounds is not used as a
+control.
+"""
 _Copies = Sequence[tuple[Any, Sequence[TargetValues] | None]]
 
 
@@ -277,16 +282,16 @@ def _fit_run(
     seed: int = 0,
     **options: Any,
 ) -> list[ProbeResult]:
-    """Fit probes of a rollout, each at its target's moment.
+    """Fit probes of a rollout, and read it at each target's moment ("before" or "after" the round).
 
     Args:
-        run: the rollout; untrained copies are run where it knows its model.
-        targets: what is decoded.
+        run: the rollout; untrained copies are run if it has its model.
+        targets: the targets.
         where: the site to read.
-        n_untrained: how many untrained copies to run.
-        copies: activations of copies that were run before, as of :func:`fit_targets`.
-        seed: of the folds, the shuffles and the untrained copies.
-        options: passed on to :func:`fit_targets`.
+        n_untrained: number of untrained copies to run.
+        copies: activations of copies that were run before, as for :func:`fit_targets`.
+        seed: seed of folds, shuffles and untrained copies.
+        **options: passed to :func:`fit_targets`.
     """
     absent = find_absent(run, where)
     require(
@@ -320,7 +325,7 @@ def _fit_run(
 
 
 def _leave_out(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetValues]:
-    """Return targets that count no (episode, round) of a mask; the same where there is none."""
+    """Return targets that leave out the (episode, round) pairs of a mask; unchanged if it is None."""
     if absent is None:
         return targets
     parts = []
@@ -348,20 +353,21 @@ def untrained_runs(
     n: int,
     seed: int,
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
-    """Run untrained copies of a rollout's model, over more episodes where there are fewer than :data:`PLATEAU`.
+    """Run untrained copies of a rollout's model, as the control of a probe.
 
-    Only a sampler draws more episodes; recorded ones stay as they are (docs/method/probes.md).
+    If there are fewer than :data:`PLATEAU` episodes, further ones are sampled for the copies;
+    recorded data have none (docs/method/probes.md).
 
     Args:
         run: the rollout.
-        targets: what is decoded from it.
+        targets: the targets that are decoded from it.
         hooks: hook points to cache.
-        n: how many copies.
-        seed: of the first copy, and of its further episodes.
+        n: number of copies.
+        seed: seed of the first copy, and of the further episodes.
 
     Returns:
-        A function for each copy that gives its run, and the targets of all its episodes; None for these where they are
-        ``targets``.
+        A function for each copy that returns its rollout; the targets of all its episodes, or None
+        if they equal ``targets``.
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
@@ -400,7 +406,8 @@ def untrained_runs(
 
 
 _RUNS: dict[tuple[Any, ...], Rollout] = {}
-"""The last runs of untrained copies in this process, by what they were of: another probe needs no second control."""
+"""Cache of the last untrained copies' rollouts in this process, so that further probes share them.
+"""
 _MOST_KEPT = 2**28  # bytes of activations that are kept in them
 
 
@@ -411,19 +418,20 @@ def _count_bytes(run: Rollout) -> int:
 
 
 def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
-    """Return the arrays that a machine reads of episodes."""
+    """Return the arrays that a machine reads as input for these episodes."""
     tensors = model.layout.fit(episodes).encoded(episodes).tensors()
     return [tensor.numpy() for tensor in tensors.values()]
 
 
 def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) -> Episodes | None:
-    """Sample the episodes that are missing to :data:`PLATEAU`; None where enough are there or none
-    can be drawn.
+    """Sample as many further episodes as are missing to :data:`PLATEAU`.
+
+    Return None if there are enough episodes, or if none can be sampled because they were recorded.
 
     Args:
-        run: of the model.
+        run: rollout of the model.
         model: the model.
-        episodes: of the probe.
+        episodes: the probe's episodes.
         seed: seed of the draw.
     """
     n_more = PLATEAU - len(episodes)
@@ -445,16 +453,16 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
 def _join_targets(
     targets: Sequence[TargetValues], episodes: Episodes, more: Episodes, n_rounds: int
 ) -> list[TargetValues] | None:
-    """Return the targets of ``episodes`` and then ``more``, computed by their keys.
+    """Return the targets of ``episodes`` followed by ``more``, computed again by their keys.
 
     Args:
-        targets: of the first rounds of ``episodes``.
-        episodes: that they were computed from.
+        targets: targets of the first ``n_rounds`` rounds of ``episodes``.
+        episodes: the episodes that they were computed from.
         more: further episodes.
-        n_rounds: how many rounds.
+        n_rounds: number of rounds.
 
     Returns:
-        The targets of all, or None where the key of one does not give its values.
+        The joined targets; None if a target's key does not reproduce its values.
     """
     joined = []
     for target in targets:
@@ -485,18 +493,21 @@ def fit_targets(
     seed: int = 0,
     **settings: Any,
 ) -> list[ProbeResult]:
-    """Fit several targets of the same activations, as :func:`fit`; one factorisation serves all ridge probes.
+    """Fit probes of several targets of the same activations, as :func:`fit` does for one target.
+
+    All ridge probes share one eigendecomposition.
 
     Args:
         activations: ``[episode, round, ...]``.
-        targets: what is decoded.
-        groups: as of :func:`fit`.
-        copies: activations of untrained copies, or functions that give them, so that only one is in memory; each with
-            the targets of its episodes, None where they are the same.
+        targets: the targets.
+        groups: as for :func:`fit`.
+        copies: one pair per untrained copy: its activations, or a function that returns them so
+            that only one copy is in memory; and the targets of its episodes, or None if they are
+            the same.
         site: where the activations were read.
-        method: as of :func:`fit`.
-        seed: of folds and shuffles.
-        settings: recorded in every result.
+        method: as for :func:`fit`.
+        seed: seed of folds and shuffles.
+        **settings: recorded in every result.
     """
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
@@ -539,10 +550,10 @@ def fit_targets(
         """Make the result of a fitted probe with its controls.
 
         Args:
-            kind: of probe.
-            target: what is decoded.
+            kind: kind of probe.
+            target: the target.
             probe: the fit.
-            controls: by key.
+            controls: controls by name.
         """
         n_features = leans_low(x, target, group_of_episode)
         measure = measure_of(
@@ -584,13 +595,13 @@ def fit_targets(
 
 @dataclass(frozen=True, eq=False)
 class _Copy:
-    """An untrained copy with activations that can be fitted.
+    """An untrained copy whose activations are finite.
 
     Attributes:
-        activations: of the copy, or a function that gives them.
-        n_episodes: how many it has.
-        missing: the rounds that do not count, ``[episode, round]``.
-        targets: of its episodes; None where they are those of the probe.
+        activations: its activations, or a function that returns them.
+        n_episodes: number of its episodes.
+        missing: mask ``[episode, round]`` of rounds that do not count.
+        targets: targets of its episodes; None if they are those of the probe.
     """
 
     activations: Any
@@ -604,7 +615,9 @@ class _Copy:
 
 
 def _read_copy(activations: Any, missing: Any) -> Any:
-    """Return activations of a copy, or those that a function gives, with missing rounds filled."""
+    """Return a copy's activations with missing rounds filled; call ``activations`` if it is a
+    function.
+    """
     if callable(activations):
         activations = activations()
     return filled(as_inputs(activations), missing)
@@ -615,12 +628,12 @@ def _usable_copies(
     shape: tuple[int, ...],
     targets: Sequence[TargetValues],
 ) -> list[_Copy]:
-    """Return the copies with finite activations; only one copy's are in memory.
+    """Return the copies whose activations are finite; hold only one copy's activations in memory.
 
     Args:
         copies: activations, and targets of further episodes.
-        shape: of the model's activations.
-        targets: of the probe.
+        shape: shape of the model's activations.
+        targets: targets of the probe.
     """
     usable = []
     for activations, elsewhere in copies:
@@ -640,13 +653,13 @@ def _usable_copies(
 def _warn_of_few_recorded(
     n_episodes: int, has_copies: bool, missing: Any, participants: Any
 ) -> str:
-    """Return a sentence where recorded episodes are too few for the untrained control; ""
-    elsewhere.
+    """Return a warning if recorded episodes are too few for the untrained control, otherwise "".
 
     Args:
-        n_episodes: how many.
-        has_copies: whether untrained copies are run.
-        missing, participants: of the episodes; not None if these were recorded.
+        n_episodes: number of episodes.
+        has_copies: True if untrained copies are run.
+        missing, participants: missing rounds and participants of the episodes; either one implies
+            recorded data.
     """
     is_recorded = missing is not None or participants is not None
     if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
@@ -656,7 +669,7 @@ def _warn_of_few_recorded(
 
 
 def _refuse_constant_classes(target: TargetValues) -> None:
-    """Refuse a target of classes with an output that is the same in all rounds."""
+    """Raise InputError if an output of a class target has the same class in all rounds."""
     n_outputs = target.values.shape[-1]
     rows = target.values.reshape(-1, n_outputs)
     for output, values in zip(target.outputs, rows.T, strict=True):
@@ -677,14 +690,14 @@ def _fit_kind(
     """Fit the targets of one kind of probe, with all controls.
 
     Args:
-        kind: of probe.
+        kind: kind of probe.
         x: activations ``[episode, round, feature]``.
-        sample: the targets of the kind, and a group for each episode.
-        indices: their places among all targets, which select those of a copy.
+        sample: the targets of this kind, with the groups.
+        indices: positions of these targets among all targets, which select those of a copy.
         copies: untrained copies.
 
     Returns:
-        Each target's probe and its controls by key.
+        For each target, its probe and its controls by name.
     """
     n_groups = int(sample.groups.max()) + 1
     samples_of_copies = []
@@ -701,12 +714,16 @@ def _fit_kind(
 
 
 def describe_probe(kind: Kind) -> str:
-    """Return what a probe of a kind is called in its claim."""
+    """Return the name of a kind of probe for sentences: "linear probe" or "probe by ESTIMATOR"."""
     return "linear probe" if kind.name in _KINDS else f"probe by {kind.name}"
 
 
 def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
-    """Return the kind of probe that ``method`` names, or the first that serves the target; it must serve the target."""
+    """Return the kind of probe that ``method`` names; None chooses logistic for classes, ridge for
+    numbers.
+
+    Refuse a classifier for a target of numbers.
+    """
     if method is None:
         assert target is not None
         return LOGISTIC if target.kind == "class" else RIDGE

@@ -1,10 +1,11 @@
-"""Ridge regression, cross-validated by episode, through one factorisation for all targets and all penalties.
+"""Ridge regression with nested cross-validation by episode, for all targets and penalties at once.
 
-For standardised inputs ``x~ = (x - mean) / std`` and a centred target, ridge minimises ``sum (y - x~ w)^2 + alpha
-|w|^2``. With the eigendecomposition ``sum x~ x~' = V diag(s) V'`` every penalty and every target is one product: ``w =
-V diag(1 / (s + alpha)) V' sum x~ y``. Sums are taken once per fold, and a training set is a sum of folds. The result is
-that of scikit-learn's ``Pipeline(StandardScaler, Ridge)`` inside ``GridSearchCV`` inside ``cross_val_predict``, all
-split by ``GroupKFold`` (a test holds the two together to 1e-6).
+For standardised inputs ``x~ = (x - mean) / std`` and a centred target, ridge minimises ``sum (y -
+x~ w)^2 + alpha |w|^2``. With the eigendecomposition ``sum x~ x~' = V diag(s) V'`` the solution is
+``w = V diag(1 / (s + alpha)) V' sum x~ y`` for any penalty and target. Sums are computed once per
+fold, and a training set is a sum of folds. The result equals that of scikit-learn's
+``Pipeline(StandardScaler, Ridge)`` inside ``GridSearchCV`` inside ``cross_val_predict``, all split
+by ``GroupKFold``; a test compares the two to 1e-6.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from probes.controls import Fitted, Kind, score_predictions
 from probes.values import TargetValues
 
 ALPHAS = tuple(float(a) for a in np.logspace(-4, 6, 11))
-"""Penalties tried, in scikit-learn's units: added to the sums of squares of standardised inputs."""
+"""Ridge penalties to choose from, in scikit-learn's units for standardised inputs."""
 
 _CONSTANT = 1e-12
-"""An input whose variance in a training set is below this share of its variance over all rows counts as constant."""
+"""An input counts as constant if its variance in a training set is below this share of its total
+variance.
+"""
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums over rows: of inputs and targets, and of their products."""
+    """Sums over rows of inputs x, targets y and their products: all that least squares needs."""
 
     n: int
     x: Float[Array, " d"]
@@ -42,11 +45,11 @@ class _Moments:
 
     @classmethod
     def of(cls, x: Float[Array, "row d"], y: Float[Array, "row k"]) -> _Moments:
-        """Compute the sums of some rows: all that a least-squares fit needs of them.
+        """Compute the sums over some rows.
 
         Args:
             x: inputs.
-            y: outputs.
+            y: targets.
         """
         squares_of_y = np.einsum("rk,rk->k", y, y)
         return cls(n=len(x), x=x.sum(0), y=y.sum(0), xx=x.T @ x, xy=x.T @ y, yy=squares_of_y)
@@ -58,7 +61,9 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _RidgePath:
-    """Ridge solutions of one training set for every penalty, in the eigenbasis of its standardised inputs."""
+    """Ridge solutions of one training set for all penalties, in the eigenbasis of its standardised
+    inputs.
+    """
 
     mean_x: Float[Array, " d"]
     mean_y: Float[Array, " k"]
@@ -69,11 +74,11 @@ class _RidgePath:
 
     @classmethod
     def of(cls, train: _Moments, variance: Float[Array, " d"]) -> _RidgePath:
-        """Compute the decomposition that solves a training set for every penalty.
+        """Compute the eigendecomposition that gives a training set's solution for every penalty.
 
         Args:
-            train: sums of the training rows.
-            variance: of each input over all rows.
+            train: sums over the training rows.
+            variance: variance of each input over all rows.
         """
         mean_x = train.x / train.n
         mean_y = train.y / train.n
@@ -94,13 +99,15 @@ class _RidgePath:
         )
 
     def weights(self, alphas: Float[Array, " k"]) -> tuple[Float[Array, "d k"], Float[Array, " k"]]:
-        """Compute weights on the raw inputs, and intercepts, with one penalty per output."""
+        """Return weights for raw inputs, and intercepts, with one penalty per output."""
         shrunk = self.projected / (self.eigenvalues[:, None] + alphas)
         weights = (self.basis @ shrunk) / self.scale[:, None]
         return weights, self.mean_y - self.mean_x @ weights
 
     def errors(self, test: _Moments) -> Float[Array, "alpha k"]:
-        """Compute the mean squared error on held-out rows, for every penalty and output, from their sums alone."""
+        """Compute the mean squared error on held-out rows for every penalty and output, from their
+        sums alone.
+        """
         inverse = 1 / self.scale
         x = test.x - test.n * self.mean_x
         cross = np.outer(test.x, self.mean_x)
@@ -122,7 +129,16 @@ class _RidgePath:
 
 @dataclass(frozen=True)
 class _RidgeFit:
-    """Out-of-fold predictions, the penalty of each outer fold for each block, and the refit on raw inputs."""
+    """The result of nested cross-validation, and of a refit on all episodes.
+
+    A block is the set of outputs of one target.
+
+    Attributes:
+        predictions: out-of-fold predictions.
+        alphas: penalty that each outer fold chose for each block.
+        weights, intercept: the probe refitted on all episodes, for raw inputs.
+        alpha: penalty of the refit for each block.
+    """
 
     predictions: Float[Array, "episode round k"]
     alphas: Float[Array, "fold block"]
@@ -137,13 +153,13 @@ def cross_validate(
     folds: Int[Array, " episode"],
     blocks: Int[Array, " k"],
 ) -> _RidgeFit:
-    """Fit in nested folds, and refit on everything.
+    """Fit by nested cross-validation, and refit on all episodes.
 
     Args:
         x: activations.
-        y: all targets side by side.
-        folds: of the episodes, numbered from 0, at least 3 of them.
-        blocks: the target of each output; one penalty is chosen per target.
+        y: the outputs of all targets, concatenated.
+        folds: fold of each episode, numbered from 0; at least 3 folds.
+        blocks: index of the target of each output; one penalty is chosen per target.
     """
     n_folds = int(folds.max()) + 1
     n_outputs = y.shape[2]
@@ -161,7 +177,7 @@ def cross_validate(
         moments.append(_Moments.of(x_of_fold, y_of_fold))
 
     def solve_without(*held_out: int) -> _RidgePath:
-        """Fit all folds but some."""
+        """Fit on all folds except those in ``held_out``."""
         train = [part for fold, part in enumerate(moments) if fold not in held_out]
         return _RidgePath.of(reduce(_Moments.__add__, train), variance)
 
@@ -195,7 +211,10 @@ def cross_validate(
 def _centre(
     x: Float[Array, "episode round d"],
 ) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
-    """Return columns about their means, in float64, and these means; a constant column becomes exactly zero."""
+    """Return columns minus their means in float64, and the means.
+
+    A constant column becomes exactly zero.
+    """
     first = x[0, 0].astype(np.float64)
     centred = x - first
     mean = centred.mean((0, 1))
@@ -204,7 +223,7 @@ def _centre(
 
 
 def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]) -> Float[Array, " block"]:
-    """Find the penalty with the least error of each block; the largest of those that tie."""
+    """Return the penalty with the smallest error for each block; of equally good ones the largest."""
     errors_of_blocks = np.stack([np.bincount(blocks, weights=row) for row in errors])
     best_from_end = errors_of_blocks[::-1].argmin(0)
     return np.asarray(ALPHAS)[::-1][best_from_end]
@@ -216,13 +235,13 @@ def _fit(
     folds: Int[Array, " episode"],
     groups: Int[Array, " episode"],
 ) -> list[Fitted]:
-    """Fit ridge probes of targets of numbers.
+    """Fit ridge probes of real-valued targets.
 
     Args:
         x: activations.
-        targets: side by side, they share one factorisation.
-        folds: the fold of each episode.
-        groups: the independent group of each episode.
+        targets: the targets, which share one eigendecomposition.
+        folds: fold of each episode.
+        groups: index of the independent group of each episode.
     """
     y = np.concatenate([target.values for target in targets], axis=-1, dtype=np.float64)
     widths = [target.values.shape[-1] for target in targets]

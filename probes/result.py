@@ -1,4 +1,4 @@
-"""What a probe found: one measure of whether the target can be read, its scores and controls, and the fitted probe."""
+"""The result of a probe: a verdict on whether the target can be decoded, with scores and controls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SMALLEST_EFFECT = 0.1
-"""The smallest effect of interest, the threshold of every probe: a tenth of what the best constant leaves."""
+"""The threshold of every probe, as the smallest effect of interest: a tenth of the variance (R2 or
+skill).
+"""
 
 _SITES = {
     None: ("the activations", ""),
@@ -39,7 +41,7 @@ _SITES = {
     "change": ("the change of the latent", " from the change of its latent"),
     "update": ("the update", " from its update"),
 }
-"""What a probe reads from, in its claim, and in a phrase whose subject is the model."""
+"""How a site is described in a claim, and at the end of a sentence about the model."""
 
 _NO_COPY = "no untrained model; give untrained= or a rollout without hooks (from a file: with model= and episodes=)"
 
@@ -55,17 +57,18 @@ def measure_of(
     n_features: int = 0,
     probe: str = "linear probe",
 ) -> Measure:
-    """Return the measure of a probe: it reads the target from its site.
+    """Return the claim that a probe can decode the target at its site, with the verdict.
 
     Args:
-        target: what is read.
-        site: where; None where activations were passed as an array.
-        score: of the probe.
-        controls: their scores, by key.
-        untrained: why no untrained copy was run, where none was.
-        hidden: why most features were not read, where they were not.
-        n_features: how many features the probe reads, where its score leans low.
-        probe: what it is called.
+        target: the target.
+        site: name of the site; None if activations were passed as an array.
+        score: score of the probe.
+        controls: scores of the controls by name.
+        untrained: why no untrained copy was run; "" if one was.
+        hidden: why most features were not read; "" if they were.
+        n_features: number of features, if these are too many for the score not to be biased low;
+            otherwise 0.
+        probe: what the probe is called in sentences.
     """
     name = target.noun
     if ":" in target.key:
@@ -98,7 +101,7 @@ def measure_of(
 
 
 def _describe_site(site: str | None) -> tuple[str, str]:
-    """Return what a probe reads from, and the end of a phrase about the model."""
+    """Return what a probe reads from, and how this ends a sentence about the model."""
     if site in _SITES:
         return _SITES[site]
     assert site is not None
@@ -111,11 +114,11 @@ def _describe_site(site: str | None) -> tuple[str, str]:
 def _doubt_yes(
     target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
 ) -> dict[Verdict, str]:
-    """Return a reason against a "yes" where a control that counts was not run.
+    """Return a reason against "yes" if a control that counts was not run; empty otherwise.
 
     Args:
-        target: what is decoded.
-        controls: by key.
+        target: the target.
+        controls: controls by name.
         untrained: why no untrained copy was run.
     """
     if "untrained" not in controls:
@@ -126,12 +129,12 @@ def _doubt_yes(
 
 
 def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
-    """Return a reason against a "no" where too little was read, or of too few episodes.
+    """Return a reason against "no" if too few features or episodes were used; empty otherwise.
 
     Args:
-        score: of the probe.
+        score: score of the probe.
         hidden: why most features were not read; "" if they were.
-        n_features: of the probe, where its score leans low; 0 elsewhere.
+        n_features: number of features, if the score is biased low; otherwise 0.
     """
     if hidden:
         return {"no": f"{NOTHING}: {hidden}"}
@@ -147,24 +150,28 @@ def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProbeResult(Measured):
-    """A fitted probe, which is one measure: that the target can be read at the site.
+    """A fitted probe with its scores and controls, and the verdict on whether it decodes the
+    target.
 
     Attributes:
+        target: the target.
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
-        score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval, on
-            new episodes (or groups of them) of this probe, refitted on all.
-        metrics, controls: everything measured: "r2" and "mae", or "accuracy" and "log_loss"; by
-            name.
-        predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most
-            probable classes.
+        score: R2 (numbers) or accuracy (classes) on new episodes or groups of them, with its 95 %
+            interval.
+        by_output: the same score for each output.
+        metrics: all scores of the probe by name: "r2" and "mae", or "accuracy" and "log_loss".
+        controls: the controls by name.
+        predictions: out-of-fold predictions ``[episode, round, output]``; the most probable classes
+            for a logistic probe.
         weights, intercept, columns: the probe refitted on all episodes, for raw activations
-            ``[episode, round, feature]``, with a name for each column; no columns for
-            ``estimators`` of scikit-learn, one per output.
-        shape: of one activation.
-        site, place: where the activations of a rollout were read: its name, and how it is found in
-            a run.
-        settings: folds, seed, penalties, model and versions: how to make it again.
-        warning: what weakens the intervals or the word; None otherwise.
+            ``[episode, round, feature]``, with a name for each column. Empty for scikit-learn
+            estimators.
+        measure: the claim and its verdict.
+        shape: shape of one activation.
+        site, place: site of a rollout where activations were read: its name, and its resolved form.
+        settings: folds, seed, penalties, model and versions, to reproduce the result.
+        warning: what weakens the intervals or the verdict; None if nothing does.
+        estimators: fitted scikit-learn estimators, one per output.
     """
 
     target: TargetValues
@@ -187,12 +194,12 @@ class ProbeResult(Measured):
 
     @property
     def measures(self) -> tuple[Measure, ...]:  # type: ignore[override]
-        """The one measure."""
+        """The measure of the probe, as a tuple of one."""
         return (self.measure,)
 
     @property
     def model(self) -> str:  # type: ignore[override]
-        """The name of the model, where it is known."""
+        """Name of the model, or "The model" if it is unknown."""
         return str(self.settings.get("model", "The model"))
 
     # Whether the probe reads the target, why that is undecided, and R2, or the skill of a probe of classes.
@@ -202,7 +209,7 @@ class ProbeResult(Measured):
 
     @property
     def sentence(self) -> str:
-        """Whether the probe reads the target, with its number and the strongest control."""
+        """Whether the probe decodes the target, with its score and the strongest control."""
         measure = self.measure
         subject, _, rest = measure.claim.partition(" reads ")
         model = f" of {self.settings['model']}" if "model" in self.settings else ""
@@ -220,12 +227,12 @@ class ProbeResult(Measured):
 
     @property
     def metric(self) -> str:
-        """What the headline score is."""
+        """Name of the main score: "r2" or "accuracy"."""
         return "r2" if "r2" in self.metrics else "accuracy"
 
     @property
     def r2(self) -> float:
-        """R2 over all outputs; a probe of classes has none."""
+        """R2 over all outputs; raises InputError for a probe of classes."""
         require(
             "r2" in self.metrics,
             f"the probe of {self.target.key!r} is {self.method} and has no R2; read .score, its accuracy, or .metrics",
@@ -234,16 +241,19 @@ class ProbeResult(Measured):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Controls that were not run, for want of what they need (an untrained model, the round's inputs)."""
+        """Names of the controls that were not run, for example without an untrained model."""
         return tuple(name for name in DESCRIPTIONS if name not in self.controls)
 
     @checked
     def direction(self, output: str | None = None) -> Float[Array, "*any"]:
         """Return the smallest change of a raw activation that raises one decoded value by 1 and
-        leaves the rest.
+        leaves the others.
 
-        It is where the probe *reads* (how it is made: docs/method/probes.md); a scikit-learn
-        estimator has none. ``output`` is a name from :attr:`columns`; needless where there is one.
+        This is the direction that the probe *reads* (docs/method/probes.md). A scikit-learn
+        estimator has none.
+
+        Args:
+            output: a name from :attr:`columns`; may be None if there is only one.
         """
         require(
             not self.estimators,
@@ -258,11 +268,12 @@ class ProbeResult(Measured):
         return directions[self.columns.index(output)].reshape(self.shape)
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
-        """Decode a run of the probe's model, or activations, by the probe fitted on all episodes.
+        """Decode a run of the probe's model, or activations, with the probe that was fitted on all
+        episodes.
 
         Args:
             run: a rollout, or activations.
-            episodes: give the true values; None leaves these out.
+            episodes: episodes that give the true values; None leaves the true values out.
         """
         activations = self._read(run) if isinstance(run, Rollout) else run
         x = as_inputs(activations)
@@ -284,7 +295,7 @@ class ProbeResult(Measured):
         return Decoded(self.target.key, self.columns, values, true)
 
     def _read(self, run: Rollout) -> Any:
-        """Read the activations of a run where the probe reads; refuse a run of another model."""
+        """Read the probe's site in a rollout; refuse a rollout of another model."""
         if self.site is None:
             raise InputError(
                 "this probe was fitted on an array, so it cannot know where to read a run; give it activations, or fit "
@@ -303,7 +314,9 @@ class ProbeResult(Measured):
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """Draw the out-of-fold predictions, each by a probe that never saw its episode (:meth:`Decoded.plot`)."""
+        """Draw the out-of-fold predictions of one episode against the true values
+        (:meth:`Decoded.plot`).
+        """
         require(
             self.metric == "r2",
             f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw",
@@ -313,9 +326,10 @@ class ProbeResult(Measured):
         return decoded.plot(episode)
 
     def scores(self) -> pd.DataFrame:
-        """List every number: a row per metric, per output and per control, with intervals and paired differences.
+        """Return a table of all scores: one row per metric, per output and per control.
 
-        ``detectable`` is the smallest score (skill, of classes) whose interval would have excluded 0 in this sample.
+        Rows of controls have the paired difference from the probe. ``detectable`` is the smallest
+        score (for classes: skill) whose interval would have excluded 0 in this sample.
         """
         rows = [self._row("probe", "all", metric, score) for metric, score in self.metrics.items()]
         for output, score in self.by_output.items():
@@ -327,13 +341,13 @@ class ProbeResult(Measured):
         return pd.DataFrame(rows)
 
     def _row(self, fitted: str, output: str, metric: str, score: Interval) -> dict[str, Any]:
-        """Return a number as a row of the table.
+        """Return one score as a row of the table.
 
         Args:
-            fitted: the probe or a control.
-            output: of the target, or "all".
-            metric: what the number is.
-            score: the number.
+            fitted: "probe", or the name of a control.
+            output: name of an output, or "all".
+            metric: name of the metric.
+            score: the score.
         """
         return {
             "target": self.target.key,
@@ -368,7 +382,14 @@ class ProbeResult(Measured):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Decoded:
-    """Decoded values of a run, ``[episode, round, output]``, with the true ones where they are known."""
+    """Decoded values of a run, beside the true ones if they are known.
+
+    Attributes:
+        target: key of the target.
+        outputs: names of the outputs.
+        values: decoded values ``[episode, round, output]``.
+        true: true values of the same shape; None if unknown.
+    """
 
     target: str
     outputs: tuple[str, ...]
@@ -388,7 +409,7 @@ class Decoded:
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """Draw what is decoded in one episode on what is true, and the difference beside it."""
+        """Draw one episode's decoded and true values over rounds, and beside them their difference."""
         from interp.results import figures  # matplotlib is heavy
 
         if self.true is None:

@@ -1,10 +1,11 @@
-"""Where can it be read? Every target, with its controls, at every component, layer, position and
-round window.
+"""Where can targets be decoded? Fit a probe at every component, layer, position and window of
+rounds.
 
-A *cell* is one site in one window of rounds, with the probe of :func:`probes.fit` (ridge, classes
-as indicators; or an estimator of scikit-learn) and its controls. Finished cells are stored: an
-interrupted sweep goes on where it stopped. A sweep judges hundreds of cells without a correction
-for their number, so that a map shows where to intervene and is no evidence by itself.
+A *cell* is one site in one window of rounds. It has the probe of :func:`probes.fit` for each target
+(ridge regression, with classes as indicators; or a scikit-learn estimator) and its controls.
+Finished cells are stored, so that an interrupted sweep continues. A sweep tests hundreds of cells
+without correction for multiple comparisons: it shows where to intervene, and is no evidence by
+itself.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
-"""Components swept by default (those with an MLP where the model has one)."""
+"""Components that are swept by default, as far as the model has them."""
 
 _FORMAT = 6
 _Window = tuple[int, int]
@@ -73,8 +74,8 @@ class _Shared:
 
     Attributes:
         window: first round, and the round after the last.
-        problem: the targets of the window with their controls.
-        digest: of everything that a cell depends on but its site.
+        problem: the targets in the window, with their controls.
+        digest: hash of everything except the site that a cell's scores depend on.
         blank: the targets of the untrained copies.
     """
 
@@ -87,37 +88,42 @@ class _Shared:
 @dataclass(frozen=True, eq=False)
 @checked_result
 class SweepResult(Result):
-    """A sweep's scores, tidy: one row per target, site and window.
+    """The scores of a sweep, as a tidy table with one row per target, site and window.
 
-    Columns: target, site, component, layer, head, position, start, stop (the window's rounds),
-    those of every measure (:meth:`interp.results.measure.Measure.row`), one for each control's R2,
-    and detectable, the smallest R2 with an interval that would have excluded 0. Intervals are of R2
-    on new episodes of each probe, refitted on all episodes.
+    Columns: target, site, component, layer, head, position, start, stop (the window's rounds), the
+    columns of a measure (:meth:`interp.results.measure.Measure.row`), R2 of each control, and
+    detectable (the smallest R2 whose interval would have excluded 0). Intervals are of R2 on new
+    episodes.
+
+    Attributes:
+        frame: the table.
+        settings: model, episodes, seed and other provenance.
     """
 
     frame: pd.DataFrame
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row for each cell and target."""
+        """Return the table: one row per cell and target."""
         return self.frame.copy()
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the first target."""
+        """Draw a heatmap of the first target."""
         require_columns("a sweep", self.frame, "target")
         return self.heatmap(str(next(iter(self.frame["target"]), "")))
 
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:
-        """Draw one target: layers by positions, one panel per component; dots mark "yes".
+        """Draw one target: layers by positions, one panel per component, with a dot at each "yes".
 
-        Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
-        After a sweep with ``per_round=True`` and without a window, the columns are rounds, counted from 0, and there is
-        one panel per component and position; a round in which the target does not vary is blank.
+        For a loop, rows are its cycles instead of layers. Without layers or positions there is one
+        row or column. After a sweep with ``per_round=True``, and without a window, columns are
+        rounds from 0, with one panel per component and position. Rounds in which the target does
+        not vary stay blank.
 
         Args:
-            target: its key.
-            window: one that was swept; the first when None.
+            target: key of the target.
+            window: a window that was swept; the first when None.
         """
         columns = ("target", "start", "stop", "position", "layer", "component", "verdict")
         require_columns("a sweep", self.frame, *columns)
@@ -143,7 +149,9 @@ class SweepResult(Result):
 
 
 def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
-    """Draw layers by rounds, one panel per component and position; the number is R2, or the skill of a classifier."""
+    """Draw layers by rounds, one panel per component and position; colour is R2, or skill for
+    classes.
+    """
     from interp.results.figures import heatmaps
 
     rounds = range(int(rows["start"].min()), int(rows["stop"].max()))
@@ -198,27 +206,29 @@ def sweep(
     scheduler: str = "",
     shard: str = "",
 ) -> SweepResult:
-    """Fit a probe of every target at every site and window, with every control.
+    """Fit a probe of every target at every site in every window, with all controls.
 
     Args:
         model: the machine.
-        episodes: what it runs on.
-        targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); when
-            None, every variable that varies, states at both moments.
-        sites: sites, their texts ("L1H0@p?"), or components ("resid_post", "resid_post@p?"), which
-            stand for every layer, head and position
-            (:func:`interp.interventions.sites.select_sites`); when None, the residual stream and
-            what is added to it, or every point of a machine without one.
-        windows: (first round, round after the last); all rounds when None.
-        per_round: probe each round by itself, in which the targets vary; drawn as layers by rounds.
-        estimator: a regressor or classifier of scikit-learn, cloned for every fold; the ridge probe
-            when None. A classifier needs targets that are classes.
-        n_untrained: untrained copies; the best one counts in each cell.
-        seed: seed of the copies, the folds and the shuffles.
-        cache: folder for finished cells; None stores none.
-        n_jobs, scheduler, shard: workers, -1 for one per core; and as
-            :func:`interp.support.workers.each` and :func:`interp.support.shares.divide` take them:
-            a shard is of sites and windows, and needs a ``cache``.
+        episodes: the episodes that it runs.
+        targets: keys of :mod:`probes.targets`, or ``key:before`` for a state before each round.
+            None takes every variable that varies, states at both moments.
+        sites: sites or their texts ("L1H0@p?"), or components ("resid_post", "resid_post@p?"),
+            which stand for every layer, head and position
+            (:func:`interp.interventions.sites.select_sites`). None takes the residual stream and
+            what is added to it, or every hook point of a machine without one.
+        windows: (first round, round after the last) of each window; one window of all rounds when
+            None.
+        per_round: True probes each round separately, if the targets vary in it.
+        estimator: a regressor or classifier of scikit-learn, which is cloned for every fold; ridge
+            regression when None. A classifier needs class targets.
+        n_untrained: number of untrained copies; the best one counts in each cell.
+        seed: seed of copies, folds and shuffles.
+        cache: folder that stores finished cells; None stores nothing.
+        n_jobs: number of workers; -1 for one per core.
+        scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`.
+        shard: which share of the cells to compute, see :func:`interp.support.shares.divide`; needs
+            ``cache``.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -297,7 +307,7 @@ def sweep(
 
 
 def _name_cell(cell: _Cell) -> str:
-    """Return the name of a cell, as shares of a sweep list it."""
+    """Return the name of a cell, by which shares of a sweep list it."""
     (start, stop), site = cell
     return f"{site} in rounds {start} to {stop - 1}"
 
@@ -305,12 +315,12 @@ def _name_cell(cell: _Cell) -> str:
 def _select_sites(
     model: Machine, episodes: Episodes, sites: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
-    """Return the sites that are swept; refuse those that the model does not have.
+    """Return the sites to sweep; raise InputError for sites that the model does not have.
 
     Args:
         model: the machine.
-        episodes: for the layout.
-        sites: as the user wrote them; the defaults when None.
+        episodes: the episodes, for the layout of a round.
+        sites: sites as the user wrote them; the default sites when None.
     """
     layout = model.layout.fit(episodes)
     if sites is not None:
@@ -322,12 +332,12 @@ def _select_sites(
 
 
 def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) -> list[_Window]:
-    """Return the windows that are swept.
+    """Return the windows to sweep.
 
     Args:
-        windows: (first round, round after the last); all rounds when None.
-        per_round: one window per round.
-        n_rounds: of the episodes.
+        windows: (first round, round after the last) of each; None for one window of all rounds.
+        per_round: True for one window per round.
+        n_rounds: number of rounds of the episodes.
     """
     require(
         not (per_round and windows is not None),
@@ -351,9 +361,7 @@ def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) ->
 
 
 def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_Window]:
-    """Return the rounds in which every target varies; in the rest there is no difference to
-    decode.
-    """
+    """Return the windows in which every target varies; in others there is nothing to decode."""
     varying = []
     for start, stop in spans:
         cuts = [value.rounds(start, stop) for value in values]
@@ -381,13 +389,13 @@ def _of_windows(
     """Return what the cells of each window share.
 
     Args:
-        model, episodes: of the sweep.
-        values: the targets, in all rounds.
-        windows: first round and round after the last.
-        seed: of folds and shuffles.
-        elsewhere: targets of the untrained copies' episodes, where these differ.
-        kind: of probe.
-        described: the estimator with its settings, on which finished cells depend, too.
+        model, episodes: the machine and the episodes of the sweep.
+        values: the targets in all rounds.
+        windows: (first round, round after the last) of each window.
+        seed: seed of folds and shuffles.
+        elsewhere: targets of the untrained copies' episodes; None if they are the same.
+        kind: kind of probe.
+        described: the estimator with its settings, for the hash of finished cells.
     """
     inputs = encode_rounds(model, episodes)
     participants = values[0].participants
@@ -414,7 +422,9 @@ def _of_windows(
 
 
 def _group_targets(targets: Sequence[TargetValues], seed: int) -> GroupedTargets:
-    """Return targets with a group for each episode: its participant, or the episode itself."""
+    """Return targets with the independent group of each episode: its participant, or the episode
+    itself.
+    """
     groups = as_groups(None, len(targets[0].values), targets[0].participants)
     return GroupedTargets(targets, groups, seed)
 
@@ -426,17 +436,16 @@ def _run(
     n_jobs: int,
     scheduler: str,
 ) -> Iterator[tuple[_Cell, list[_Row]]]:
-    """Yield the missing cells with their rows, as they are done.
+    """Yield cells with their rows as soon as they are computed.
 
-    Workers that share memory take the cells of one layer at a time; remote workers get the models
-    and their latents.
+    Workers that share memory compute the cells of one layer at a time. Remote workers get the
+    models and their latents.
 
     Args:
-        missing: cells to run.
+        missing: cells to compute.
         by_window: what the cells of each window share.
-        runs: of the model, and of its untrained copies.
-        n_jobs: as of :func:`sweep`.
-        scheduler: as of :func:`sweep`.
+        runs: rollouts of the model, and of its untrained copies.
+        n_jobs, scheduler: as for :func:`sweep`.
     """
     ready = {}
     for window, _ in missing:
@@ -462,7 +471,7 @@ def _run(
 
 
 def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
-    """Return the cells in groups, by an attribute of their sites."""
+    """Group cells by an attribute of their sites."""
     groups: dict[Any, list[_Cell]] = {}
     for cell in cells:
         groups.setdefault(getattr(cell[1], attribute), []).append(cell)
@@ -470,7 +479,7 @@ def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
 
 
 def _replay(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
-    """Run each rollout again and return the activations that the cells read."""
+    """Replay each rollout and return the activations that the cells read, by hook point."""
     hooks = sorted({site.hook for _, site in cells})
     return [replay(run.model, run, names_filter=hooks)[2] for run in runs]
 
@@ -479,7 +488,10 @@ def _of_cell(
     shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout],
     cell: _Cell,
 ) -> tuple[_Cell, list[_Row]]:
-    """Return one row per target, from activations of the model and of untrained copies that do not overflow."""
+    """Compute one cell and return one row per target.
+
+    The control uses only untrained copies whose activations do not overflow.
+    """
     ready, caches, layout = shared
     window, site = cell
     problem, targets_of_copies = ready[window].problem, ready[window].blank
@@ -526,7 +538,7 @@ def _of_hook(
     shared: tuple[dict[_Window, _Shared], Sequence[Rollout], RoundLayout],
     cells: Sequence[_Cell],
 ) -> list[tuple[_Cell, list[_Row]]]:
-    """Return the cells of one hook with their rows, from the rounds that the models run again for it."""
+    """Compute the cells of one hook point, after replaying the rollouts for it."""
     ready, runs, layout = shared
     with one_thread():
         caches = _replay(runs, cells)

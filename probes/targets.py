@@ -1,4 +1,4 @@
-"""What can be decoded: every variable of every algorithm of every registered task, by its key.
+"""Targets of probes: every variable of every algorithm of every registered task, by its key.
 
     >>> from probes import targets
     >>> from interp.tasks import experts
@@ -11,7 +11,8 @@
     >>> targets.get("bayes.prediction")(episodes, low=0.1, high=0.9).outputs
     ('P(y=1)',)
 
-Which activations go with which, and what a key means that algorithms share: docs/method/probes.md.
+docs/method/probes.md says which activations go with which targets, and what a key means that
+several algorithms share.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ _OF_THE_ROUND: tuple[When, ...] = ("round",)
 @dataclass(frozen=True)
 @checked_fields
 class Target:
-    """A variable to decode; calling it with episodes gives :class:`TargetValues`.
+    """A variable to decode; call it with episodes to get its :class:`TargetValues`.
 
     Attributes:
-        key: what it is called by: the variable's key, or ``algorithm.variable``.
+        key: name of the target: the variable's key, or ``algorithm.variable``.
         task: key of its task; empty for the round index, which every task has.
-        variable: its symbol, meaning, units and role.
-        record: the algorithm that it belongs to; None for the round index, which needs none.
-        moments: ("after", "before") for a variable of the carried state, ("round",) for other
-            variables; the first is the default.
-        of_the_inputs: whether the round's inputs alone determine it.
+        variable: symbol, meaning, units and role of the variable.
+        record: the algorithm that computes it; None for the round index.
+        moments: the times at which it can be read; the first is the default. ("after", "before")
+            each round for a variable of the carried state, ("round",) for others.
+        of_the_inputs: True if the inputs of the round alone determine it.
     """
 
     key: str
@@ -69,10 +70,10 @@ class Target:
         """Compute the target's values in episodes of any task that has a target of this name.
 
         Args:
-            episodes: of the task.
+            episodes: episodes of the task.
             when: one of :attr:`moments`; the first when None.
-            parameters: of the algorithm; missing ones are those that the episodes were made with,
-                or its defaults.
+            **parameters: parameters of the algorithm. Missing ones are those that the episodes were
+                sampled with, or else the algorithm's defaults.
         """
         target = get(self.key, interp.tasks.of(episodes))
         moment = target.moment(when)
@@ -108,7 +109,7 @@ class Target:
         )
 
     def moment(self, when: str | None) -> When:
-        """Return the moment called ``when``, or the default one."""
+        """Return the moment called ``when``, or the default if it is None; refuse unknown moments."""
         for moment in self.moments:
             if when in (moment, None):
                 return moment
@@ -146,13 +147,15 @@ def every(task: Task | str) -> tuple[Target, ...]:
 
 
 def _find_task(task: Task | str) -> Task:
-    """Return a task, or the one of a key."""
+    """Return the task with this key; return a task unchanged."""
     return interp.tasks.get(task) if isinstance(task, str) else task
 
 
 @checked
 def get(key: str, task: Task | str | None = None) -> Target:
-    """Return the target called ``key`` or ``algorithm.key``: of a task, or of the first one that has it.
+    """Return the target called ``key`` or ``algorithm.key``.
+
+    Without a task, search all tasks and return the first match.
 
     >>> get("prediction").variable.meaning, get("bayes.prediction").variable.meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
@@ -181,7 +184,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
 
 @checked
 def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
-    """Read a target and its moment from ``key`` or ``key:before``.
+    """Split ``key`` or ``key:before`` into the target and its moment.
 
     >>> target, when = parse("log_weights:before")
     >>> target.key, when
@@ -195,9 +198,11 @@ def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
 def round_inputs(
     episodes: Episodes,
 ) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
-    """Return what one round says by itself, in every form, and a number for each kind of round.
+    """Return the inputs of each round as features, in every form that the task defines, and the
+    kind of each round.
 
-    Both are empty where the task does not define them.
+    Rounds with equal inputs are of one kind, which is a number. If the task defines no inputs,
+    return no forms, and None for the kinds.
     """
     describe = interp.tasks.of(episodes).analysis.round_inputs
     if describe is None:
@@ -214,13 +219,16 @@ def round_inputs(
 def _read(
     episodes: Episodes, target: Target, moment: When, parameters: dict[str, Any]
 ) -> tuple[Array, tuple[str, ...], Array | None]:
-    """Compute values, labels and scored entries, flattened to ``[episode, round, output]``.
+    """Compute a target's values, the labels of its outputs, and a mask of the entries that are
+    scored.
+
+    Arrays are ``[episode, round, output]``; the mask is None if all entries are scored.
 
     Args:
-        episodes: of the target's task.
-        target: to compute.
+        episodes: episodes of the target's task.
+        target: the target.
         moment: one of its moments.
-        parameters: of its algorithm.
+        parameters: parameters of its algorithm.
     """
     variable, record = target.variable, target.record
     mask = None
@@ -254,13 +262,15 @@ def _read(
 def compute(
     targets: Sequence[str] | None, episodes: Episodes, model: Machine | None = None
 ) -> list[TargetValues]:
-    """Compute several targets, sharing runs of their algorithms and one copy of the round's inputs.
+    """Compute several targets, and run each algorithm only once.
 
     Args:
-        targets: keys, ``key:before`` for a state before each round; when None, every variable that
-            varies in these episodes, of the first algorithm that has it, states at both moments.
-        episodes: what the targets are computed for.
-        model: a handwired one sets the parameters of its algorithm.
+        targets: keys, or ``key:before`` for a state before each round. None takes every variable
+            that varies in these episodes, states at both moments; if several algorithms have it,
+            the first one's.
+        episodes: the episodes.
+        model: a handwired model sets the parameters of its algorithm; None for the parameters of
+            the episodes.
     """
     task = interp.tasks.of(episodes)
     algorithm, its_parameters = _find_parameters(task, model)
@@ -283,8 +293,8 @@ def compute(
 
 
 def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the key of a handwired machine's algorithm and its parameters; empty ones for any
-    other machine.
+    """Return the key and the parameters of a handwired machine's algorithm; both empty for other
+    machines.
     """
     has_records = bool(task.algorithms.records())
     if model is None or not model.is_handwired or not has_records:
@@ -294,7 +304,11 @@ def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[st
 
 
 def _list_targets(keys: Sequence[str] | None, task: Task) -> list[tuple[Target, When]]:
-    """List targets with their moments; when None, every variable of the first algorithm that has it."""
+    """Return targets with their moments.
+
+    If ``keys`` is None, return every variable of the task at all moments; if several algorithms
+    have it, the first one's.
+    """
     if keys is not None:
         require(
             bool(keys), "no targets were given; name at least one, see probes.targets.every(task)"

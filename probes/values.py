@@ -1,4 +1,6 @@
-"""The values that a probe decodes; and arrays, groups and targets as users give them, checked before any work."""
+"""The values that a probe decodes, and checks of activations, targets and groups as users pass
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +32,26 @@ class TargetValues:
     """Values to decode, with what the controls need.
 
     Attributes:
-        key, outputs: the target's name, with ":before" where it is meant before each round; a name
-            for each output.
-        values: ``[episode, round, output]``; class numbers 0, 1, ... where ``kind`` is "class", not
-            "real".
-        when: "after" or "before" each round (what is carried from round to round), or "round".
-        mask: entries that are scored; all when None. Entries outside are fitted (a linear readout
-            of a state must be right everywhere) but count in no score.
-        inputs: features of the current round alone, ``[episode, round, feature]``, in several
-            forms; the control takes the best form, and is left out when there are none.
-        types: a number for each kind of round, ``[episode, round]``, for the control task; left out
-            when None.
-        missing: rounds that did not take place, ``[episode, round]``; they are neither fitted nor
-            scored.
-        participants: who played each episode: the groups of folds and intervals, where a fit names
-            none.
-        implied_by: controls that hold this target by construction; the probe need not beat these.
-        parameters: of the algorithm, where they differ from those of the episodes.
-        is_rare: whether one class has so large a share (:data:`_COMMON`) that it is the likeliest
-            in every round.
-        noun: what a sentence calls the target.
+        key: name of the target, with ":before" if it is read before each round.
+        values: ``[episode, round, output]``; class numbers 0, 1, ... if ``kind`` is "class".
+        outputs: a name for each output.
+        when: "after" or "before" each round, for state that is carried; otherwise "round".
+        kind: "real" or "class".
+        mask: entries that are scored; None for all. The probe is also fitted on the other entries,
+            since a linear read-out of a state must hold everywhere.
+        inputs: inputs of each round ``[episode, round, feature]``, in several encodings. The
+            control takes the best one, and is left out if there are none.
+        types: the kind of each round as a number, ``[episode, round]``, for the control task, which
+            is left out if None.
+        missing: mask ``[episode, round]`` of rounds that did not take place; they are neither
+            fitted nor scored.
+        participants: participant of each episode: the default groups of folds and intervals.
+        implied_by: names of controls that determine this target by construction, so that the probe
+            need not beat them.
+        parameters: parameters of the algorithm that differ from those of the episodes.
+        is_rare: True if one class has so large a share (:data:`_COMMON`) that it is always the most
+            probable one.
+        noun: name of the target in a sentence.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
     >>> target = TargetValues.of(noise, "noise")
@@ -75,12 +77,12 @@ class TargetValues:
     @classmethod
     @checked
     def of(cls, values: Any, key: str = "target", of_classes: bool = False) -> TargetValues:
-        """Make a target of bare numbers.
+        """Make a target from bare values.
 
         Args:
             values: ``[episode, round]`` or ``[episode, round, output]``.
-            key: what it is called.
-            of_classes: whether whole numbers and truth values are classes.
+            key: name of the target.
+            of_classes: True if whole numbers and booleans are classes.
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
@@ -96,9 +98,7 @@ class TargetValues:
         return cls(key, array, outputs, kind="class" if of_classes else "real", noun=noun)
 
     def as_numbers(self) -> TargetValues:
-        """Return a copy with everything as arrays: values may be tensors, whole numbers or truth
-        values.
-        """
+        """Return a copy with all parts as numeric arrays; they may be tensors or booleans before."""
         values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
         is_rare = False
         if self.kind == "class":
@@ -121,7 +121,9 @@ class TargetValues:
         )
 
     def _as_classes(self, values: Array) -> Int[Array, "episode round k"]:
-        """Return values as numbers of classes; refuse what is none, or more than memory holds."""
+        """Return values as class numbers; refuse other numbers, or more classes than memory can
+        hold.
+        """
         is_class = (values == np.floor(values)) & (values >= 0)
         require(bool(is_class.all()), "classes are numbered 0, 1, ...")
         n_classes = int(values.max(initial=0)) + 1
@@ -133,14 +135,16 @@ class TargetValues:
 
     @property
     def _counted(self) -> Bool[Array, "episode round"]:
-        """Rounds that took place."""
+        """Mask ``[episode, round]`` of the rounds that took place."""
         if self.missing is None:
             return np.ones(self.values.shape[:2], bool)
         return ~self.missing
 
     @property
     def scored(self) -> Bool[Array, "episode round k"] | None:
-        """Entries of the mask in rounds that count; None where all are scored."""
+        """Mask of the entries that are scored: those of ``mask`` in rounds that took place; None
+        for all.
+        """
         if self.missing is None:
             return self.mask
         counted = np.broadcast_to(self._counted[..., None], self.values.shape)
@@ -148,34 +152,34 @@ class TargetValues:
 
     @property
     def varies(self) -> bool:
-        """Whether there is anything to decode: a constant has no score."""
+        """True if the values are not constant; a constant cannot be decoded."""
         return bool((self.values != self.values[:1, :1]).any())
 
     @checked
     def rounds(self, start: int, stop: int) -> TargetValues:
-        """Return the rounds from ``start`` to before ``stop``.
-
-        Args:
-            start, stop: rounds, counted from 0.
-        """
+        """Return the target of the rounds from ``start`` to before ``stop``, counted from 0."""
         cut = slice(start, stop)
         parts = self._select((slice(None), cut), "values", "mask", "types", "missing")
         return replace(self, **parts, inputs=tuple(form[:, cut] for form in self.inputs))
 
     def packed(self) -> TargetValues:
-        """Return the rounds that count, each as a separate episode: ``[round, 1, output]``."""
+        """Return the rounds that took place, each as an episode of one round: ``[round, 1,
+        output]``.
+        """
         parts = self._select(self._counted, "values", "mask", "types")
         as_episodes = {name: part[:, None] for name, part in parts.items()}
         return replace(self, **as_episodes, inputs=(), missing=None)
 
     def _select(self, index: Any, *names: str) -> dict[str, Any]:
-        """Return the arrays of these names at an index, as far as they are known."""
+        """Return the named arrays at an index, without those that are None."""
         parts = {name: getattr(self, name) for name in names}
         return {name: part[index] for name, part in parts.items() if part is not None}
 
     def indicators(self) -> TargetValues:
-        """Return a class target as numbers: 0 or 1 for two classes, one output per class for more;
-        a real one as it is.
+        """Return a class target as 0/1 numbers: one output for two classes, one output per class
+        for more.
+
+        A target of numbers is returned unchanged.
         """
         if self.kind == "real":
             return self
@@ -192,7 +196,7 @@ class TargetValues:
 
 
 def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
-    """Return ``[episode, round, ...]`` with missing rounds filled from the first episode that has the round.
+    """Fill missing rounds with the same round of the first episode that has it.
 
     >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[False, False], [False, True]]))
     array([[1., 2.],
@@ -211,18 +215,17 @@ def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array
 
 
 def _as_floats(values: Any, what: str) -> Array:
-    """Return numbers as an array of floats, in the precision that they have."""
+    """Return numbers as an array of floats; floats keep their precision."""
     array = as_array(values, what)
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def as_array(values: Any, what: str) -> Array:
-    """Convert numbers to an array: of arrays, tensors of any precision (gradients are let go) and
-    pandas objects.
+    """Convert arrays, tensors of any precision (detached) or pandas objects to a numpy array.
 
-    A pandas object with an index of two levels, episode and round, becomes ``[episode, round,
-    column]`` (a series ``[episode, round]``), in the order of the levels' values; any other is its
-    table.
+    A data frame with the index levels episode and round becomes ``[episode, round, column]`` (a
+    series ``[episode, round]``), sorted by the levels' values. Any other pandas object becomes its
+    values.
 
     >>> rows = pd.MultiIndex.from_product([["ann", "bob"], range(3)], names=["episode", "round"])
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
@@ -248,7 +251,7 @@ N_FOLDS = 5
 
 
 def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
-    """Return activations as an array with one feature axis.
+    """Return activations with all feature axes flattened into one.
 
     >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
     (4, 7, 32)
@@ -269,7 +272,9 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
 
 
 def warn_of_few(n: int) -> str | None:
-    """Warn of few independent episodes (or groups) and return the warning; None where they suffice."""
+    """Issue and return a warning if there are few independent episodes or groups; otherwise return
+    None.
+    """
     if n >= FEW_EPISODES:
         return None
     text = f"{n} independent episodes are few: below {FEW_EPISODES}, 95 % intervals cover as little as 88 %"
@@ -282,13 +287,16 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """Count the features that vary, where :func:`interp.stats.refit.leans_low` is True of these and
-    a target; return 0 where it is not.
+    """Return the number of varying features if it biases the score low, otherwise 0.
+
+    :func:`interp.stats.refit.leans_low` decides: a target that is constant within episodes, and too
+    few episodes for so many features.
 
     Args:
         x: activations.
-        target: what is decoded of them.
-        groups: the number of the group of each episode: one episode of each counts; all where None.
+        target: the target.
+        groups: index of the group of each episode; the first episode of each group counts. None
+            counts all.
     """
     target = target.indicators()
     values, mask = target.values.astype(np.float64), target.scored
@@ -302,10 +310,12 @@ def leans_low(
 
 
 def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
-    """Return the number of each episode, the same for episodes that are equal in all arrays; None where few differ.
+    """Return a number for each episode, equal for episodes that are identical in all arrays.
+
+    Return None if fewer different episodes remain than there are folds.
 
     Args:
-        arrays: their first axis is that of the episodes.
+        arrays: arrays whose first axis is the episodes.
 
     >>> equal_episodes([np.array([0, 1, 2, 3, 4, 0])]).tolist()
     [0, 1, 2, 3, 4, 0]
@@ -315,14 +325,15 @@ def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
 
 
 def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:
-    """Count the groups of episodes, and return the number of each episode's; no group may hold more
-    than half of the episodes.
+    """Return the index of each episode's independent group.
+
+    Refuse fewer groups than folds, and a group with more than half of the episodes.
 
     Args:
-        groups: one id per episode; "episode" where each is a separate group; when None the
-            participants, or the episodes.
-        n_episodes: how many there are.
-        participants: of the episodes, where they are known.
+        groups: one id per episode; "episode" makes each episode a group. None takes the
+            participants, or else the episodes.
+        n_episodes: number of episodes.
+        participants: participant of each episode, if known.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])
@@ -354,7 +365,10 @@ def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Arr
 
 
 def check(x: Array, target: TargetValues) -> None:
-    """Refuse what cannot be fitted."""
+    """Raise InputError if the target cannot be decoded from activations ``x``.
+
+    Shapes must fit, numbers must be finite, the target must vary, and some entry must be scored.
+    """
     n_episodes, n_rounds = x.shape[:2]
     n_target_episodes, n_target_rounds = target.values.shape[:2]
     if (n_episodes, n_rounds) != (n_target_episodes, n_target_rounds):
@@ -380,7 +394,7 @@ def check(x: Array, target: TargetValues) -> None:
 
 
 def _check_shapes(target: TargetValues) -> None:
-    """Refuse a target if the shapes of its parts do not fit its values."""
+    """Raise InputError if the mask, inputs or names of a target do not fit the shape of its values."""
     shape = target.values.shape
     rounds = shape[:2]
     what = f"target {target.key!r} of shape {shape}"
@@ -402,7 +416,7 @@ def _check_shapes(target: TargetValues) -> None:
 
 
 def _check_numbers(what: str, values: Array) -> None:
-    """Refuse values that are not finite, or have squares that are not."""
+    """Raise InputError if values, or their squares, are not finite."""
     n_infinite = int((~np.isfinite(values)).sum())
     require(
         not n_infinite,
@@ -417,12 +431,12 @@ def _check_numbers(what: str, values: Array) -> None:
 
 
 _MOST, _LEAST = 1e140, 1e-140
-"""Sums of squares of values up to the first are finite, and those of values not all below the second are not 0."""
+"""Range of the largest absolute value for which sums of squares neither overflow nor vanish."""
 
 
 def overflows(x: Array) -> bool:
-    """Return whether activations, or sums of their squares, are not finite: then no probe can be
-    fitted to them.
+    """Return True if activations, or sums of their squares, are not finite, so that no probe can be
+    fitted.
 
     >>> [overflows(np.full((2, 3, 1), value)) for value in (1.0, 1e200, np.nan)]
     [False, True, True]

@@ -1,8 +1,8 @@
-"""Grade methods on subjects: each is built, all methods share its material, and every answer is
-scored.
+"""Grade methods of interpretability on subjects (machines with known mechanisms).
 
-Each method is given a copy of the subject's model, which it may change. A method may raise, or return no answer: the
-results of the other methods stay, and a sentence replaces the failed method's scores.
+Each subject is built once. All methods share its episodes and runs, and every answer is scored. A
+method gets a copy of the subject's model, which it may change. If a method raises an error or
+returns no valid answer, a sentence replaces its scores, and the other methods go on.
 """
 
 from __future__ import annotations
@@ -45,20 +45,22 @@ _N_NAMED = 3  # so many items are named in a sentence
 
 
 class _RefusedError(Exception):
-    """Why a method has no scores: a sentence, and whether it would refuse again and is not called
-    again.
+    """Raised when a method gets no scores.
+
+    Its arguments are a sentence that says why, and True if the refusal is final: the method would
+    refuse this subject again, so that it is not called again.
     """
 
 
 def _ask(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, float]:
-    """Ask a method.
+    """Call a method and check that its answer can be scored.
 
     Args:
-        ask: gives the answer and the seconds that it took.
-        truth: of the question.
+        ask: calls the method; returns its answer and CPU seconds.
+        truth: the true kind of every item of the question.
 
     Raises:
-        _RefusedError: why there are no scores.
+        _RefusedError: the method raised an error, or its answer cannot be scored.
     """
     try:
         answer, seconds = ask()
@@ -73,7 +75,7 @@ def _ask(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, fl
 
 
 def _find_problem(answer: Any, truth: Truth) -> str:
-    """Return why an answer cannot be scored; "" where it can."""
+    """Return a sentence that says why an answer cannot be scored, or "" if it can."""
     if not isinstance(answer, Answer):
         return f"gave {type(answer).__name__}, and must give an Answer"
     if not isinstance(answer.scores, Mapping):
@@ -101,7 +103,9 @@ def _find_problem(answer: Any, truth: Truth) -> str:
 
 
 def _is_number(x: Any) -> bool:
-    """Return whether it is one real number, which may be infinite: NaN has no place in a ranking."""
+    """Return True if ``x`` is one real number, finite or infinite. NaN is refused, since it cannot
+    be ranked.
+    """
     if isinstance(x, torch.Tensor) and x.ndim == 0:
         x = x.item()
     return isinstance(x, Real) and not math.isnan(x)
@@ -120,15 +124,20 @@ _COLUMNS = (
     "value",
     "cpu_s",
 )
-"""The columns of the table and of every row of the JSON; a value that does not exist is null in the JSON."""
+"""Columns of the table and keys of every JSON row; a missing value is null in the JSON."""
 
 
 @dataclass(frozen=True)
 @checked_result
 class BenchmarkResult(Result):
-    """Scores of methods: a row for each subject, seed, question, method and score, with the columns :data:`_COLUMNS`.
+    """Scores of interpretability methods on subjects.
 
-    ``refusals`` are what methods refused: subject, seed, question, method, and the sentence.
+    Attributes:
+        rows: one row per subject, seed, question, method and score, with the columns
+            :data:`_COLUMNS`.
+        refusals: one row per refusal of a method: subject, seed, question, method and the reason as
+            a sentence.
+        settings: effort, seeds, subjects, time and other provenance.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -136,12 +145,15 @@ class BenchmarkResult(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the tidy table."""
+        """Return the scores as a tidy table: one row per score."""
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """The mean headline score of every method, in its best reading, on every question; the best method first."""
+        """Mean headline score of every method on every question, the best method first.
+
+        Of a method with several readings ("eap:single", "eap:joined"), the best one counts.
+        """
         columns = {}
         for key in dict.fromkeys(row["question"] for row in self.rows):
             by_reading = self.summary(key).set_index("method")["mean"]
@@ -154,7 +166,7 @@ class BenchmarkResult(Result):
 
     @property
     def sentence(self) -> str:
-        """The best method for each question."""
+        """The best method for each question, with its mean score."""
         methods = self.means.drop(index=["oracle", "random"], errors="ignore")
         answered = methods.dropna(how="all", axis="columns")
         best = [f"{name}: {x.idxmax()} ({x.max():.2f})" for name, x in answered.items()]
@@ -162,21 +174,22 @@ class BenchmarkResult(Result):
         return f"The best method for each question, with its mean score: {shown}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw every method on every question."""
+        """Draw a heatmap of the mean scores, methods by questions."""
         return figures.heatmaps({"": self.means}, label="mean score", limit=1.0, width=4.1)
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
-        """Compute the mean of a score for each method, with its 95 % interval over forms of
-        machines, and CPU seconds.
+        """Compute the mean of a score for each method, with a 95 % interval, and mean CPU seconds.
+
+        The interval is a bootstrap over forms of machines.
 
         Args:
-            question: its key.
-            score: the question's headline when empty.
-            by: further columns by which rows are divided, such as "variant".
+            question: key of the question.
+            score: name of the score; the question's headline score when empty.
+            by: further columns to group by, such as "variant".
 
         Returns:
-            One row per method (and value of ``by``), best first.
+            One row per method (and per value of ``by``), best first.
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -208,12 +221,13 @@ class BenchmarkResult(Result):
 
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
-        """Return methods in rows, scores in columns: means over forms, of means over variants and
-        seeds.
+        """Return mean scores with methods in rows and scores in columns.
+
+        Means are taken over variants and seeds first, then over forms of machines.
 
         Args:
-            question: its key.
-            scores: the columns; all when empty.
+            question: key of the question.
+            scores: the columns to show; all when empty.
         """
         require_known("question", question, QUESTIONS)
         frame = self.to_frame()
@@ -230,7 +244,7 @@ class BenchmarkResult(Result):
         return wide.sort_values(sorted_by, ascending=False, kind="stable")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; numbers that do not exist are None."""
+        """Return the result as JSON values; a missing number is None."""
         methods = {f"{question}/{key}": m.name for (question, key), m in METHODS.items()}
         return {
             "format": _FORMAT,
@@ -242,7 +256,9 @@ class BenchmarkResult(Result):
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``benchmark.json``, the tidy table as ``scores.csv``, and each question's table as ``QUESTION.csv``."""
+        """Write ``benchmark.json``, the tidy table ``scores.csv``, and one ``QUESTION.csv`` per
+        question.
+        """
         folder = Path(folder)
         tables = {"scores": self.to_frame()}
         for key in dict.fromkeys(row["question"] for row in self.rows):
@@ -257,8 +273,9 @@ _Builder = Callable[[], KnownMachine]
 
 
 def builders() -> dict[str, _Builder]:
-    """Return the builders of all subjects by name; making them is cheap, and they build the same
-    each time.
+    """Return a function for each subject that builds it, by the subject's name.
+
+    Nothing is built yet. A builder gives the same subject at each call.
 
     >>> len(builders()), list(builders())[:2]
     (55, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
@@ -275,7 +292,7 @@ _QUICK_SUBJECTS = tuple(
     for form in ("R", "mean, softmax", "mlp")
     for variant in ("plain", "distractors")
 )
-"""What the quick run grades methods on: one form of each machine, plain and among distractors."""
+"""Subjects of the quick run: one form of each machine, without and with distractor heads."""
 
 
 @checked
@@ -294,18 +311,21 @@ def run(
     """Run every method on every subject and grade its answers.
 
     Args:
-        subjects: names of :func:`builders`, or new builders by name; all when empty.
-        methods: keys, or new methods; all when empty. The oracle and chance are always among them.
+        subjects: names of :func:`builders`, or a mapping from names to new builders; all subjects
+            when empty.
+        methods: keys of methods, or new methods; all when empty. The oracle and a random answer are
+            always added.
         questions: keys of questions; all when empty.
-        seeds: of episodes and of what methods draw.
-        effort: how much of everything is done; :data:`QUICK` takes few subjects and no slow
-            methods, too.
-        out: a folder with finished work in ``parts``, by subject and seed, so that a run that was
-            cut short goes on.
-        n_jobs: subjects that are worked on at once, each by a process.
-        scheduler: of dask workers, as :func:`interp.support.workers.each` takes it; they write to
-            ``out``, too.
-        shard: only these subjects and seeds, as :func:`interp.support.shares.divide` takes them.
+        seeds: seeds of the episodes and of the methods' random draws.
+        effort: how many episodes, rounds and fits are used. :data:`QUICK` also takes fewer subjects
+            and no slow methods.
+        out: folder whose subfolder ``parts`` stores finished work by subject and seed, so that an
+            interrupted run continues.
+        n_jobs: number of worker processes; each works on one subject at a time.
+        scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`; its workers
+            write to ``out``, too.
+        shard: which share of the subjects and seeds to run, see
+            :func:`interp.support.shares.divide`.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))
@@ -349,8 +369,9 @@ def run(
 
 
 def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder]:
-    """Return the builders of these subjects; without names all builders, or those of a quick
-    run.
+    """Return the builders of the named subjects.
+
+    Without names, return all builders, or those of the quick run.
     """
     known = builders()
     for name in names:
@@ -362,16 +383,17 @@ def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder
 def _choose_methods(
     methods: Sequence[Method] | Sequence[str], questions: Sequence[str], is_quick: bool
 ) -> list[Method]:
-    """Return methods by their keys, or the user's methods with the oracle and chance of their
-    questions.
+    """Return the methods to run.
+
+    New methods are returned with the oracle and the random answer of their questions.
 
     Args:
-        methods: keys or methods; all when empty.
+        methods: keys or new methods; all when empty.
         questions: keys of questions; all when empty.
-        is_quick: leave out what the quick run leaves out.
+        is_quick: True leaves out slow methods.
 
     Raises:
-        InputError: no method is left, or two methods of one question have one key.
+        InputError: no method is left, or two methods of one question have the same key.
     """
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
@@ -391,7 +413,14 @@ def _choose_methods(
 
 
 def _finished(folder: Path | None, name: str, seed: int, effort: Workload) -> Finished:
-    """Return what is kept of a subject with one seed."""
+    """Return the store of finished work of one subject with one seed.
+
+    Args:
+        folder: folder of the files; None stores nothing.
+        name: name of the subject.
+        seed: seed of its episodes.
+        effort: stored work of another effort is not reused.
+    """
     return Finished(folder, {"subject": name, "seed": seed, "effort": effort})
 
 
@@ -401,8 +430,15 @@ def _grade_subject(
 ) -> dict[str, Any]:
     """Run and grade all methods on one subject with one seed.
 
-    Results that a file of the same effort already has are not computed again. A method that failed
-    is not stored, so that it runs again after it was mended.
+    Scores that a file already has for this effort are not computed again. A method that failed is
+    not stored, so that it runs again after it was repaired.
+
+    Args:
+        shared: methods, effort and the folder of finished work.
+        work: name of the subject, its builder and the seed.
+
+    Returns:
+        Rows, refusals and CPU seconds of the subject.
     """
     methods, effort, folder = shared
     name, build, seed = work
@@ -443,10 +479,17 @@ def _grade(
     effort: Workload,
     part: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Add rows and refusals of some methods to a part.
+    """Run and grade some methods on one subject, and append their rows and refusals to ``part``.
+
+    Args:
+        subject: the machine.
+        seed: seed of the episodes and of the methods' draws.
+        methods: the methods to run.
+        effort: how much is done.
+        part: record of the subject, which is changed in place.
 
     Returns:
-        The refusals of methods that failed.
+        Refusals of methods that failed and may run again; these are not in ``part``.
     """
     failed: list[dict[str, Any]] = []
     material = Material(subject, effort, seed)
@@ -480,7 +523,13 @@ def _grade(
 def _score_method(
     method: Method, subject: KnownMachine, material: Material, truth: Truth
 ) -> tuple[dict[str, float], float]:
-    """Ask a method and score its answer.
+    """Call a method on a copy of the subject and score its answer.
+
+    Args:
+        method: the method.
+        subject: the machine.
+        material: the runs that methods share.
+        truth: the true kind of every item of the question.
 
     Returns:
         Scores by name, and CPU seconds.

@@ -1,4 +1,4 @@
-"""Machines with known mechanisms, on which methods of interpretability are graded.
+"""Subjects of the benchmark: machines with known mechanisms, on which methods are graded.
 
     >>> subject = build("wma-handwired", "R", "rotated")
     >>> subject.name, len(subject.edges), sorted(set(subject.edges.values()))
@@ -6,7 +6,7 @@
     >>> [str(place) for place in subject.places["log_weights"]]
     ['embed@<z> (rank 3)', 'resid_post[1]@p? (rank 3)', 'resid_post[1]@w? (rank 3)']
 
-The variants, and the questions about these machines: ``docs/method/benchmark.md``.
+``docs/method/benchmark.md`` describes the variants and the questions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from interp.support.checks import checked, checked_fields
 from interp.support.errors import require, require_known
 
 _EdgeName = tuple[str, str]
-"""Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
+"""Source and destination of an edge, named as in
+:class:`interp.interventions.edge_graph.EdgeGraph`.
+"""
 _SOFT = {"eta": 60.0}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "R": ("wma-handwired", {"variant": "R"}),
@@ -55,7 +57,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "mean": ("reachability-handwired", {"expand": "mean"}),
     "mean, softmax": ("reachability-handwired", _SOFT),
 }
-"""Every form of every machine: its name in the registry, and the arguments that choose the form."""
+"""Every form of every machine -> its name in the registry, and the arguments that build the form.
+"""
 SIZES: dict[bool, dict[str, dict[str, int]]] = {
     True: {
         "wma-handwired": {"n_experts": 3},
@@ -68,28 +71,36 @@ SIZES: dict[bool, dict[str, dict[str, int]]] = {
         "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
     },
 }
-"""Quick or not -> the sizes of each machine."""
+"""Task sizes of each machine, for the quick run (True) and the full run (False)."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
 _OVERLAPPING = ("R", "P", "P, softmax")
-"""Forms that keep their predictions when the sum of the state is lost. "R, softmax" reads no more than differences
-either, but its updates are differences of numbers of 1e15, whose rounding is another then."""
+"""Forms whose predictions need only differences of the state, so that its sum can be removed.
+
+"R, softmax" needs only differences, too. It is left out because its updates subtract numbers of
+about 1e15, which round differently without the sum.
+"""
 _RANKED: tuple[Kind, ...] = ("clean-up", "constant", "content")
-"""Where several wires are one edge of the graph, it is of the last of these kinds that any of them is."""
+"""Kinds of edges, the most important last: an edge that merges several gets the most important
+kind.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class KnownMachine:
-    """A model and what is known about it.
+    """A subject of the benchmark: a model and what is known about its mechanism.
 
     Attributes:
         name: unique among the subjects of a run.
-        machine, form, variant: the handwired machine with the same circuit; a key of :data:`FORMS`;
-            and one of :data:`VARIANTS`.
-        algorithm: what it computes, with its parameters.
+        machine: name of the handwired model in the registry.
+        form: a key of :data:`FORMS`: how the model is constructed.
+        variant: one of :data:`VARIANTS`: how the constructed model was changed afterwards.
+        model: the model.
+        algorithm: the algorithm that it computes, with its parameters.
         edges: every true edge and its kind; None if unknown.
-        places, claims: variable -> every place that holds it, in the model's basis; which of them
-            must be set together, and where that shows.
+        places: every place that stores a variable, by variable, in the model's basis.
+        claims: places that must be interchanged together to move a variable, and the output that
+            shows it.
     """
 
     name: str
@@ -109,12 +120,15 @@ class KnownMachine:
 
     @property
     def transformer(self) -> HookedLatentTransformer:
-        """The model, for questions about edges and nodes, which only transformers have."""
+        """The model, typed as a transformer; questions about edges and nodes need one."""
         return cast(HookedLatentTransformer, self.model)
 
 
 def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
-    """Return the circuit's edges by the graph's names: all embeddings are one node, and so are a layer's neurons."""
+    """Return the circuit's edges by the names of the edge graph, with their kinds.
+
+    All embeddings are one node of that graph, and so are all neurons of a layer.
+    """
     nodes = {name: name for name in EXITS} | dict.fromkeys(EMBEDDINGS, "embed")
     for neuron in circuit.neurons:
         nodes[neuron.name] = f"mlp {neuron.layer}"
@@ -135,14 +149,14 @@ def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
 def build(
     machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0
 ) -> KnownMachine:
-    """Build a handwired machine as a subject, in float64.
+    """Build one variant of a handwired machine as a subject, in float64.
 
     Args:
-        machine: its name in the registry.
+        machine: name of the model in the registry.
         form: a key of :data:`FORMS`.
         variant: one of :data:`VARIANTS`.
-        quick: small sizes.
-        seed: of the rotation, the distractors or the position code.
+        quick: True for small task sizes.
+        seed: seed of the rotation, the distractors or the position code.
     """
     require_known("variant", variant, VARIANTS)
     handwired(machine)
@@ -165,8 +179,8 @@ def build(
     model, change = _vary(model, circuit, variant, seed)
 
     def move(place: Place) -> Place:
-        """Convert a place of the residual stream to the new basis; heads and attention scores stay
-        as they are.
+        """Convert a place in the residual stream to the variant's basis; leave other places
+        unchanged.
         """
         if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
             return place
@@ -197,14 +211,17 @@ def build(
 def _vary(
     model: HookedLatentTransformer, circuit: Circuit, variant: str, seed: int
 ) -> tuple[HookedLatentTransformer, Callable[[Tensor], Tensor] | None]:
-    """Return the variant of a model, and the map that its change applies to directions; None where
-    they stay as they are.
+    """Return a variant of a compiled model, and the map from old directions to new ones.
 
     Args:
         model: the compiled model.
         circuit: its circuit.
         variant: one of :data:`VARIANTS`.
-        seed: of rotations and of distractors.
+        seed: seed of rotations and distractors.
+
+    Returns:
+        The changed model; the map of directions of the residual stream, or None if they stay the
+        same.
     """
     if variant == "rotated":
         turn = _rotation(model, seed)
@@ -225,7 +242,10 @@ def _vary(
 
 
 def variants(machine: str, form: str) -> tuple[str, ...]:
-    """Return the variants of a form of a machine: position codes and states overlap where its construction allows it.
+    """Return the variants that a form of a machine can have.
+
+    "superposed" needs a machine with sinusoidal position codes, "simplex" a form that predicts from
+    differences of the state only.
 
     >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
     (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
@@ -240,16 +260,16 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
 
 
 def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension rank"]:
-    """Return an orthonormal basis of what some vectors span."""
+    """Return an orthonormal basis of the span of some column vectors."""
     vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
     return vectors[:, sizes > 1e-9 * sizes.max()]
 
 
 def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """Return the model in a random orthogonal basis of its residual stream; all weights that read
-    or write it are rotated.
+    """Return the model in a random orthogonal basis of its residual stream.
 
-    Predictions are equal up to rounding; hard attention that rests on exact ties could lose them.
+    All weights that read or write the stream are rotated. Predictions stay equal up to rounding,
+    except where hard attention relies on exact ties.
     """
     return moved(model, _rotation(model, seed), "rotated", f"rotated, seed {seed}")
 
@@ -257,10 +277,15 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
 def without(
     model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
 ) -> HookedLatentTransformer:
-    """Return the model in a smaller residual stream, without the directions ``lost``
-    (docs/method/benchmark.md).
+    """Return the model with some directions projected out of its residual stream, which gets
+    smaller.
 
-    A model with LayerNorm is refused, since the lost coordinates are part of its scale.
+    docs/method/benchmark.md says when predictions stay the same. A model with LayerNorm is refused,
+    since the removed coordinates are part of its scale.
+
+    Args:
+        model: the model.
+        lost: the directions to remove, as rows.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=2)
@@ -277,7 +302,7 @@ def without(
 
 
 def _columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
-    """Return an orthonormal basis of everything that is orthogonal to ``lost``."""
+    """Return an orthonormal basis of the orthogonal complement of ``lost``."""
     _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
     rank = int((sizes > 1e-9 * sizes.max()).sum())
     return rows[rank:].T
@@ -290,14 +315,15 @@ def moved(
     edit: str,
     back: Float[Tensor, "new d_model"] | None = None,
 ) -> HookedLatentTransformer:
-    """Return the model in other coordinates of its residual stream.
+    """Return the model with its weights written in other coordinates of the residual stream.
 
     Args:
         model: the model.
-        columns: from its coordinates to the new ones.
-        suffix, edit: of its name, and what was done.
-        back: from the new coordinates to the old; the transpose when None, as for orthonormal
-            columns.
+        columns: matrix that maps old coordinates (as row vectors) to new ones.
+        suffix: added to the model's name.
+        edit: what was done, in words.
+        back: matrix from new coordinates to old ones; None takes the transpose, which is right for
+            orthonormal columns.
     """
     config = replace(renamed(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
@@ -317,19 +343,20 @@ def moved(
 
 _READS = ("W_Q", "W_K", "W_V", "W_in", "W_U", "W_write")
 _WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_write", "b_write")
-"""Parameters that meet the residual stream, by the last part of their names; ``W_write`` does both."""
+"""Parameters that write to the residual stream (``_READS``: that read it), by the last part of
+their names.
+"""
 
 
 def with_distractors(
     model: HookedLatentTransformer, n: int = 2, seed: int = 0
 ) -> HookedLatentTransformer:
-    """Return the model with more heads of random weights in every layer, and more neurons where it
-    has MLPs.
+    """Return the model with added random heads in every layer, and random neurons in every MLP.
 
     Args:
         model: the model.
-        n: heads, and neurons, added to each layer.
-        seed: seed of the weights.
+        n: number of heads, and of neurons, to add to each layer.
+        seed: seed of their weights.
     """
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None
@@ -374,11 +401,11 @@ def with_distractors(
 
 
 def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
-    """Return the configuration of an edited model, which cannot be built again by name.
+    """Return the configuration for an edited model: a new name, and the edit in its origin.
 
     Args:
-        config: of the model before the edit.
-        suffix: added to its name.
+        config: configuration of the model before the edit.
+        suffix: added to the model's name.
         edit: what was done, in words.
     """
     edits = [*config.origin.get("edits", []), edit]
@@ -387,7 +414,10 @@ def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTr
 
 
 def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
-    """Draw a random orthogonal matrix; with LayerNorm one that keeps the direction of equal coordinates."""
+    """Draw a random orthogonal matrix for the model's residual stream.
+
+    With LayerNorm it fixes the all-ones direction, so that means are preserved.
+    """
     d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
     n_fixed = int(model.config.normalization_type is not None)
     n_free = d - n_fixed

@@ -1,8 +1,8 @@
-"""What all methods of one subject share: episodes, rollouts, pairs, cuts; each is computed once, on
-first use.
+"""Episodes, runs, clean and corrupted pairs, and edge ablations that all methods share on one
+subject.
 
-A method is charged for all that it uses, even if another method used it first
-(:meth:`Material.charged`).
+Each is computed at most once, on first use. A method is charged the CPU time of all that it uses,
+even if another method used it first (:meth:`Material.charged`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Exit = Literal["prediction", "state", "latents"]
 
 
 def _measure_latents(readout: Readout, pair: Pair) -> torch.Tensor:
-    """Return minus the distance of the raw latents from those of the clean run."""
+    """Return minus the distance between the raw latents and those of the clean run."""
     distance = readout.latents - pair.clean_readout.latents
     return -distance.flatten(-2).norm(dim=-1)
 
@@ -45,25 +45,32 @@ _METRICS: dict[Exit, Metric] = {
         "latents", "distance of the raw latents", "latent", _measure_latents, needs_update=True
     ),
 }
-"""What a round gives, and the metric that reads it: the prediction, the state in directions that are known to hold it,
-and the raw latents, in which whatever was not cleared away shows, read by anyone or not."""
+"""The metric that reads each exit of a round: the prediction, the state or the latents.
+
+"state" reads the latents along the directions that are known to hold the state. "latents" reads all
+their coordinates, including values that nothing reads.
+"""
 EXITS: tuple[Exit, ...] = ("prediction", "state")
 ANOTHER = "another-episode"
-"""The corruption that takes another episode as it is, so that everything differs that can: history and round."""
+"""The corruption that replaces each episode by another one, so that history and current round
+differ.
+"""
 _SMALLEST = 1e-9
-"""A pair whose two sides differ by less than this, in the metric's unit, says nothing."""
+"""A pair is left out if clean and corrupted run differ by less than this, in the metric's unit."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Workload:
-    """How much of everything is done.
+    """How much is computed for one subject.
 
     Attributes:
-        episodes: of each batch; the rows of a pair.
-        round, early: the round of edges and nodes; an earlier one, for methods that look at two.
-        fits: episodes on which what is learned (probes, subspaces) is learned, by ``steps`` of an
-            optimiser.
+        episodes: episodes per batch, and batch rows of a clean / corrupted pair.
+        rounds: rounds per episode.
+        round: the round in which edges and nodes are studied.
+        early: an earlier round, for methods that study two rounds.
+        fits: episodes on which probes and subspaces are fitted.
+        steps: steps of the optimiser that fits subspaces.
     """
 
     episodes: int = 8
@@ -81,9 +88,16 @@ QUICK = Workload(fits=32, steps=40)
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Case:
-    """A pair of sides that a corruption (its key) makes differ, read through one exit.
+    """A clean / corrupted pair, read by one metric.
 
-    ``scale`` is by how much they differ in the metric, on average over episodes: what effects are shares of.
+    Attributes:
+        corruption: key of the corruption.
+        exit: what the metric reads: "prediction", "state" or "latents".
+        round: the corrupted round.
+        pair: the two runs.
+        metric: the metric.
+        scale: mean absolute difference between the two runs in the metric; effects are reported as
+            shares of it.
     """
 
     corruption: str
@@ -95,7 +109,13 @@ class Case:
 
 
 class Material:
-    """What methods share; ``seed`` is that of the episodes and of what methods draw."""
+    """Everything that methods share on one subject, computed on first use.
+
+    Args:
+        subject: the machine.
+        effort: how much is computed.
+        seed: seed of the episodes and of the methods' random draws.
+    """
 
     def __init__(self, subject: KnownMachine, effort: Workload = FULL, seed: int = 0) -> None:
         self.subject = subject
@@ -107,11 +127,11 @@ class Material:
         self._open: list[tuple[set[Hashable], list[float]]] = []
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return what ``make`` returns, computed only on the first call with this key.
+        """Return the cached result for a key; call ``make`` only if there is none yet.
 
         Args:
-            key: names the result.
-            make: computes it.
+            key: name of the result.
+            make: computes the result.
         """
         if key not in self._made:
             self._made[key], self._cost[key], self._below[key] = self._timed(make)
@@ -120,17 +140,19 @@ class Material:
         return self._made[key]
 
     def charged(self, ask: Callable[[], _T]) -> tuple[_T, float]:
-        """Return what ``ask`` returns, and its CPU seconds: those of the call, and of everything
-        shared that it used.
+        """Return the result of ``ask`` and its CPU seconds.
+
+        They include the time of every shared result that it used, whoever computed it.
         """
         answer, seconds, used = self._timed(ask)
         return answer, seconds + sum(self._cost[key] for key in used)
 
     def _timed(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
-        """Call ``make``.
+        """Call ``make`` and measure its CPU time.
 
         Returns:
-            What it gives, its CPU seconds without those of what was made for it, and the keys of all it used.
+            Its result; its CPU seconds without those of shared results that it had computed; the
+            keys of all shared results that it used.
         """
         used: set[Hashable] = set()
         inside = [0.0]
@@ -147,7 +169,7 @@ class Material:
         return result, spent - inside[0], used
 
     def truth(self, question: str) -> Truth:
-        """Return every item of a question and its kind, "" where it is false."""
+        """Return every item of a question with its kind, or "" for a false item."""
         key = ("truth", question)
         if key not in self._made:  # by no `once`: no method pays for what the truth took
             challenge = QUESTIONS[question]
@@ -155,7 +177,7 @@ class Material:
         return cast(Truth, self._made[key])
 
     def items(self, question: str) -> list[Any]:
-        """Return the items that a question asks about: all that a method may know of the truth."""
+        """Return the items of a question, without their truth: all that a method may know of it."""
         return list(self.truth(question))
 
     def episodes(self, batch: int = 0, n: int | None = None) -> Any:
@@ -163,7 +185,7 @@ class Material:
 
         Args:
             batch: number of the batch; batches are independent.
-            n: how many episodes; the effort's number when None.
+            n: number of episodes; that of the effort when None.
         """
         n_episodes = self.effort.episodes if n is None else n
         state = np.random.SeedSequence([self.seed, batch]).generate_state(1)
@@ -176,7 +198,7 @@ class Material:
         """Run the subject on a batch of episodes.
 
         Args:
-            batch, n: as for :meth:`episodes`.
+            batch, n: which episodes, as for :meth:`episodes`.
         """
 
         def make() -> Rollout:
@@ -186,26 +208,27 @@ class Material:
 
     @property
     def graph(self) -> EdgeGraph:
-        """The edges of the subject's model, made once."""
+        """The edge graph of the subject's model."""
         return self.once("graph", lambda: EdgeGraph(self.subject.transformer))
 
     @property
     def candidates(self) -> list[tuple[int, int]]:
-        """Every edge that could be true, as the graph's indices: all but those of heads and MLPs
-        that only write zeros.
+        """Every edge of the graph that could be true, as (source index, destination index).
+
+        Edges of heads and MLPs that write only zeros are left out.
         """
         graph = self.graph
         return self.once("candidates", lambda: [edge for edge in graph.edges if graph.live[edge]])
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:
-        """The names of the ends of every candidate edge, in the order of :attr:`candidates`."""
+        """(source, destination) names of every candidate edge, in the order of :attr:`candidates`."""
         graph = self.graph
         return [(graph.sources[s], graph.destinations[d]) for s, d in self.candidates]
 
     @property
     def variables(self) -> Values:
-        """The algorithm's variables on the larger batch of episodes, ``[episode, round, ...]``."""
+        """The algorithm's variables on the batch of episodes for fits, ``[episode, round, ...]``."""
 
         def make() -> Values:
             return self.subject.algorithm.run(self.episodes(1, self.effort.fits))
@@ -220,11 +243,12 @@ class Material:
         return tuple(sorted(keys, key=lambda key: key != analysis.default_corruption))
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
-        """Build the clean and the corrupted run of a corruption.
+        """Run a clean and a corrupted version of the same episodes.
 
         Args:
-            corruption: its key; "another" pairs each episode with the next one.
-            round: the round of the corruption; the effort's when None.
+            corruption: key of the corruption; "another-episode" pairs each episode with the next
+                one.
+            round: the corrupted round; that of the effort when None.
         """
         model = self.subject.model
         t = self.effort.round if round is None else round
@@ -245,12 +269,14 @@ class Material:
         rounds: Sequence[int] | None = None,
         corruptions: Sequence[str] | None = None,
     ) -> list[Case]:
-        """List every corruption read through each exit at which its two sides differ; the default corruption first.
+        """List every corruption with every exit in which its clean and corrupted runs differ.
+
+        The default corruption comes first.
 
         Args:
-            exits: what is read.
-            rounds: the effort's when None.
-            corruptions: keys of the task's (all of them when None), or :data:`ANOTHER`.
+            exits: what is read: "prediction", "state" or "latents".
+            rounds: the corrupted rounds; that of the effort when None.
+            corruptions: keys of corruptions, or :data:`ANOTHER`; all of the task when None.
         """
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions
@@ -270,31 +296,34 @@ class Material:
         return Case(corruption, exit, t, pair=pair, metric=metric, scale=scale)
 
     def case(self, exit: Exit) -> Case | None:
-        """Return the first corruption that shows at an exit."""
+        """Return the first corruption that changes what is read at ``exit``, or None."""
         cases = self.cases((exit,))
         return cases[0] if cases else None
 
     def scorer(self, case: Case, ablation: str, purpose: str = "") -> CircuitScorer:
-        """Make a scorer of circuits of a case. Runs for different purposes are separate, and
-        charged separately.
+        """Return a scorer of circuits (sets of edges) for a case.
 
         Args:
-            case: a corruption with its metric and round.
-            ablation: what cut edges carry.
-            purpose: a name for what it is used for.
+            case: the pair and its metric.
+            ablation: what cut edges carry instead of their activation.
+            purpose: a name; runs for different purposes are not shared, so that each method pays
+                for its runs.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
         return self.once((*key, case.exit), lambda: scorer.through(case.metric))
 
     def cut(self, corruption: str, ablation: str, t: int) -> Readout:
-        """Run the clean side with each candidate edge cut alone, ``[edge, episode]`` as
-        :attr:`candidates`.
+        """Run the clean episodes once per candidate edge, with that edge cut.
 
         Args:
-            corruption: its key.
-            ablation: what a cut edge carries; "zero" does not depend on the corruption.
+            corruption: key of the corruption.
+            ablation: what the cut edge carries; "zero" does not depend on the corruption.
             t: the round.
+
+        Returns:
+            Predictions and latents ``[edge, episode, ...]``, edges in the order of
+            :attr:`candidates`.
         """
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 
@@ -315,12 +344,12 @@ class Material:
         return self.once(("cut", corruption, ablation, t), make)
 
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
-        """Measure by how much the metric drops when each candidate edge is cut, as shares of the
-        case's scale.
+        """Measure the drop of the metric when each candidate edge is cut, as a share of the case's
+        scale.
 
         Args:
-            case: a corruption with its metric and round.
-            ablation: what a cut edge carries.
+            case: the pair and its metric.
+            ablation: what the cut edge carries.
         """
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():

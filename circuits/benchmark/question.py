@@ -1,7 +1,8 @@
-"""What a question is, what an answer is, and how answers are scored.
+"""What a question of the benchmark is, what an answer is, and how answers are scored.
 
-A question asks about items (edges, nodes, variables at sites, rounds, ...). Its truth gives each item a kind, or "" for
-those that are false; an answer gives each item a score. Of all scores of answers, higher is better.
+A question is about items, such as edges, nodes, or (variable, site) pairs. Its truth gives each
+true item a kind, and false items "". An answer gives each item a score. In all scores of answers,
+higher is better.
 
     >>> truth = {"a": "content", "b": "constant", "c": "", "d": ""}
     >>> ranking(truth, Answer({"a": 2.0, "b": 0.0, "c": 1.0, "d": 0.0}))["auroc"]
@@ -24,20 +25,19 @@ from interp.support.checks import checked_fields
 from interp.support.errors import require
 
 Truth = Mapping[Hashable, str]
-"""Every item -> its kind; "" for an item that is false."""
+"""The kind of every item; "" for a false item."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A method's answer about every item of a question.
+    """A method's answer to a question.
 
     Attributes:
-        scores: item -> how strongly the method supports it; items that are left out get the lowest
-            score.
-        chosen: the items that it declares true, where it decides (a circuit that was found, a
-            verdict).
-        subspaces: (variable, site as text) -> orthonormal ``[d, rank]``, where it says in which
-            directions.
+        scores: how strongly the method supports each item; items that are missing count as the
+            lowest score.
+        chosen: the items that the method declares true; None if it only ranks.
+        subspaces: orthonormal basis ``[d, rank]`` of a variable by (variable, site as text), for
+            questions about directions.
         measured: further numbers that the method measured, such as accuracies, by name.
     """
 
@@ -50,17 +50,22 @@ class Answer:
 @dataclass(frozen=True)
 @checked_fields
 class Challenge:
-    """A question to methods. Its functions take the subject and its
-    :class:`~circuits.benchmark.material.Material`.
+    """A question that methods answer about a subject.
+
+    Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
 
     Attributes:
-        asked, true, scored: the question, the truth, and how answers are scored, in words.
-        headline: the score that figures show.
-        truth: ``(subject, material) -> truth``; empty where it is unknown: the subject is then left
-            out.
+        key: unique key.
+        name: a short name, for tables.
+        asked, true, scored: the question, what the truth is, and how answers are scored, in words.
+        headline: name of the score that figures show.
+        truth: ``(subject, material) -> truth``; an empty truth means unknown, and the subject is
+            left out.
         grade: ``(subject, material, answer) -> scores by name``.
-        oracle: ``(subject, material) -> answer`` from the truth; by default the truth as scores.
-        chance: a random answer; by default random scores of all items.
+        oracle: ``(subject, material) -> answer`` that knows the truth; None gives true items the
+            score 1, others 0.
+        chance: ``(subject, material, generator) -> random answer``; None draws a random score for
+            each item.
     """
 
     key: str
@@ -75,8 +80,7 @@ class Challenge:
     chance: Callable[[KnownMachine, Any, np.random.Generator], Answer] | None = None
 
     def known(self, subject: KnownMachine, material: Any) -> Answer:
-        """Return the oracle's answer: 1 for every true item, 0 for the rest, unless the question
-        has a special oracle.
+        """Return the oracle's answer: 1 for every true item, 0 for the rest, or that of ``oracle``.
 
         Args:
             subject: the machine.
@@ -89,10 +93,10 @@ class Challenge:
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
     def drawn(self, subject: KnownMachine, material: Any) -> Answer:
-        """Draw an answer by chance: a uniform number for every item; the number of declared items
-        is the true one.
+        """Return a random answer: a uniform score for every item.
 
-        The numbers depend only on the question, the subject's name and the seed.
+        As many items are declared as are true. The scores depend only on the question, the
+        subject's name and the seed.
 
         Args:
             subject: the machine.
@@ -110,11 +114,11 @@ class Challenge:
 
 
 QUESTIONS: dict[str, Challenge] = {}
-"""Key -> question; filled by the files of :mod:`circuits.benchmark.questions`, and by users."""
+"""Questions by key; filled by :mod:`circuits.benchmark.questions`, and by users."""
 
 
 def pose(*questions: Challenge) -> None:
-    """Add questions; a key that is taken is refused."""
+    """Register questions; raise InputError if another question has the same key."""
     for question in questions:
         free = QUESTIONS.get(question.key, question) == question
         require(free, f"a question {question.key!r} exists; choose another key")
@@ -127,15 +131,16 @@ def ranking(
     first: str = "content",
     others: tuple[str, ...] = (),
 ) -> dict[str, float]:
-    """Score how well an answer ranks items of some kinds above false ones.
+    """Score how well an answer ranks true items of some kinds above false items.
 
     Args:
-        truth: item -> its kind; "" for false items.
+        truth: the kind of every item; "" for false items.
         answer: a method's answer.
-        first, others: the kinds; each is scored, and all of them together.
+        first: the main kind.
+        others: further kinds; each is scored separately, and all kinds together.
 
     Returns:
-        The scores of docs/method/benchmark.md; NaN where no item, or every item, is true.
+        Scores by name, see docs/method/benchmark.md. NaN if no item or every item is true.
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))
@@ -152,7 +157,7 @@ def ranking(
 
 
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
-    """Return the answer's score of every item; an item that it leaves out, or has no number for, gets the least."""
+    """Return the answer's score of every item; a missing or NaN score becomes the lowest one."""
     numbers = [score for score in answer.scores.values() if not np.isnan(score)]
     least = min(numbers, default=0.0)
     scores = np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64)
@@ -165,16 +170,16 @@ def _grade_ranking(
     is_false: Bool[np.ndarray, " item"],
     chosen: Bool[np.ndarray, " item"] | None = None,
 ) -> dict[str, float]:
-    """Score how true items rank above false ones, and what was chosen, where it was.
+    """Score how true items rank above false ones, and how good the declared set is.
 
     Args:
         values: scores of the items.
-        is_true, is_false: items that are neither are left out.
-        chosen: what the method declares true; None where it does not decide.
+        is_true, is_false: masks; items in neither are left out.
+        chosen: mask of the items that the method declares true; None if it only ranks.
 
     Returns:
-        "auroc", "ap", "recall", and of a choice "chosen_precision" and "chosen_recall"; NaN where
-        undefined.
+        "auroc", "ap" and "recall"; with ``chosen`` also "chosen_precision" and "chosen_recall". NaN
+        where undefined.
     """
     is_ranked = is_true | is_false
     scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))

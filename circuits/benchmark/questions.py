@@ -1,6 +1,6 @@
-"""The questions of the benchmark: of edges and nodes, of variables, and of rounds.
+"""The questions of the benchmark: about edges and nodes, about variables, and about the algorithm.
 
-What is true of each, and how answers are scored: ``docs/method/benchmark.md``.
+``docs/method/benchmark.md`` says what the truth of each is, and how answers are scored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ _UNCHANGED = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _list_edges(subject: KnownMachine, material: Material) -> Truth:
-    """Return every candidate edge by the names of its ends, and its kind; "inert" where a cut has
-    no effect.
-    """
+    """Return the kind of every candidate edge: "" if false, "inert" if cutting it changes nothing."""
     if subject.edges is None:
         return {}
     changes_by_edge = _measure_changes(material)
@@ -41,7 +39,7 @@ def _list_edges(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _measure_changes(material: Material) -> dict[tuple[str, str], float]:
-    """Measure by how much each candidate edge's cuts change a prediction or a latent, at the most."""
+    """Measure the largest change of any prediction or latent when each candidate edge is cut."""
     largest = np.zeros(len(material.candidates))
     for t in (material.effort.round, material.effort.early):
         clean = material.pair(ANOTHER, t).clean_readout
@@ -54,10 +52,12 @@ def _measure_changes(material: Material) -> dict[tuple[str, str], float]:
 
 
 def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score the ranking of edges, and the faithfulness of the best ones at MIB's shares of all.
+    """Score the ranking of edges, and the faithfulness of circuits of the best-ranked edges.
+
+    The circuit sizes are the shares of all edges that the MIB benchmark uses.
 
     Args:
-        subject: the machine.
+        subject: the machine; not used.
         material: its truth and its runs.
         answer: a method's answer.
     """
@@ -84,8 +84,8 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
-    """Score content edges above constant wiring, this above clean-up, and all above edges that do
-    not exist.
+    """Return the oracle's answer: content edges score highest, then constant, clean-up and false
+    edges.
     """
     worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     scores = {edge: worth[kind] for edge, kind in material.truth("edges").items()}
@@ -93,8 +93,8 @@ def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
-    """Return every node that has weights, with the most important kind among its outgoing edges; ""
-    if it has none.
+    """Return the kind of every node: the most important kind of its outgoing edges, or "" without
+    any.
     """
     if subject.edges is None:
         return {}
@@ -107,10 +107,10 @@ def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score how nodes of any kind rank above unread nodes, and content above all other nodes.
+    """Score how nodes that are read rank above unread nodes, and content nodes above all others.
 
     Args:
-        subject: the machine.
+        subject: the machine; not used.
         material: its truth.
         answer: a method's answer.
     """
@@ -123,7 +123,9 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
-    """Score content nodes above nodes of other kinds, and these above unread nodes."""
+    """Return the oracle's answer: content nodes score highest, then other read nodes, then unread
+    ones.
+    """
     truth = material.truth("nodes")
     worth = {"content": 2.0, "": 0.0}
     scores = {node: worth.get(kind, 1.0) for node, kind in truth.items()}
@@ -131,13 +133,14 @@ def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
 
 
 _ELSEWHERE = "another episode's "
-"""What the names of variables begin with that the machine cannot hold."""
+"""Prefix of false variables: values of another episode, which the machine cannot know."""
 
 
 def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, ...]]:
-    """Return the places of the residual stream that hold each variable; variables that never vary are left out.
+    """Return the residual-stream places that store each variable; leave out variables that never
+    vary.
 
-    Of a machine without layers, all of its places.
+    For a machine without a layered residual stream, return all places.
     """
     values, is_anywhere = material.variables, bool(lacks(subject.model, "resid_post"))
     places = {}
@@ -150,7 +153,7 @@ def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[P
 
 
 def _list_sites(subject: KnownMachine, material: Material) -> Truth:
-    """Return every (variable, site), with the kind "held" where the site has the variable."""
+    """Return every (variable, site), with the kind "held" if the site stores the variable, else ""."""
     layout = subject.model.layout.fit(material.episodes())
     # What is carried, and then what it passes through.
     channels = [f"latent@{channel.name}" for channel in subject.model.channels]
@@ -179,7 +182,10 @@ def _grade_sites(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], Tensor]:
-    """Return orthonormal ``[d_model, rank]`` by (variable, site): all places of a variable at one site together."""
+    """Return an orthonormal basis ``[d_model, rank]`` of each variable at each site that stores it.
+
+    Bases of several places at one site are merged.
+    """
     parts: dict[tuple[str, str], list[Tensor]] = {}
     for key, places in _list_places(subject, material).items():
         for place in places:
@@ -189,15 +195,15 @@ def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, st
 
 
 def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
-    """Return every item as true, each of a separate kind: there are no false ones."""
+    """Return every (variable, site) as a true item; the question has no false items."""
     return {item: " @ ".join(item) for item in _list_bases(subject, material)}
 
 
 def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Compute the mean squared cosine of the principal angles between the true subspace and the
-    answer's.
+    """Compute the mean squared cosine of the principal angles between true and answered subspaces.
 
-    Only the answer's first directions, up to the true rank, count; further ones cost no score.
+    Only as many of the answer's directions as the true rank count, from the first one on. Further
+    directions are ignored.
 
     Args:
         subject: the machine.
@@ -234,8 +240,8 @@ def _draw_subspaces(
 
 
 def _list_existing(subject: KnownMachine, material: Material) -> Truth:
-    """Return every variable that the model holds as true, and the same variable of another episode
-    as false.
+    """Return every variable that the model stores as true, and the same variables of another
+    episode as false.
     """
     kinds: dict[Hashable, str] = dict.fromkeys(_list_places(subject, material), "held")
     elsewhere = [f"{_ELSEWHERE}{key}" for key in kinds]
@@ -243,18 +249,23 @@ def _list_existing(subject: KnownMachine, material: Material) -> Truth:
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
-    """Return the values that an item of "exists" or "where" asks for, ``[episode, round, element]``."""
+    """Return the values of a variable that an item names, ``[episode, round, element]``.
+
+    A variable "of another episode" has its values shifted by one episode.
+    """
     values = np.asarray(material.variables[item.removeprefix(_ELSEWHERE)], dtype=np.float64)
     values = values.reshape(*values.shape[:2], -1)
     return np.roll(values, 1, axis=0) if item.startswith(_ELSEWHERE) else values
 
 
 def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score the ranking and what was declared: power, and 1 minus the false-discovery rate (1 if no
-    item was declared).
+    """Score the ranking of variables and the declared ones: power, and 1 minus the false-discovery
+    rate.
+
+    The latter is 1 if no variable was declared.
 
     Args:
-        subject: the machine.
+        subject: the machine; not used.
         material: its truth.
         answer: a method's answer.
     """
@@ -269,9 +280,9 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
 
 
 def _list_families(subject: KnownMachine, material: Material) -> Truth:
-    """Return every family, with "computed" for the one of the subject.
+    """Return the kind of every family of algorithms: "computed" for the subject's family, else "".
 
-    Families that extend it can compute it, too, and are left out.
+    Families that generalise the subject's family can compute it, too, and are left out.
     """
     families, computed = subject.task.rivals(), subject.algorithm.key
     if computed not in families:

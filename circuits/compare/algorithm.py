@@ -1,8 +1,9 @@
-"""Which algorithm explains what a model predicts, and does the model predict what its reference predicts?
+"""Which algorithm explains a model's predictions, and do two models predict the same?
 
-:func:`explain` fits every family of algorithms that the task knows to the model's predictions, and scores it on other
-episodes. A :class:`Behaviour` says whether two models predict the same. How a family is chosen, and what this is no
-evidence of: ``docs/method/naming-an-algorithm.md``.
+:func:`explain` fits every family of algorithms that the task knows to the model's predictions, and
+scores it on other episodes. :class:`Behaviour` compares the predictions of two models.
+``docs/method/naming-an-algorithm.md`` says how a family is chosen, and what the choice does not
+prove.
 """
 
 from __future__ import annotations
@@ -69,18 +70,29 @@ from interp.support.session import remembered
 from interp.support.workers import bar
 
 RATIO, EXTENDED = 0.25, 0.5
-"""Left at most of the runner-up's divergence, and of a simpler family's by its extension."""
+"""Thresholds on ratios of divergences.
+
+``RATIO``: a family explains the model only if it leaves at most this share of the runner-up's
+divergence. ``EXTENDED``: an extension replaces the simpler family if it leaves at most this share
+of that family's divergence.
+"""
 NEARLY_ALL = 0.999
-"""A family that explains so much needs no extension: what it leaves is rounding, or the steps of a search."""
+"""A family that explains this share needs no extension: the rest is rounding or search error."""
 _PLAIN = 0.1
-"""Nats by which predictions are plainly different: .9 against .55; seeds of
-``wma-learned-additive`` are never .01 apart."""
+"""Two predictions differ plainly from this divergence on, in nats: such as .9 against .55.
+
+Seeds of ``wma-learned-additive`` never differ by .01.
+"""
 _RARE, _OFTEN = 0.001, 0.02
-"""Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
+"""Thresholds on the share of rounds whose predictions differ plainly.
+
+``_RARE``: at most this share for "predicts the same". ``_OFTEN``: more than this share for
+"predicts differently".
+"""
 _LEFT = 0.65  # of what a name misses, changes of its update leave more (why: docs/method/naming-an-algorithm.md)
 _SMALL = 1e-3  # how much of a change is made to see which way it moves predictions
 _EVENLY = "evenly"
-"""The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
+"""Key of the guess without memory: equal probabilities, or for real numbers one constant."""
 _RECORDED = (
     "family",
     "closest",
@@ -93,7 +105,7 @@ _RECORDED = (
     "change",
     "settings",
 )
-"""Fields of the answer in JSON."""
+"""Fields of the result that are written to JSON."""
 _Divergences = Mapping[str, Array]  # nats a round by set, ``[episode]`` each
 _Sets = Mapping[str, tuple[Any, Any]]
 
@@ -101,15 +113,17 @@ _Sets = Mapping[str, tuple[Any, Any]]
 @dataclass(frozen=True)
 @checked_result
 class FamilyScore:
-    """One family, fitted.
+    """The fit and the held-out score of one family of algorithms.
 
     Attributes:
-        group: key of the family that it extends; its key where it extends none.
+        key, name: key and name of the family.
+        group: key of the family that it extends, or its own key if it extends none.
         memoryless: True if it carries no state from round to round.
-        family: None for the guess that is even over outcomes.
-        searched: fitted values of the parameters that it searches, by name.
-        fitted: divergence on the episodes that it was fitted on, in nats a round.
-        divergences: divergence on the episodes to score on, by set, ``[participant or episode]``.
+        family: the family; None for the constant guess.
+        searched: fitted parameters by name.
+        fitted: divergence on the episodes that it was fitted on, in nats per round.
+        divergences: divergences on other episodes, by set of episodes: ``[participant]``, or
+            ``[episode]`` without participants.
     """
 
     key: str
@@ -123,7 +137,7 @@ class FamilyScore:
 
     @cached_property
     def algorithm(self) -> Algorithm | None:
-        """With the parameters found; None for the guess."""
+        """The algorithm with the fitted parameters; None for the constant guess."""
         return None if self.family is None else self.family.make(**self.searched)
 
 
@@ -134,24 +148,24 @@ class AlgorithmPart(Result):
 
     Attributes:
         family: key of the family that explains them; None if no family does.
-        closest: key of the family that comes closest, whether or not it explains; ``parameters``
-            are those of its fit.
-        explained: 1 minus its divergence over that of the best family without a memory, over all
-            sets.
-        ratio: its divergence over that of the runner-up.
-        runner_up, baseline: keys of the best family of another group, and of the best one without a
-            memory.
-        apart: share of rounds in which its prediction plainly differs (:data:`_PLAIN`); None where
-            no family was close enough to measure this.
-        response: the input, lag or round at which its response is least like the model's; None
-            where no input can be changed, or no family was close enough.
-        left: share of what it misses that remains after small changes of its update; None where
-            this was not measured.
-        change: the small change that reduces this most by itself, in words; "" where this was not
-            measured.
-        not_rejected: keys of the families that may predict best, by the model confidence set over
-            episodes (95 %).
+        closest: key of the closest family, whether or not it explains the predictions.
+        parameters: fitted parameters of the closest family.
+        explained: 1 minus the divergence of the closest family over that of the best memoryless
+            family.
+        ratio: divergence of the closest family over that of the runner-up.
+        runner_up: key of the best family of another group.
+        baseline: key of the best memoryless family.
         scores: every family by key, the closest first.
+        settings: seed, numbers of episodes and other provenance.
+        apart: share of rounds in which the closest family's prediction differs plainly
+            (:data:`_PLAIN`) from the model's; None if not measured because no family fits.
+        response: the input and lag, or the round, at which the closest family responds least like
+            the model to a changed input; None if not measured.
+        left: share of the closest family's error that remains after small changes of its update;
+            None if not measured.
+        change: the small change that alone reduces this error most, in words; "" if not measured.
+        not_rejected: keys of the families in the 95 % model confidence set over episodes: any of
+            them may be the best.
     """
 
     family: str | None
@@ -171,7 +185,7 @@ class AlgorithmPart(Result):
 
     @property
     def sentence(self) -> str:
-        """Which algorithm it is, and how much of the predictions it explains."""
+        """The algorithm, and how much of the predictions it explains."""
         name, rival = self.scores[self.closest].name, self.scores[self.runner_up].name
         family = f"{name} ({in_words(self.parameters)})"
         explains = f"explains {self.explained} of the predictions"
@@ -186,11 +200,11 @@ class AlgorithmPart(Result):
 
     @property
     def algorithm(self) -> Algorithm | None:
-        """The closest algorithm, with the parameters found."""
+        """The closest algorithm, with the fitted parameters."""
         return self.scores[self.closest].algorithm
 
     def _draw(self, figures: Any) -> Any:
-        """Draw what every family explains; all but the closest in grey."""
+        """Draw the share that every family explains, all but the closest in grey."""
         base, seed = self.scores[self.baseline].divergences, self.settings["seed"]
         explained = {}
         for score in self.scores.values():
@@ -201,7 +215,10 @@ class AlgorithmPart(Result):
         return figures.intervals(rows, xlabel=xlabel, floor=-0.5)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a family, a set ("all" for all) and a quantity: "divergence", "explained" or "ratio"."""
+        """Return one row per family, set of episodes ("all" for all) and quantity.
+
+        The quantities are "divergence", "explained" and, for the closest family, "ratio".
+        """
         seed, rows = self.settings["seed"], []
         base = self.scores[self.baseline].divergences
         rival = self.scores[self.runner_up].divergences
@@ -221,7 +238,7 @@ class AlgorithmPart(Result):
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values of the answer; the table holds the numbers of every family."""
+        """Return the result as JSON values, without the scores of the single families."""
         record = {key: getattr(self, key) for key in _RECORDED}
         return json_values({**record, "name": self.scores[self.closest].name})
 
@@ -236,17 +253,18 @@ def explain(
     families: Sequence[Family] | None = None,
     edits: Edits | None = None,
 ) -> AlgorithmPart:
-    """Find the family of algorithms that predicts what the subject predicts.
+    """Find the family of algorithms whose predictions are those of the subject.
 
     Args:
-        subject: a model, an algorithm, or a function of episodes to distributions ``[episode,
+        subject: a model, an algorithm, or a function from episodes to distributions ``[episode,
             round, outcome]``.
+        task: the task of the episodes.
         sets: by name, (episodes to fit on, other episodes to score on), such as
-            ``task.sets_for(...)`` gives.
-        seed: of the bootstrap over episodes.
-        families: candidates; all of the task's when None.
-        edits: single inputs that are changed, for the response; some of the first set's episodes
-            when None.
+            ``task.sets_for(...)`` returns.
+        seed: seed of the bootstrap over episodes.
+        families: the candidates; all of the task when None.
+        edits: changes of single inputs, for comparing responses; drawn from the first set's
+            episodes when None.
 
     Raises:
         InputError: sets of another task, or predictions that are no distributions.
@@ -292,17 +310,16 @@ def explain(
 
 
 def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
-    """Add the family's worst response to the part; withdraw the family if that response may differ
-    from the model's.
+    """Compare the closest algorithm's responses to changed inputs with the model's.
 
     Args:
-        part: the part so far; its closest algorithm is compared.
+        part: the result so far.
         subject: the model, or whatever :func:`responses` takes.
-        edits: single inputs that are changed.
+        edits: changes of single inputs.
 
     Returns:
-        A copy with ``response`` set, and ``family`` None where the response's lower bound is below
-        the threshold.
+        A copy with the worst response in ``response``, and with ``family`` None if the lower bound
+        of its similarity is below :data:`ARRIVES`.
     """
     algorithm = part.algorithm
     assert algorithm is not None
@@ -319,18 +336,18 @@ def _measure_left(
 ) -> tuple[Interval, str]:
     """Measure the share of the algorithm's error that remains after small changes of its update.
 
-    Changes are to first order, in standard deviations of an outcome. They are fitted on the same
+    Changes act to first order, in standard deviations of an outcome. They are fitted on the same
     episodes as families.
 
     Args:
         predict: the model's predictions.
-        algorithm: what explains them best.
+        algorithm: the closest algorithm.
         sets: by name, (episodes to fit on, episodes to score on).
         seed: seed of the bootstrap.
 
     Returns:
-        The share that all changes together leave, and the change that leaves least by itself, with
-        its share.
+        The share that remains after all changes together; the change that alone leaves the smallest
+        share, in words.
     """
     fitted_on = [pair[0] for pair in sets.values()]
     scored_on = [pair[1] for pair in sets.values()]
@@ -354,17 +371,19 @@ def _measure_left(
 def _standardised(
     predict: Predict, algorithm: Algorithm, batches: Sequence[Any]
 ) -> tuple[Array, Array, list[str]]:
-    """Compute what the algorithm misses of predictions and how fast changes move it, in standard
-    deviations.
+    """Compute the algorithm's prediction errors, and how fast each small change moves its
+    predictions.
+
+    Both are in standard deviations of an outcome.
 
     Args:
         predict: the model's predictions.
-        algorithm: the one that is compared with it.
-        batches: episodes, of each set.
+        algorithm: the algorithm.
+        batches: one batch of episodes per set.
 
     Returns:
-        The missing part ``[episode, scored round of all batches, outcome]``, the slopes with a last
-        axis of changes, and the names of the changes.
+        Errors ``[episode, round, outcome]``, where the scored rounds of all batches are
+        concatenated; slopes with a last axis of changes; the names of the changes.
     """
     missed, slopes, names = [], [], list[str]()
     for episodes in batches:
@@ -377,11 +396,11 @@ def _standardised(
 
 
 def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
-    """Compute predictions and how fast small changes of the state move them.
+    """Compute an algorithm's predictions, and how fast small changes of its update move them.
 
     Returns:
-        Predictions ``[episode, scored round, outcome]``, slopes with a last axis of changes, and
-        the changes in words.
+        Predictions ``[episode, scored round, outcome]``; slopes with a last axis of changes; the
+        changes in words.
     """
     values, inputs = algorithm.run(episodes), algorithm.read(episodes)
     directions = {}
@@ -407,11 +426,12 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
 
 
 def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what each round could add to its step, by its description in words, ``[episode, round,
-    ...]``.
+    """Return the small changes of one state variable's update, by their description.
+
+    Each is the direction in which every round's step is changed, ``[episode, round, ...]``.
 
     Args:
-        state, after: one carried variable before and after every round, ``[episode, round, ...]``.
+        state, after: the variable before and after every round, ``[episode, round, ...]``.
         inputs: inputs of the rounds, by key.
     """
     state = np.asarray(state, float)
@@ -451,12 +471,13 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
 
 
 def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
-    """Return the share of rounds in which two predictions plainly differ; the i-th episodes of all
-    sets are drawn together.
+    """Return the share of rounds in which two predictions differ plainly (:data:`_PLAIN`).
+
+    The bootstrap resamples the i-th episodes of all sets together.
 
     Args:
-        apart: divergences in nats, ``[episode, round]`` by set.
-        sets: the episodes, by set; their participants are resampled.
+        apart: divergences in nats ``[episode, round]`` by set.
+        sets: the episodes by set.
         seed: seed of the bootstrap.
     """
     is_apart = np.concatenate([nats > _PLAIN for nats in apart.values()], 1)
@@ -466,7 +487,10 @@ def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> 
 
 @remembered
 def _measure_memoryless(compared: Compared, subject: Any) -> _Divergences:
-    """Measure how far predictions are from the best algorithm without a memory, which is chosen on other episodes."""
+    """Return the divergence of predictions from the best memoryless algorithm, by set.
+
+    The best one is chosen on other episodes.
+    """
     task = tasks.get(task_of(compared.sets))
     families = [family for family in task.rivals().values() if family.memoryless]
     scores = _score_families(subject, task, compared.sets, families)
@@ -480,12 +504,12 @@ def _score_families(
 
     Args:
         subject: whatever :func:`~interp.choices.fitting.predictor` takes.
-        task: says of what kind predictions are.
+        task: the task, for the kind of its predictions.
         sets: by name, (episodes to fit on, episodes to score on).
         families: the candidates.
 
     Returns:
-        The guess that is even over outcomes, then every family, in order.
+        The score of the constant guess, then one for every family, in order.
     """
     predict = predictor(subject)
     fitted_on = [pair[0] for pair in sets.values()]
@@ -520,12 +544,14 @@ def _score_families(
 def _score_even_guess(
     to_fit: Sequence[Array], to_score: Mapping[str, Array], sets: _Sets, kind: Predicted
 ) -> FamilyScore:
-    """Score the guess that is the same at every round.
-
-    It is even over outcomes; of a real number it is the mean of what is predicted.
+    """Score the constant guess: equal probabilities, or for real numbers the mean of all
+    predictions.
 
     Args:
-        to_fit, to_score: distributions of the episodes of each set that families are fitted on, and scored on.
+        to_fit: the subject's predictions on the episodes to fit on, one array per set.
+        to_score: its predictions on the episodes to score on, by set.
+        sets: by name, (episodes to fit on, episodes to score on).
+        kind: kind of the predictions.
     """
     flat = np.concatenate([p.reshape(-1, p.shape[-1]) for p in to_fit])
     n_numbers = flat.shape[-1]
@@ -553,10 +579,10 @@ def _score_even_guess(
 
 
 def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
-    """Select the closest family by the fits, and determine by the scores whether it explains.
+    """Choose the closest family by the fits, and decide by the held-out scores whether it explains.
 
-    An extension replaces the family that it extends where this leaves a gap and the extension
-    closes most of it, or where only the extension explains.
+    An extension replaces the simpler family if it closes most of a gap that the latter leaves, or
+    if only the extension explains the predictions.
     """
     ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
     base = next(score for score in ranked if score.memoryless)
@@ -600,15 +626,15 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
 def _list_not_rejected(
     scores: Sequence[FamilyScore], base: FamilyScore, seed: int
 ) -> tuple[str, ...]:
-    """Return the keys of the families that are not rejected as the best one, by the model confidence set.
+    """Return the keys of the families in the model confidence set, any of which may be the best.
 
-    Episodes are the units; the i-th ones of all sets count together. What a family leaves below a thousandth of what
-    the best one without a memory leaves is rounding, or the steps of a search: such families tie.
+    Losses are compared per episode, averaged over sets. Losses below a thousandth of the best
+    memoryless family's loss are rounding or search error: such families tie.
 
     Args:
-        scores: of all families.
-        base: that of the best family without a memory.
-        seed: of the bootstrap.
+        scores: scores of all families.
+        base: score of the best memoryless family.
+        seed: seed of the bootstrap.
     """
     n_units = min(len(nats) for nats in base.divergences.values())
 
@@ -629,12 +655,13 @@ def _list_not_rejected(
 def _pooled_ratio(
     over: _Divergences, under: _Divergences, seed: int, name: str | None = None
 ) -> Interval:
-    """Return the ratio of two mean divergences, both from the same draws of episodes.
+    """Return the ratio of two mean divergences, with an interval from the same resamples of
+    episodes.
 
-    All sets are drawn with one seed, so that their i-th episodes are drawn together.
+    All sets use one seed, so that their i-th episodes are resampled together.
 
     Args:
-        over, under: divergences ``[episode]`` by set.
+        over, under: divergences ``[episode]`` by set: numerator and denominator.
         seed: seed of the bootstrap.
         name: one set; all sets when None.
     """
@@ -652,9 +679,14 @@ _N_FAILURES = 20  # how many rounds of largest difference are kept
 @dataclass(frozen=True)
 @checked_result
 class Failure:
-    """A round at which the two models differ most: the Jensen-Shannon divergence of the two predicted distributions.
+    """A round in which the predictions of two models differ most.
 
-    ``task.sets_for`` with ``n_scored`` gives the set (the second of its pair).
+    Attributes:
+        set: name of the set of episodes (the second batch of its pair in ``task.sets_for``).
+        n_scored: the argument of ``task.sets_for`` that rebuilds it.
+        episode, round: which round.
+        nats: Jensen-Shannon divergence of the two predictions.
+        model, reference: the two predicted distributions.
     """
 
     set: str
@@ -668,11 +700,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Agreement:
-    """How far a model predicts what another one predicts: on average, and the share of rounds in
-    which it does not.
+    """How similarly two models predict.
 
-    ``cells`` are responses, the least similar first; empty where no input of the task can be
-    changed.
+    Attributes:
+        alike: average similarity: 1 minus their divergence, relative to what a memory improves.
+        apart: share of rounds in which they differ plainly.
+        cells: similarity of their responses to changed inputs, the least similar first; empty if
+            the task has no input that can be changed alone.
     """
 
     alike: Interval
@@ -680,8 +714,10 @@ class _Agreement:
     cells: tuple[Cell, ...] = field(repr=False)
 
     def measure(self, control: Control | None = None) -> Measure:
-        """Return the verdict that two predict the same: on average (with a control), in almost
-        every round, in every response.
+        """Return the claim that two models predict the same.
+
+        It needs average similarity (with a control), few rounds that differ plainly, and similar
+        responses; the worst of these decides.
         """
         average = Measure(
             "behaviour",
@@ -722,15 +758,16 @@ class _Agreement:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Behaviour(Result):
-    """How similarly two models predict; without a reference, how much of the predictions the
-    closest algorithm explains.
+    """How similarly two models predict.
+
+    Without a reference, it compares the model with the closest algorithm.
 
     Attributes:
         plain: agreement of the models as they are.
-        fitted: agreement with the read-out of one model's algorithm fitted to the other; None where
-            there is none to fit.
-        read_out: fitted parameters of the read-out.
-        untrained: average agreement of each untrained copy of the model.
+        fitted: agreement after the read-out parameters of one model's algorithm were fitted to the
+            other model; None if nothing was fitted.
+        read_out: the fitted parameters.
+        untrained: average similarity of each untrained copy of the model with the reference.
         failures: the rounds of the largest difference, worst first.
     """
 
@@ -741,8 +778,10 @@ class Behaviour(Result):
     failures: tuple[Failure, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per number, as the two are and with the read-out fitted: average, plainly
-        different rounds, responses.
+        """Return one row per number: average similarity, share of plainly different rounds, and
+        responses.
+
+        The rows appear once for the models as they are, and again with the fitted read-out.
         """
         rows = self._list_rows("", self.plain)
         rows[0]["untrained"] = best_of(self.untrained).number
@@ -751,10 +790,10 @@ class Behaviour(Result):
         return pd.DataFrame(rows)
 
     def _list_rows(self, read_out: str, agreement: _Agreement) -> list[dict[str, Any]]:
-        """Return the rows of one read-out.
+        """Return the table rows of one agreement.
 
         Args:
-            read_out: the read-out's parameters in words; "" for the models as they are.
+            read_out: the fitted read-out parameters in words; "" for the models as they are.
             agreement: its numbers.
         """
         rows: list[dict[str, Any]] = []
@@ -768,7 +807,10 @@ class Behaviour(Result):
 
     @property
     def measure(self) -> Measure:
-        """The worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
+        """The worst of average, rounds and responses.
+
+        With a fitted read-out these are the fitted numbers, unless they still say "no".
+        """
         control = best_of(self.untrained)
         fitted = self.fitted
         if fitted is None or fitted.measure().verdict == "no":
@@ -779,7 +821,9 @@ class Behaviour(Result):
 
 
 def _compare_behaviour(compared: Compared) -> Behaviour:
-    """Compare what two predict; without a reference, say what the closest algorithm explains."""
+    """Compare the predictions of model and reference; without a reference, of model and closest
+    algorithm.
+    """
     explained, model, reference = compared.parts["algorithm"], compared.model, compared.reference
     if reference is None:
         closest = explained.algorithm
@@ -809,10 +853,10 @@ def _compare_behaviour(compared: Compared) -> Behaviour:
 def _compare_predictions(
     compared: Compared, subject: Participant, other: Any
 ) -> tuple[_Agreement, list[Failure]]:
-    """Measure how far a model predicts what another one, or an algorithm, predicts.
+    """Measure how similarly a model and another model, or an algorithm, predict.
 
     Args:
-        compared: gives the sets of episodes, the budget and the edits.
+        compared: the comparison, for episodes, budget and edits.
         subject: the model.
         other: a model or an algorithm.
 
@@ -833,12 +877,14 @@ def _compare_predictions(
 
 
 def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
-    """Fit the read-out of one model's algorithm to the other model; the reference's algorithm is
-    tried first.
+    """Fit the read-out of one model's algorithm, such as its temperature, to the other model's
+    predictions.
+
+    The reference's algorithm is tried first.
 
     Returns:
-        The other model, the algorithm, and the fitted parameters; None where neither has a read-out
-        to fit.
+        The other model, the algorithm and its fitted parameters; None if neither algorithm has a
+        read-out to fit.
     """
     model, reference = compared.pair
     for owner, subject in ((reference, model), (model, reference)):
@@ -858,7 +904,7 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
 
 
 def _compare_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
-    """Return the average agreement of each untrained copy of the model."""
+    """Return the average similarity of each untrained copy of the model with ``other``."""
     other_worth, likenesses = _measure_memoryless(compared, other), []
     for copy in compared.untrained:
         predict, kind = predictor(copy.model), copy.task.kind
@@ -880,12 +926,13 @@ def _measure_likeness(
     sets: _Sets,
     seed: int,
 ) -> Interval:
-    """Return 1 minus the divergence of two models over the mean gain from their memories.
+    """Return 1 minus the divergence of two models, relative to the mean gain from their memories.
 
     Args:
-        apart: divergence of the two, ``[episode, round]`` by set.
-        worth, other_worth: divergence of each from the best algorithm without a memory, by set.
-        sets: the episodes, by set.
+        apart: divergence of the two models, ``[episode, round]`` by set.
+        worth, other_worth: gain from each model's memory: its divergence from the best memoryless
+            algorithm, by set.
+        sets: the episodes by set.
         seed: seed of the bootstrap.
     """
     mean_worth, nats = {}, {}
@@ -898,11 +945,12 @@ def _measure_likeness(
 def _measure_differences(
     model: Predict, reference: Predict, sets: _Sets
 ) -> tuple[dict[str, Array], list[Failure]]:
-    """Measure the divergence of two in every scored round, in nats; differences of means are in
-    units of their variance.
+    """Measure the divergence of two predictions in every scored round, in nats.
+
+    For real numbers, differences of means are measured in units of their variance.
 
     Args:
-        model, reference: predictions of the two.
+        model, reference: functions that predict.
         sets: by name, (episodes to fit on, episodes to score on); the second are compared.
 
     Returns:

@@ -1,10 +1,9 @@
-"""Do two models compute by the same circuit? Heads are matched by what they read and by what
-depends on them.
+"""Do two models compute by the same circuit? Match their heads by what they read and feed.
 
-One table a model has a row for every head, measured by ablation on the same episodes. The number is
-how much two tables have in common under the best matching of heads; its control is the best
-matching of untrained copies. The table, the matching and what they do not prove:
-``docs/method/roles-of-heads.md``.
+For each model, a table of its heads is measured by ablation on the same episodes. The result is how
+much two tables have in common under the best one-to-one matching of heads. The control is the best
+matching of untrained copies. ``docs/method/roles-of-heads.md`` explains the table, the matching and
+what they do not prove.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ _ROUNDING = 1e-12  # sums of squares below this are rounding, of which no share 
 
 
 def group_positions(labels: Sequence[str]) -> pd.DataFrame:
-    """Return 1 where a position (row) is of a kind (column): labels that differ by a number alone are of one kind.
+    """Return a table of 0 and 1 that groups positions (rows) into kinds (columns).
+
+    Labels that differ only by a number are of one kind.
 
     >>> group_positions(("p_1", "p_2", "p?")).to_dict("list")
     {'p': [1.0, 1.0, 0.0], 'p?': [0.0, 0.0, 1.0]}
@@ -51,15 +52,20 @@ def group_positions(labels: Sequence[str]) -> pd.DataFrame:
 @dataclass(frozen=True, eq=False)
 @checked_result
 class HeadTable:
-    """What every head of a model reads, and what depends on it: sums of squares over rounds, for each episode.
+    """What every head of a model reads, and what depends on it.
+
+    All numbers are sums of squares over rounds, for each episode. "Kind" is a kind of query
+    position.
 
     Attributes:
-        heads: their names, such as "L1H0 2.1 fetch z".
-        positions, kinds: labels of positions, and their kinds (:func:`group_positions`).
-        read: deviation of what a head moves to a kind of position from each position, its key.
-        lost: change of the prediction, and of the state that is left, without a head at a kind of position.
-        changed: change of what a later head writes without an earlier one.
-        varied: deviation of what a head writes.
+        heads: names of the heads, such as "L1H0 2.1 fetch z".
+        positions: labels of the positions.
+        kinds: kinds of positions (:func:`group_positions`).
+        read: variation of what a head moves from each key position to a kind of query position.
+        lost: change of the prediction, and of the final state, when a head is ablated at a kind of
+            position.
+        changed: change of a later head's output when an earlier head is ablated.
+        varied: variation of a head's output.
     """
 
     heads: tuple[str, ...]
@@ -71,7 +77,7 @@ class HeadTable:
     varied: Float[np.ndarray, "episode head kind"]
 
     def weigh(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
-        """Return the table as shares of the whole, under weights of the episodes."""
+        """Return the table as shares of the whole model, with these weights of the episodes."""
         read = np.tensordot(weights, self.read, 1)
         lost = np.tensordot(weights, self.lost, 1)
         changed = np.tensordot(weights, self.changed, 1)
@@ -85,12 +91,16 @@ class HeadTable:
 
 
 class HeadShares(NamedTuple):
-    """A table of heads as shares: each outcome has half of both parts, or 0 where no head changes
-    it.
+    """A table of heads as shares of the whole model.
+
+    For each outcome (prediction, state) the entries of each of the two arrays sum to a half, or to
+    0 if no head changes it.
 
     Attributes:
-        reads: what a head reads at a kind of position, times what depends on the head there.
-        feeds: what of a later head depends on an earlier one, times what depends on the later one.
+        reads: share of what a head reads from each key position at a kind of position, times the
+            head's importance there.
+        feeds: share of a later head's output that depends on an earlier one, times the later head's
+            importance.
     """
 
     reads: Float[np.ndarray, "head kind pos 2"]
@@ -98,19 +108,23 @@ class HeadShares(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """Heads of two tables matched one to one, ``(row of the first, row of the second)``, and how similar tables are."""
+    """A one-to-one matching of the heads of two tables.
+
+    Attributes:
+        pairs: row of the second table by row of the first.
+        similarity: weighted Jaccard index of the matched tables, from 0 to 1.
+    """
 
     pairs: dict[int, int]
     similarity: float
 
 
 def match_heads(first: HeadShares, second: HeadShares) -> Matching:
-    """Pair heads by what they read and are needed for; compare tables by their weighted Jaccard
-    index.
+    """Match heads by what they read, and compute the weighted Jaccard index of the two tables.
 
     Returns:
-        The pairs, and the sum of minima over the sum of maxima; NaN where neither model's heads
-        change anything.
+        The pairs, and the sum of minima over the sum of maxima; NaN if no head of either model
+        changes anything.
     """
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)
@@ -126,16 +140,16 @@ def match_heads(first: HeadShares, second: HeadShares) -> Matching:
 def compare_tables(
     first: HeadTable, second: HeadTable, participants: Any = None, seed: int = 0
 ) -> tuple[Matching, Interval]:
-    """Pair the heads of two tables of the same episodes.
+    """Match the heads of two tables that were measured on the same episodes.
 
     Args:
         first, second: the tables, of the same positions.
-        participants: who played each episode; intervals are over them.
-        seed: of the bootstrap over episodes.
+        participants: participant of each episode; the bootstrap resamples participants.
+        seed: seed of the bootstrap.
 
     Returns:
-        The matching on all episodes, and its similarity with a 95 % interval, heads matched anew in
-        every resample.
+        The matching on all episodes, and its similarity with a 95 % interval, for which heads are
+        matched again in every resample.
     """
     require(
         first.positions == second.positions,
@@ -152,18 +166,19 @@ def compare_tables(
 
 
 def _divide(part: Array, whole: Array) -> Array:
-    """Return part / whole; 0 where the whole is below rounding."""
+    """Return ``part / whole``, and 0 where the whole is below rounding."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > _ROUNDING)
 
 
 def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Budget) -> HeadTable:
     """Measure the table of a model's heads on the test episodes.
 
-    A head is ablated by setting its output to the mean over episodes and rounds.
+    A head is ablated by setting its output to its mean over episodes and rounds.
 
     Args:
-        outcomes: the prediction, and what is read of the carried state.
-        budget: says in which rounds heads are ablated.
+        subject: the model, with its episodes.
+        outcomes: the prediction, and the read-out of the carried state.
+        budget: the rounds in which heads are ablated.
     """
     run = subject.run(subject.samples.test)
     model = cast(HookedLatentTransformer, subject.model)
@@ -174,7 +189,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     slots = run.slots[:, rounds]
 
     def read(outputs: Outputs) -> list[Tensor]:
-        """Return both outcomes, ``[episode, round, value]`` each."""
+        """Return prediction and state of a run, ``[episode, round, value]`` each."""
         prediction, carried = outputs.predictions[0, :, :, 0], outputs.carried[0, :, :, 0]
         return [o.values(model, run.layout, prediction, carried, slots) for o in outcomes]
 
@@ -231,14 +246,15 @@ def _measure_reading(
     layer: int,
     by_kind: Float[np.ndarray, "pos kind"],
 ) -> Float[np.ndarray, "episode head kind pos"]:
-    """Measure what heads move to each kind of position from every position: pattern x value, minus
-    its mean.
+    """Measure the variation of what heads move from every position to each kind of position.
+
+    What a head moves is attention times value, minus its mean.
 
     Args:
-        plain: a run that stored patterns and values.
-        model: the model that was run.
+        plain: a run that stored attention patterns and values.
+        model: the model.
         layer: the heads' layer.
-        by_kind: sums positions of one kind.
+        by_kind: 1 where a position is of a kind.
     """
     patterns = plain.seen[Site("pattern", layer)].transpose(2, 3)
     values = plain.seen[Site("v", layer)]
@@ -252,11 +268,11 @@ def _measure_reading(
 def _measure_written(
     z: Float[Tensor, "episode round pos head d_head"], model: HookedLatentTransformer, layer: int
 ) -> Float[np.ndarray, "episode head pos"]:
-    """Measure the squared length of what heads write to the residual stream, summed over rounds.
+    """Measure the squared norm of what heads write to the residual stream, summed over rounds.
 
     Args:
-        z: weighted values, before the output matrix.
-        model: gives the output matrix.
+        z: attention-weighted values, before the output matrix.
+        model: the model, for the output matrix.
         layer: the heads' layer.
     """
     output = model.blocks[layer].attn.W_O.double()
@@ -272,10 +288,10 @@ def _sum_squares(change: Float[Tensor, "episode round value"]) -> Float[np.ndarr
 
 
 def _name_head(config: LatentTransformerConfig, layer: int, head: int) -> str:
-    """Return the address of a head, with its name where it has one.
+    """Return the address of a head, followed by its name if it has one: "L1H0 2.1 fetch z".
 
     Args:
-        config: of the model; ``head_names`` may be empty.
+        config: configuration of the model; ``head_names`` may be empty.
         layer, head: counted from 0.
     """
     address = head_address(layer, head)
@@ -285,14 +301,15 @@ def _name_head(config: LatentTransformerConfig, layer: int, head: int) -> str:
 @dataclass(frozen=True)
 @checked_result
 class HeadRole:
-    """A row of the table: what a head does, in words and shares.
+    """What one head does, in words and shares: a row of the printed table.
 
     Attributes:
-        weight: the head's share of the model's table.
-        reads: the key that it reads most, and the kind of position to which it moves this.
-        prediction, update: share of what depends on heads, for each outcome.
+        model, head: their names.
+        weight: the head's share of all heads' importance.
+        reads: the key position that it reads most, and the kind of position that it moves this to.
+        prediction, update: its share of what heads contribute to the prediction, and to the state.
         feeds: the later head that depends most on it; "" if none does.
-        match: the other model's head that it is matched with; "" where that has fewer heads.
+        match: the matched head of the other model; "" if there is none.
     """
 
     model: str
@@ -306,10 +323,12 @@ class HeadRole:
 
 
 def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> list[HeadRole]:
-    """Return a row for every head of a model that changes anything, the one with most weight first.
+    """Return the role of every head that changes anything, the most important first.
 
     Args:
-        matches: row of a head -> name of the head that it is matched with.
+        model: name of the model.
+        table: its table of heads.
+        matches: name of the matched head of the other model, by row of the table.
     """
     shares = table.weigh(np.ones(len(table.lost)))
     roles = []
@@ -341,9 +360,9 @@ class CircuitPart(Result):
     """How similar the roles of two models' heads are.
 
     Attributes:
-        similarity: of the two tables of heads under the best matching, from 0 to 1.
-        heads: the rows of both tables.
-        untrained: the same similarity of every untrained copy of the model with the reference.
+        similarity: similarity of the two tables of heads under the best matching, from 0 to 1.
+        heads: the roles of the heads of both models.
+        untrained: similarity of every untrained copy of the model with the reference.
     """
 
     similarity: Interval
@@ -352,7 +371,7 @@ class CircuitPart(Result):
 
     @property
     def measure(self) -> Measure:
-        """The claim that the heads of the two have the same roles."""
+        """The claim that the heads of both models have the same roles."""
         return Measure(
             "circuit",
             "",
@@ -363,14 +382,14 @@ class CircuitPart(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for the similarity and one for every head of both models."""
+        """Return one row for the similarity, then one for every head of both models."""
         row = {"name": "similarity of roles", **self.similarity.columns("number")}
         row["untrained"] = best_of(self.untrained).number
         return pd.DataFrame([row, *({"name": "head", **asdict(head)} for head in self.heads)])
 
 
 def compare_circuits(compared: Compared) -> CircuitPart:
-    """Pair the heads of a model, and of its untrained copies, with those of the reference."""
+    """Match the heads of the model, and of its untrained copies, with those of the reference."""
     subject, reference = compared.pair
     algorithm = reference.task.explains(reference.model)
     tables = []
@@ -391,7 +410,7 @@ def compare_circuits(compared: Compared) -> CircuitPart:
 
 
 def _find_lacking(machine: Machine) -> str:
-    """Return why a machine's heads cannot be ablated one by one; "" where they can."""
+    """Return why a machine's heads cannot be ablated one by one, or "" if they can."""
     missing = lacks(machine, "pattern")
     if missing or runs_from(machine):
         return missing

@@ -1,8 +1,8 @@
-"""When does a model become its algorithm? The same questions at every kept state of a training.
+"""When does a model in training become its algorithm? Measure every saved checkpoint.
 
-A row of the tables is one claim, or one algorithm, at one step of one run. NOT evidence that what rises beside another
-number causes it, nor of what another seed does, beyond the runs that are given. Intervals are over episodes, not over
-trainings.
+In the tables a row is one claim, or one algorithm, at one step of one run. The tables are NOT
+evidence that a number which rises together with another one causes it, nor of what another seed
+does. Intervals are over episodes, not over trainings.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from interp.training.runs import load_run
 from probes.fitting import probe
 
 _LEAST = 1e-6
-"""The least probability that a loss takes a logarithm of."""
+"""Smallest probability in the logarithm of a loss."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Questions:
-    """What is asked of every state.
+    """What is measured at every checkpoint.
 
     Attributes:
-        targets: variables that probes read from the latents; the task's when empty.
-        reference: name of the model that each state is compared with, too; not compared when empty.
-        n_episodes, n_rounds, seed: of the episodes of probes and predictions.
+        targets: variables that probes read from the latents; the task's default when empty.
+        reference: name of a model that each checkpoint is compared with; no comparison when empty.
+        n_episodes, n_rounds, seed: episodes for probes and predictions.
     """
 
     targets: tuple[str, ...] = ()
@@ -55,16 +55,16 @@ class Questions:
 
 @checked
 def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFrame]:
-    """Ask the questions of one kept state of a training.
+    """Measure one checkpoint of a training.
 
     Args:
-        path: of the state (:func:`interp.training.runs.kept`).
-        questions: what is asked.
+        path: the checkpoint (:func:`interp.training.runs.kept` lists them).
+        questions: what is measured.
 
     Returns:
-        "measures": a row a claim, ``excess`` of the run's own evaluation and ``without its state`` among them;
-        "algorithms": for each algorithm of the task, at its default parameters, what the model loses a round (nats)
-        where the algorithm's predictions are the truth; of real numbers their divergence.
+        "measures": one row per claim, with the run's ``excess`` loss among them. "algorithms": for
+        each algorithm of the task, at its default parameters, the divergence of the model's
+        predictions from the algorithm's in nats per round, with and without the model's state.
     """
     run = load_run(path, "model")
     model = run.model
@@ -87,7 +87,10 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
 
 
 def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
-    """Return what the model loses where an algorithm's predictions are the truth, with its state and without it."""
+    """Return the divergence of the model's predictions from every algorithm's, in nats per round.
+
+    It is measured twice: as the model is ("nats"), and with its state cut ("without_state").
+    """
     task = tasks.of(model)
     forgetful_run = rollout(model, episodes, fwd_hooks=[cut(model)])
     forgetful = model.layout.distribution(forgetful_run.predictions).numpy(force=True)
@@ -104,11 +107,12 @@ def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
 
 
 def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
-    """Return the mean Kullback-Leibler divergence of predictions from the truth, nats a round.
+    """Return the mean Kullback-Leibler divergence of predictions from the truth, in nats per round.
 
     Args:
-        truth, predictions: ``[episode, round, outcome]``.
-        kind: what they predict; of real numbers it is the divergence that comparisons use.
+        truth, predictions: distributions ``[episode, round, outcome]``.
+        kind: kind of the predictions. Real numbers are compared by the divergence that comparisons
+            use.
     """
     if kind != "classes":
         return float(divergence(truth, predictions, kind).mean())
@@ -118,12 +122,13 @@ def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
 
 @styled
 def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str]) -> Figure:
-    """Draw the loss above the floor, what probes read, and how near the predictions are to algorithms, over steps.
+    """Draw three panels over training steps: excess loss, probe scores, and divergence from
+    algorithms.
 
     Args:
-        measures: rows of "measures" of all states.
-        algorithms: rows of "algorithms" of all states.
-        shown: algorithms that are drawn.
+        measures: the tables "measures" of all checkpoints, concatenated.
+        algorithms: the tables "algorithms" of all checkpoints, concatenated.
+        shown: keys of the algorithms to draw.
     """
     require_columns("measures", measures, "key", "seed", "step", "number", "control_number")
     require_columns("algorithms", algorithms, "algorithm", "seed", "step", "nats")
@@ -145,13 +150,13 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
 
 
 def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "") -> None:
-    """Draw a line for each label and seed over steps; lines of one label have one colour.
+    """Draw a line over steps for each label and seed; all lines of one label have one colour.
 
     Args:
         axes: where to draw.
-        frame: columns ``label``, ``seed``, ``step`` and the numbers.
-        number: the column that is drawn.
-        control: the column that is drawn dashed, where there is one.
+        frame: table with the columns ``label``, ``seed``, ``step``, and the columns to draw.
+        number: name of the column to draw.
+        control: name of a column to draw dashed; "" for none.
     """
     axes.set_xlabel("step")
     for place, (label, rows) in enumerate(frame.groupby("label", sort=False)):
@@ -164,7 +169,7 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "")
 
 
 def describe(measures: pd.DataFrame) -> list[str]:
-    """Say of each claim and seed from which kept step on it stays "yes"."""
+    """Return a sentence for each claim and seed: from which checkpoint on its verdict stays "yes"."""
     sentences = []
     judged = measures.dropna(subset="verdict").sort_values("step")
     for (key, seed), rows in judged.groupby(["key", "seed"], sort=False):

@@ -1,8 +1,7 @@
-"""Compare a model with a reference: one call, the questions in order, a measure of each that
-decides a claim.
+"""Compare a model with a reference model: ask every question, and decide the claim of each.
 
-:data:`QUESTIONS` is the list of everything that a comparison asks. A new question is a file with a
-:class:`Question`, and an entry here.
+:data:`QUESTIONS` lists all questions of a comparison. To add a question, write a file with a
+:class:`Question` and add an entry to the list.
 """
 
 from __future__ import annotations
@@ -39,7 +38,10 @@ from interp.support.session import Finished, session
 from interp.support.workers import bar, one_thread
 
 QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, CIRCUIT)
-"""In the order in which they are computed, tabled and judged; a question may read the parts before it."""
+"""The questions in the order in which they are computed and reported.
+
+A question may use the results of earlier ones.
+"""
 _GROWN = 1e4  # latents beyond this have squares that drown everything else, or overflow
 _HALVINGS = 12  # of the weights of an untrained copy before it is given up: 1 / 4,096 bounds any that is shipped
 _FORMAT = 2
@@ -50,16 +52,17 @@ _FORMAT = 2
 class Comparison(Measured):
     """The comparison of a model with a reference, or with algorithms alone.
 
-    Every part is also an attribute, by the key of its question: ``algorithm``, ``behaviour``,
-    ``state``, ``response``, ``update`` and ``circuit``. It is None where the question needs a
-    reference and there is none, and where a model lacks what the question is about, such as
-    attention heads.
+    The result of every question is also an attribute: ``algorithm``, ``behaviour``, ``state``,
+    ``response``, ``update`` and ``circuit``. It is None if the question needs a reference and there
+    is none, or if a model lacks what the question is about, such as attention heads.
 
     Attributes:
-        reference: name of the reference; "" where there is none.
-        parts: by the key of their question.
-        measures: of "behaviour", "state", "update" and "circuit"; without a reference of the first
-            and the third.
+        model: name of the model.
+        reference: name of the reference; "" if there is none.
+        parts: results by the key of their question.
+        measures: the claims on "behaviour", "state", "update" and "circuit"; without a reference
+            only on "behaviour" and "update".
+        settings: budget, sizes, digests and other provenance.
     """
 
     model: str
@@ -69,7 +72,7 @@ class Comparison(Measured):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse parts without the algorithm, which the sentence needs."""
+        """Refuse results without the part "algorithm", which the sentence needs."""
         require("algorithm" in self.parts, "a comparison has the part 'algorithm' at least")
 
     def __getattr__(self, name: str) -> Any:
@@ -80,7 +83,7 @@ class Comparison(Measured):
 
     @property
     def sentence(self) -> str:
-        """Sum up the measures in one sentence; its first phrase names the reference, or the closest
+        """All measures in one sentence, which also names the reference, or else the closest
         algorithm.
         """
         closest = self.algorithm.scores[self.algorithm.closest]
@@ -97,16 +100,16 @@ class Comparison(Measured):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The rounds at which the two models differ most, worst first; none without a reference."""
+        """The rounds in which the two models differ most, worst first; empty without a reference."""
         return tuple(self.behaviour.failures)
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every number of each part, by the part's key; their intervals are drawn once."""
+        """The table of each result, by the key of its question; computed once."""
         return {key: part.to_frame() for key, part in self.parts.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; numbers that do not exist are None."""
+        """Return the comparison as JSON values; a missing number is None."""
         tables = {key: table.to_dict("records") for key, table in self.tables.items()}
         record = {
             "format": _FORMAT,
@@ -123,7 +126,7 @@ class Comparison(Measured):
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``comparison.json``, ``measures.csv`` and a CSV for each part."""
+        """Write ``comparison.json``, ``measures.csv`` and one CSV file per question."""
         whole = Path(folder) / "comparison.json"
         paths = [write_json(whole, self.to_dict())]
         tables = {"measures": self.to_frame(), **self.tables}
@@ -146,17 +149,18 @@ def machines(
 
     Args:
         model: the model that is judged.
-        reference: another model of the task, or a model's name. A handwired one is built in sizes
-            that the model serves, and at the rates of the model's episodes. None compares with
-            algorithms alone, which decides behaviour and update.
-        budget: episodes, rounds (at most as many as the task says anything new in), untrained
-            models and seed; ``Budget()`` when None. ``Budget.quick()`` does a quarter.
-        folder: where finished parts are stored, so that a run that was interrupted goes on; None
-            stores none.
-        arguments: further arguments to build a handwired reference with, such as ``{"beta": 10}``.
+        reference: another model of the task, or its name. A handwired reference is built with sizes
+            that the model accepts and with the rates of the model's episodes. None compares with
+            algorithms alone, which decides only the claims on behaviour and update.
+        budget: how many episodes, rounds and untrained copies are used, and the seed; ``Budget()``
+            when None. ``Budget.quick()`` does a quarter of the work. The task may limit the rounds.
+        folder: folder that stores finished parts, so that an interrupted comparison continues; None
+            stores nothing.
+        arguments: further arguments for building a handwired reference, such as ``{"beta": 10}``.
 
     Raises:
-        InputError: models of different tasks, on different devices, or that share no size.
+        InputError: the models are of different tasks, on different devices, or accept no common
+            size.
     """
     started = time.process_time()
     budget = budget or Budget()
@@ -207,14 +211,13 @@ def machines(
 def _compared(
     model: Machine, other: Machine | None, budget: Budget, sizes: dict[str, int]
 ) -> Compared:
-    """Draw the episodes of a comparison, and make the models and their untrained copies run on
-    them.
+    """Sample the episodes of a comparison and prepare the models and their untrained copies.
 
     Args:
         model: the model that is judged.
         other: the reference, or None.
         budget: how much is done.
-        sizes: sizes of the task that both serve.
+        sizes: sizes of the task that both models accept.
     """
     samples = Samples.draw(model, budget, sizes)
     subject = Participant(model, samples)
@@ -237,13 +240,15 @@ def _compared(
 
 
 def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
-    """Draw untrained copies. One that grows without bound, as unbounded attention lets some, gets
-    smaller weights.
+    """Yield untrained copies of a model, as controls.
+
+    If the latents of a copy grow without bound, its weights are halved until they do not. A copy
+    that still grows after :data:`_HALVINGS` halvings is left out.
 
     Args:
-        model: copied in shape.
+        model: the model whose architecture is copied.
         samples: episodes that the copies run on.
-        budget: gives their number and seed.
+        budget: number of copies, and seed.
     """
     for i in range(budget.untrained):
         subject = Participant(untrained(model, budget.seed + i), samples)
@@ -259,7 +264,7 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
 
 
 def _is_bounded(subject: Participant) -> bool:
-    """Return whether latents stay below :data:`_GROWN` and predictions are finite."""
+    """Return True if all latents stay below :data:`_GROWN` and all predictions are finite."""
     for episodes in (subject.samples.known, subject.samples.test):
         run = subject.run(episodes)
         largest = run.latents.abs().max()
@@ -271,16 +276,16 @@ def _is_bounded(subject: Participant) -> bool:
 def _load_reference(
     model: Machine, reference: Machine | str | None, arguments: Mapping[str, Any]
 ) -> Machine | None:
-    """Load the reference; a handwired one, passed by name, in the task's default sizes where the
-    model serves them.
+    """Load the reference of a comparison.
 
-    Arguments that its builder and the model's layout both have are taken from the layout, so that
-    rounds have the same positions.
+    A handwired reference is built in the sizes that the model accepts, at the task's default where
+    possible. Options that both its builder and the model's layout have are taken from the layout,
+    so that rounds have the same positions.
 
     Args:
         model: the model that is judged.
         reference: a model, a name, or None.
-        arguments: of a handwired one.
+        arguments: further arguments of a handwired reference.
 
     Raises:
         InputError: arguments for a reference that is not handwired, or a handwired model of another

@@ -1,10 +1,10 @@
-"""What a comparison is made of: its models on the same episodes, how much is done, its questions
-and their answers.
+"""What a comparison consists of: models on shared episodes, a budget, and questions with their
+results.
 
 A comparison fits maps and decoders on one batch of episodes ("known") and scores them on a second
-("test"). A third batch ("other") gives the values that variables are set to. The file of each
-:class:`Question` has its thresholds, with their reasons. Cross-fitting, the interval of a score and
-its coverage: ``docs/method/comparing.md``.
+("test"). A third batch ("other") supplies the values that variables are set to. The file of each
+:class:`Question` has its thresholds, with their reasons. ``docs/method/comparing.md`` explains
+cross-fitting and the interval of a score.
 """
 
 from __future__ import annotations
@@ -42,30 +42,48 @@ _ALLOWANCE = sqrt(
     2
 )  # widens intervals as though the luck of the fit were as large as that of the episodes scored
 SAME = 0.95
-"""Two are the same from this share on: predictions on average (Weighted Majority against the Bayes predictor .3 to .7),
-stitched states (the same algorithm .998, untrained models to .94), what a named family explains, steps below which
-it is a no (a Q-table that hands a fifth of a change on has .961)."""
+"""Similarity from which two things count as the same: predictions, stitched states, steps of the
+state.
+
+Measured values: Weighted Majority and the Bayes predictor .3 to .7 (predictions); the same
+algorithm .998, untrained models up to .94 (stitched states); a Q-table that passes on a fifth of
+each change .961 (steps).
+"""
 ARRIVES = 0.75
-"""Responses of the closest family, lower end of the worst cell, and the share of a move that arrives one round later:
-``wma-learned-additive`` 1.05, an update that waits after mistakes .52 (docs/method/naming-an-algorithm.md)."""
+"""Threshold on responses to changed inputs, and on the share of a state change that acts one round
+later.
+
+Measured values: ``wma-learned-additive`` 1.05, an update that waits after mistakes .52
+(docs/method/naming-an-algorithm.md).
+"""
 GAIN = 0.01
-"""Of a score, from which on maps go without a penalty, or with the round: less is within most intervals."""
+"""Gain in score that justifies maps without a ridge penalty, or with the round number as an input.
+
+Smaller gains are within most intervals.
+"""
 N_BANDS = 3
-"""Rounds are judged in at most so many bands: one late in an episode is seen, and each still has several rounds."""
+"""Largest number of bands of rounds that are judged separately.
+
+A difference late in an episode shows in its band, and each band still has several rounds.
+"""
 _ONE = "the two are one machine: their digests are the same"
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Budget:
-    """How much of everything a comparison does.
+    """How much a comparison computes.
 
     Attributes:
-        known, test: episodes that maps are fitted on, and scored on.
-        horizon, starts: rounds that a model runs on from latents that were put in, and in how many rounds they are.
-        battery, scored: episodes of each set that algorithms are fitted on, and that predictions are compared on.
-        edits: single inputs that are changed, to see the response.
-        untrained: how many untrained models are the control.
+        known, test: numbers of episodes that maps are fitted on, and scored on.
+        rounds: rounds per episode.
+        horizon: rounds that a model runs on after latents were inserted.
+        starts: number of rounds at which latents are inserted.
+        battery, scored: numbers of episodes per set that algorithms are fitted on, and that
+            predictions are compared on.
+        edits: number of changed inputs for comparing responses.
+        untrained: number of untrained copies, the control.
+        seed: seed of everything that is drawn.
     """
 
     known: int = 128
@@ -92,7 +110,7 @@ class Budget:
 
     @classmethod
     def quick(cls, seed: int = 0) -> Budget:
-        """Return the budget of a quick comparison, which does about a quarter of the work."""
+        """Return the budget of a quick comparison, about a quarter of the work."""
         return cls(
             known=48,
             test=24,
@@ -107,8 +125,9 @@ class Budget:
 
     @checked
     def of_rounds(self, rounds: int) -> Budget:
-        """Return a copy with ``rounds`` per episode; where they are few, models start in fewer
-        rounds and run on for fewer.
+        """Return a copy with ``rounds`` per episode.
+
+        If there are few rounds, ``horizon`` and ``starts`` are reduced to fit.
 
         >>> short = Budget().of_rounds(6)
         >>> short.rounds, short.horizon, short.starts
@@ -120,11 +139,10 @@ class Budget:
 
     @property
     def at(self) -> list[int]:
-        """The rounds that latents are put in at, evenly spaced. The first sixth is left out: its
-        latents hold little.
+        """The rounds at which latents are inserted, evenly spaced.
 
-        The state ``horizon`` rounds after the last of them precedes a round, like all states that
-        decoders are fitted on.
+        The first sixth is left out, since its latents hold little. The last start leaves
+        ``horizon`` rounds and one more, so that the final state is one that decoders are fitted on.
 
         >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
@@ -137,7 +155,7 @@ class Budget:
 @dataclass(frozen=True)
 @checked_fields
 class Samples:
-    """The episodes of a comparison."""
+    """The three batches of episodes of a comparison: known, test and other."""
 
     known: Any
     test: Any
@@ -145,16 +163,15 @@ class Samples:
 
     @classmethod
     def draw(cls, model: Machine, budget: Budget, sizes: dict[str, int]) -> Samples:
-        """Draw episodes of a model's task and rates.
+        """Sample the episodes of a comparison.
+
+        Known and other episodes come from one half of the task's data, test episodes from the other
+        half. There are as many other as test episodes.
 
         Args:
-            model: says which task and rates.
-            budget: numbers of episodes, rounds, seed.
-            sizes: sizes of the task, by name.
-
-        Returns:
-            Known episodes from one half of the task's data, test episodes from the other half, and
-            as many other episodes.
+            model: the model, for its task and the rates of its episodes.
+            budget: numbers of episodes and rounds, and the seed.
+            sizes: sizes of the task by name.
         """
         task = tasks.of(model)
         options = {**task.data.sample_options(model), **sizes}
@@ -172,17 +189,19 @@ class Samples:
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """The number of the participant of each known and each test episode."""
+        """Number of the participant of each known, then of each test episode."""
         return participants_of(self.known, self.test)
 
 
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Participant:
-    """A model with the episodes of a comparison. Runs and fits are cached, so that each is computed
-    once.
+    """A model with the episodes of a comparison; its runs and fits are cached.
 
-    ``label`` replaces the model's name, for example where both models have the same one.
+    Attributes:
+        model: the model.
+        samples: the episodes.
+        label: replaces the model's name, for example if both models have the same one.
     """
 
     model: Machine
@@ -191,7 +210,7 @@ class Participant:
 
     @property
     def name(self) -> str:
-        """The label, or the model's name where there is none."""
+        """The label, or the model's name if there is no label."""
         return self.label or self.model.name
 
     @property
@@ -201,22 +220,22 @@ class Participant:
 
     @property
     def names_algorithm(self) -> bool:
-        """Whether the machine says which algorithm it computes, as handwired ones do."""
+        """True if the machine states which algorithm it computes, as handwired ones do."""
         algorithm = getattr(self.model, "algorithm", None)
         return self.model.is_handwired or isinstance(algorithm, Algorithm)
 
     @remembered
     def run(self, episodes: Any) -> Rollout:
-        """Run the model on one of the three batches."""
+        """Run the model on one of the three batches of episodes."""
         return rollout(self.model.eval(), episodes)
 
     @remembered
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
-        """Fit a decoder from latents to a variable of the algorithm's state on the known episodes.
+        """Fit a decoder from latents to a state variable of the algorithm, on the known episodes.
 
         Args:
-            algorithm: computes the variable.
-            variable: its key.
+            algorithm: the algorithm that computes the variable.
+            variable: key of the variable.
         """
         known = self.samples.known
         latents, values = self.run(known).latents[:, :-1], algorithm.run(known)
@@ -224,8 +243,10 @@ class Participant:
 
     @remembered
     def penalty(self, algorithm: Algorithm) -> float:
-        """Select the penalty of decoders of the algorithm's state, by the steps that they read in
-        other folds.
+        """Choose the ridge penalty of decoders of the algorithm's state: the standard one or none.
+
+        The choice depends on the error of the state's decoded steps on held-out folds
+        (:func:`choose_penalty`).
         """
         latents = pooled(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
@@ -245,11 +266,13 @@ class Participant:
     def writer(
         self, algorithm: Algorithm, keys: tuple[str, ...] = (), penalty: float | None = None
     ) -> Writer:
-        """Fit a writer of the algorithm's state in the latents, on the known episodes.
+        """Fit a writer: it decodes the algorithm's state from latents, and sets it to other values
+        there.
 
         Args:
-            keys: the carried variables that are decoded; those that the latents hold where none is named.
-            penalty: of the decoder; the one that :meth:`penalty` chooses when None.
+            algorithm: the algorithm.
+            keys: state variables to decode; when empty, those that can be decoded from the latents.
+            penalty: ridge penalty of the decoder; :meth:`penalty` chooses it when None.
         """
         known, run = self.samples.known, self.run(self.samples.known)
         ridge = self.penalty(algorithm) if penalty is None else penalty
@@ -258,9 +281,10 @@ class Participant:
         return Writer.of_state(self.model, run, algorithm, known, ridge=ridge)
 
     def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
-        """Return what the task claims of any model of its kind, at the places that these rounds have.
+        """Return the task's interchange claims about any model, at the places that these rounds
+        have.
 
-        Of an algorithm: what it claims of its inputs, at the tokens that say them.
+        With an algorithm, return only the claims about its inputs, at the tokens that encode them.
         """
         labels = self.run(self.samples.test).layout.labels
         channels = [channel.name for channel in self.model.channels]
@@ -278,7 +302,9 @@ class Participant:
         return claims
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """Return the tokens at which, by the task, an input acts on the state, each once."""
+        """Return the input tokens that change the state according to the task, as groups of site
+        names.
+        """
         causes: dict[tuple[str, ...], None] = {}
         for claim in self.claims(algorithm):
             if claim.outcome == "state":
@@ -287,14 +313,15 @@ class Participant:
 
 
 def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
-    """Return ``1 - sum missed / sum whole`` of cross-fitted maps with its 95 % interval.
+    """Return ``1 - sum missed / sum whole`` of cross-fitted maps, with its 95 % interval.
 
     Args:
-        missed, whole: ``[episode]`` each.
-        participants: of each episode; the means of participants are what is summed.
+        missed: error of the maps, ``[episode]``.
+        whole: error of the baseline, ``[episode]``.
+        participants: participant of each episode; errors are averaged per participant first.
 
     Returns:
-        Exactly 1 where ``missed`` is 0; NaN where the whole is 0, or a sum is not finite.
+        The score: exactly 1 if ``missed`` is 0; NaN if the whole is 0 or a sum is not finite.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
@@ -308,13 +335,15 @@ def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Int
 
 @remembered
 def pooled(subject: Participant) -> Rollout:
-    """Join the subject's rollouts of the known and of the test episodes."""
+    """Return the model's runs on the known and the test episodes as one run (the pool)."""
     samples = subject.samples
     return Rollout.joined([subject.run(samples.known), subject.run(samples.test)])
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
-    """Return the algorithm's variables on the known and then the test episodes, ``[episode, round, ...]``."""
+    """Return the algorithm's variables on the known, then the test episodes, ``[episode, round,
+    ...]``.
+    """
     known, test = algorithm.run(samples.known), algorithm.run(samples.test)
     return {key: np.concatenate([known[key], test[key]]) for key in known}
 
@@ -322,9 +351,14 @@ def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[A
 @dataclass(frozen=True)
 @checked_result
 class CrossFitted(Decoder):
-    """A decoder of a pool, the first axis: every episode is read, and moved, by the fit that has not seen it.
+    """A cross-fitted decoder: each episode is decoded, and changed, by a fit that was not fitted on
+    it.
 
-    ``fits`` has one decoder a fold, fitted on the other folds; ``fold`` is that of each episode.
+    The first axis of latents must be the episodes that ``fold`` describes.
+
+    Attributes:
+        fits: one decoder per fold, fitted on the other folds.
+        fold: the fold of each episode.
     """
 
     fits: tuple[Decoder, ...] = ()
@@ -332,7 +366,7 @@ class CrossFitted(Decoder):
 
     @classmethod
     def of(cls, fits: list[Decoder], fold: NDArray[np.int64]) -> CrossFitted:
-        """Make the decoder of a whole pool.
+        """Make the decoder of all episodes from one decoder per fold.
 
         Args:
             fits: a decoder for each fold, fitted on the episodes of the other folds.
@@ -342,15 +376,16 @@ class CrossFitted(Decoder):
         return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
-        """Return the decoder of some episodes of the pool."""
+        """Return the decoder of a slice of the episodes."""
         return replace(self, fold=self.fold[episodes])
 
     def __call__(self, latents: Tensor) -> Tensor:
-        """Read the state from ``latents [episode, ..., latent, d_model]``."""
+        """Decode the state from ``latents [episode, ..., latent, d_model]``."""
         return self._apply(lambda fit, rows: fit(latents[rows]))
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
-        """Move every episode by the fit of its fold (:meth:`Decoder.move`).
+        """Change the latents of every episode so that the decoded values change
+        (:meth:`Decoder.move`).
 
         Args:
             latents: ``[episode, ...]``.
@@ -359,7 +394,9 @@ class CrossFitted(Decoder):
         return self._apply(lambda fit, rows: fit.move(latents[rows], change[rows]))
 
     def _apply(self, function: Callable[[Decoder, Tensor], Tensor]) -> Tensor:
-        """Apply a function of each fit and the episodes of its fold; return results in the order of episodes."""
+        """Apply a function of (decoder, episode indices) per fold, and return its results in
+        episode order.
+        """
         fold = torch.tensor(self.fold)
         rows_by_fold, parts = [], []
         for k, fit in enumerate(self.fits):
@@ -372,17 +409,18 @@ class CrossFitted(Decoder):
 
 
 def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
-    """Select the penalty of maps from latents: :data:`~interp.stats.decoder.RIDGE`, or none.
+    """Choose between the standard ridge penalty (:data:`~interp.stats.decoder.RIDGE`) and none.
 
-    A penalty shrinks what lies along directions that vary little, such as those of a code stretched
-    100 : 1. Without one, maps read counts off untrained networks (see ``RIDGE``).
+    A penalty hides what is encoded along directions of little variance. Without it, maps read
+    counts even from untrained networks.
 
     Args:
-        missed: squared error on other episodes of maps with a penalty.
-        varied: squared error of the mean.
+        missed: returns the squared error on other episodes for a penalty.
+        varied: squared error of predicting the mean.
 
     Returns:
-        0 where this reduces what is missed by more than :data:`GAIN` of ``varied``.
+        0 if this reduces the error by more than :data:`GAIN` of ``varied``, else the standard
+        penalty.
     """
     return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
 
@@ -391,11 +429,11 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
 def crossed_writer(
     subject: Participant, algorithm: Algorithm, keys: tuple[str, ...], penalty: float = RIDGE
 ) -> Writer:
-    """Fit a writer of variables for the pool, cross-fitted.
+    """Fit a cross-fitted writer of state variables on the known and test episodes.
 
     Args:
         subject: the model, with its episodes.
-        algorithm: computes the variables.
+        algorithm: the algorithm that computes the variables.
         keys: the variables to write.
         penalty: ridge penalty of the decoders.
     """
@@ -413,7 +451,7 @@ def crossed_writer(
 
 @dataclass(frozen=True)
 class _Centred:
-    """An equation that subtracts from its result the mean over elements."""
+    """The equation of a variable, followed by subtracting the mean over its elements."""
 
     equation: Callable[[Values], NDArray[Any]]
 
@@ -427,10 +465,10 @@ def _centre(state: ArrayLike) -> NDArray[np.float64]:
 
 
 def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
-    """Return the algorithm with states centred where no prediction depends on their sum, as for
-    log-weights.
+    """Return the algorithm with a state variable centred if no prediction depends on its sum.
 
-    A machine that holds only the differences of such numbers still computes the algorithm.
+    Log-weights are such a variable. A machine that stores only their differences still computes the
+    algorithm.
     """
     values = algorithm.run(episodes)
     state, inputs = algorithm.at(values, slice(None))
@@ -450,7 +488,11 @@ def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
 
 
 def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
-    """Return the algorithm with the states ``keys``, of those that it has, less their mean over elements."""
+    """Return the algorithm with state variables ``keys`` centred: their mean over elements is
+    subtracted.
+
+    Keys that the algorithm does not have are ignored.
+    """
     centred = [key for key in keys if key in algorithm.state]
     if not centred:
         return algorithm
@@ -470,13 +512,13 @@ def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
 
 
 def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the keys of the states that :func:`centre_states` has centred."""
+    """Return the keys of the state variables that :func:`centre_states` centred."""
     equations = {key: algorithm.variable(NEXT + key).equation for key in algorithm.state}
     return tuple(key for key, equation in equations.items() if isinstance(equation, _Centred))
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
-    """Return sizes that every model serves: the task's default where all do, otherwise the nearest
+    """Return task sizes that every model accepts: the task's default if possible, else the nearest
     size.
     """
     first = models[0]
@@ -510,11 +552,13 @@ class Compared:
     """A model and what it is compared with.
 
     Attributes:
-        reference: the other model; None where the model is compared with algorithms alone.
-        untrained, reference_untrained: fresh models of the shapes of the two, with the same
-            samples.
+        model: the model.
+        reference: the other model; None if the model is compared with algorithms alone.
+        untrained, reference_untrained: untrained copies of model and reference, on the same
+            episodes.
+        budget: how much is computed.
         sets: episodes that distinguish algorithms, by name: (to fit on, to score on).
-        parts: what was computed so far, by the key of its question.
+        parts: results so far, by the key of their question.
     """
 
     model: Participant
@@ -527,13 +571,13 @@ class Compared:
 
     @property
     def pair(self) -> tuple[Participant, Participant]:
-        """The model and its reference, for questions that need two."""
+        """The model and its reference, for questions that need two models."""
         assert self.reference is not None
         return self.model, self.reference
 
     @property
     def against(self) -> str:
-        """Name of the reference, or of the closest algorithm where there is none."""
+        """Name of the reference, or of the closest algorithm if there is no reference."""
         if self.reference is not None:
             return self.reference.name
         part = self.parts["algorithm"]
@@ -541,18 +585,18 @@ class Compared:
 
     @cached_property
     def is_one(self) -> bool:
-        """Whether the two are one machine."""
+        """True if model and reference are the same machine: their digests are equal."""
         if self.reference is None:
             return False
         return self.reference.model.digest() == self.model.model.digest()
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
-        """Algorithms that may describe the model's state: the closest one if it carries a state,
-        then the reference's.
+        """Algorithms that may describe the model's state: the closest one, then the reference's, by
+        key.
 
-        A state is searched for only up to its sum where no prediction depends on the sum
-        (:func:`modulo_sum`).
+        The closest one is listed only if it carries a state. State variables are centred if no
+        prediction depends on their sum (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model
@@ -565,11 +609,12 @@ class Compared:
 
 
 def columns(record: object, **called: str) -> dict[str, Any]:
-    """Return the fields of a record as columns of a table, in order; an interval takes three.
+    """Return a record's fields as columns of a table, in order; an interval becomes three columns.
 
     Args:
         record: a dataclass instance.
-        **called: the column of a field that is not called as the field is; "" leaves the field out.
+        **called: column name of a field, if it differs from the field's name; "" leaves the field
+            out.
     """
     row: dict[str, Any] = {}
     for key, value in vars(record).items():
@@ -584,19 +629,19 @@ def columns(record: object, **called: str) -> dict[str, Any]:
 @dataclass(frozen=True)
 @checked_fields
 class Question:
-    """A part of every comparison, and the claim that it decides. One file has everything about one
-    question.
+    """A question that every comparison asks: how its result is computed, and the claim that it
+    decides.
 
     Attributes:
-        key: names the part, its table and its measure.
-        kind: the dataclass that holds the part; its ``to_frame()`` is the table.
-        compute: makes the part.
-        claim, yes, no: what is claimed, with the reference as ``{}``, and what a sentence says of
-            the model; empty where the part is only measured.
-        judge: gives the measure that decides when all parts are computed; that of the part itself
-            when None.
-        of_two: True if it needs a reference.
-        lacks: returns why a machine cannot be measured; "" where it can.
+        key: names the result, its table and its measure.
+        kind: dataclass of the result, whose ``to_frame()`` is the table.
+        compute: computes the result.
+        claim: the claim, with ``{}`` for the reference; empty if the question is only measured.
+        yes, no: what a sentence says of the model if the claim is true, or false.
+        judge: returns the measure that decides the claim, after all results are computed; None
+            takes the result's measure.
+        of_two: True if the question needs a reference.
+        lacks: returns why a machine cannot be measured, or "" if it can.
     """
 
     key: str
@@ -610,13 +655,16 @@ class Question:
     lacks: Callable[[Machine], str] = lambda machine: ""
 
     def lacking(self, compared: Compared) -> str:
-        """Return why the question does not apply to these models; "" where it does."""
+        """Return why the question does not apply to these models, or "" if it does."""
         subjects = compared.pair if self.of_two else (compared.model,)
         reasons = [self.lacks(s.model).removeprefix("not applicable: ") for s in subjects]
         return "; ".join(dict.fromkeys(filter(None, reasons)))
 
     def measure(self, compared: Compared) -> Measure:
-        """Return the claim and what decides it. Of two models with one digest it is true without any measurement."""
+        """Return the claim with the measure that decides it.
+
+        For two models with the same digest the claim is true without measurement.
+        """
         lacking = self.lacking(compared)
         if lacking:
             measure = Measure(self.key, "", lacking=lacking)

@@ -1,10 +1,9 @@
-"""Does a model respond to each input of each round as the other does? One input is changed and
-every later round is compared.
+"""Do two models respond alike to a changed input? One input of one round is changed at a time.
 
-:func:`cells` compares the :func:`responses` of two models: 1 is the same response, 0 none or an
-unrelated one. A :class:`ResponsePart` asks whether the model responds as if its state had been
-moved by what the algorithm makes of the input. How two responses are compared:
-``docs/method/naming-an-algorithm.md``.
+:func:`cells` compares the :func:`responses` of two models in all later rounds: 1 is the same
+response, 0 none or an unrelated one. :class:`ResponsePart` compares the response with the effect of
+changing the model's state as the algorithm would. ``docs/method/naming-an-algorithm.md`` says how
+two responses are compared.
 """
 
 from __future__ import annotations
@@ -42,29 +41,42 @@ from interp.support.checks import checked_fields, checked_result
 from interp.support.session import remembered
 
 _NOTICED = 0.03
-"""Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
+"""Root mean squared change of a probability below which there is no response.
+
+For real numbers it is relative to all their changes.
+"""
 _LAGS = (0, 1, 2, 3, 5, 9, 17)
-"""First lags of bands, about twice as wide each: what is late or fades is seen, and each band has enough changes."""
+"""First lags of the bands of lags, each about twice as wide as the one before.
+
+Late and fading responses show, and each band has enough changes.
+"""
 _THERE = (
     0.95  # level of intervals of responses against moves of the state: one claim, not many cells
 )
 RESPONDS = 0.5
-"""Response against a move of the state, worst cell (why: docs/method/naming-an-algorithm.md)."""
+"""Threshold of the worst cell, for the response against the effect of a change of the state.
+
+docs/method/naming-an-algorithm.md gives the reason.
+"""
 _MORE = (
     4  # so many times as many inputs, half as wide intervals, where a cell's interval spans that
 )
 _FEWEST = 8  # episodes that must respond in a cell; of fewer an interval says nothing
 _JITTER = 0.01
-"""Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
+"""Size of noise in latents, as a share of their size, that should not change any prediction.
+
+Writing a state by fitted decoders has errors of this size.
+"""
 
 
 class EditedRound(NamedTuple):
-    """Changes of one kind of input in one round, each in another episode.
+    """Changes of one input in one round, in several episodes.
 
     Attributes:
         kind: index of the input.
-        rows: the episodes that are changed.
-        episodes: all episodes, changed in this round.
+        round: index of the round.
+        rows: indices of the episodes that are used.
+        episodes: all episodes, each with the input changed in this round.
     """
 
     kind: int
@@ -76,11 +88,12 @@ class EditedRound(NamedTuple):
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Edits:
-    """Changes of one input each.
+    """Changes of single inputs: one edit is one input of one round of one episode.
 
     Attributes:
+        episodes: the clean episodes.
         kinds: the inputs, in words.
-        kind, round, episode: of every change, in order, ``[edit]``.
+        parts: the edits, grouped by input and round.
     """
 
     episodes: Any
@@ -89,13 +102,13 @@ class Edits:
 
     @classmethod
     def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
-        """Make about ``n_edits`` edits: every input of every round but the last, each in other
+        """Make about ``n_edits`` edits: every input in every round but the last, in varying
         episodes.
 
         Args:
-            task: gives the corruptions that change one input.
+            task: the task, for the corruptions that change one input.
             episodes: the clean episodes.
-            n_edits: how many in all, about.
+            n_edits: approximate number of edits.
         """
         ways = []
         for corruption in task.analysis.corruptions():
@@ -115,7 +128,7 @@ class Edits:
 
     @property
     def kind(self) -> Int[np.ndarray, " edit"]:
-        """Which input each edit changes: its place in ``kinds``."""
+        """Which input each edit changes, as an index into ``kinds``."""
         return self._repeat([part.kind for part in self.parts])
 
     @property
@@ -134,7 +147,7 @@ class Edits:
 
 @remembered
 def edits_of(compared: Compared, times: int) -> Edits:
-    """Return the changes that a comparison asks about, ``times`` as many as its budget says."""
+    """Return the edits of a comparison, ``times`` as many as its budget has."""
     subject = compared.model
     return Edits.of(subject.task, subject.samples.test, times * compared.budget.edits)
 
@@ -142,11 +155,11 @@ def edits_of(compared: Compared, times: int) -> Edits:
 def responses(
     subject: Machine | Algorithm | Predict, edits: Edits
 ) -> Float[np.ndarray, "edit round outcome"]:
-    """Return how much the prediction of every round changes with each edit; 0 before it.
+    """Return how much each edit changes the prediction of every round; 0 in rounds before the edit.
 
     Args:
-        subject: a machine, which runs on from its clean latents at the round of the edit, or
-            whatever :func:`~interp.choices.fitting.predictor` takes.
+        subject: a machine, which is run on from its clean latents at the edited round; or whatever
+            :func:`~interp.choices.fitting.predictor` takes.
         edits: the edits.
     """
     if not edits.parts:
@@ -167,7 +180,7 @@ def responses(
 
 @remembered
 def _measure_responses(edits: Edits, model: Machine) -> Array:
-    """Run a machine on from the round of each edit."""
+    """Return a machine's responses, by running it on from the round of each edit."""
     base = rollout(model.eval(), edits.episodes)
     changes: list[Array] = []
     last = base.n_rounds - 1
@@ -191,18 +204,20 @@ def _measure_responses(edits: Edits, model: Machine) -> Array:
 
 
 def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:
-    """Measure predictions when the decoded state is moved as the algorithm's changes with each
-    edit.
+    """Measure how predictions change when the state is changed as the algorithm's state changes
+    with an edit.
+
+    The state is decoded from the latents, and changed there. The inputs stay clean.
 
     Args:
         subject: the model.
-        algorithm: computes how the state changes.
+        algorithm: the algorithm that computes how the state changes.
         edits: the edits.
 
     Returns:
-        Changes ``[edit, round, outcome]`` at the first lag of each band after the edit. NaN
-        elsewhere, and where the latents are at a tie, before or after the move: noise
-        (:data:`_JITTER`), added or subtracted, changes the choice.
+        Changes ``[edit, round, outcome]``, in the first round of each band of lags after the edit;
+        NaN in other rounds. Also NaN if the choice is at a tie, so that noise of size
+        :data:`_JITTER` changes it.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     writer = subject.writer(algorithm)
@@ -249,12 +264,13 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 @dataclass(frozen=True)
 @checked_result
 class Cell:
-    """How similar the responses of one cell are, with an interval over episodes.
+    """How similar two responses are in one cell: one input at one band of lags, or one round.
 
     Attributes:
         what: the input that was changed.
-        when: the lag or the round, in words.
-        size: root mean squared response of the model, and of its reference.
+        when: the lags or the round, in words.
+        alike: similarity of the two responses, with an interval over episodes.
+        size, reference_size: root mean squared response of the model, and of its reference.
     """
 
     what: str
@@ -265,22 +281,21 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """Input and time, in words."""
+        """Input and time of the cell, in words."""
         return f"{self.what}, {self.when}"
 
     def row(self) -> dict[str, Any]:
-        """Return the columns of a table."""
+        """Return the cell as columns of a table."""
         return columns(self, alike="number", size="response", reference_size="reference response")
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
-    """Compare two responses in every cell in which at least :data:`_FEWEST` episodes respond.
+    """Compare two responses in every cell where at least :data:`_FEWEST` episodes respond.
 
     Args:
         edits: the edits that both respond to.
-        ours, theirs: responses ``[edit, round, outcome]``; rounds in which one is NaN are left out.
-        level: coverage of the intervals. It is high because there are many cells; a test whether
-            any response exists uses less.
+        ours, theirs: responses ``[edit, round, outcome]``; rounds where either is NaN are left out.
+        level: coverage of the intervals, high because there are many cells.
 
     Returns:
         The cells, the least similar first.
@@ -333,7 +348,10 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
 def _list_cells(
     edits: Edits, lag: Int[np.ndarray, "edit round"]
 ) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-    """Yield every input at every band of lags, and every round with all its inputs: in words, and which responses."""
+    """Yield all cells: every input at every band of lags, then every round with all its inputs.
+
+    Each is (input in words, time in words, mask ``[edit, round]`` of its responses).
+    """
     n_rounds = lag.shape[1]
     for low, high in zip(_LAGS, (*_LAGS[1:], n_rounds), strict=True):
         if low >= n_rounds:
@@ -361,16 +379,17 @@ def _name_lags(first: int, last: int) -> str:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class ResponsePart(Result):
-    """Whether the model responds as if its state had been updated as an algorithm's.
+    """Whether a model responds to changed inputs as if its state were updated by an algorithm.
 
     Attributes:
-        algorithm: key of the algorithm; "" where none carries a state, or where no input can be
-            changed.
-        cells: the response against the effect of the move, the least similar first.
-        arrives: size of the response one round later over that of the move's: less than 1 where an
-            update waits.
-        later: correlation of the model's and the algorithm's changes where rounds read the state of
-            the round after.
+        algorithm: key of the algorithm; "" if it carries no state.
+        cells: similarity of the response and the effect of changing the state, the least similar
+            first.
+        arrives: response one round later, as a share of the effect of changing the state; below 1
+            if an update waits.
+        later: correlation between changes of the model's and the algorithm's predictions when each
+            round reads the state of the next round. Measured only if the task has no input that can
+            be changed alone.
     """
 
     algorithm: str = ""
@@ -379,13 +398,15 @@ class ResponsePart(Result):
     later: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a cell."""
+        """Return one row per cell."""
         rows = [{"name": "response through the state", **cell.row()} for cell in self.cells]
         return pd.DataFrame(rows)
 
 
 def _compare_responses(compared: Compared) -> ResponsePart:
-    """Compare the model's responses with moves of its state under its candidate algorithm."""
+    """Compare the model's responses with the effects of changing its state as the algorithm's
+    changes.
+    """
     *_, algorithm = compared.candidates.values()
     subject = compared.model
     if not algorithm.state:
@@ -413,11 +434,10 @@ def _compare_responses(compared: Compared) -> ResponsePart:
 
 
 def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
-    """Compute the correlation of the model's and the algorithm's changes where rounds read the
-    state of the round after.
+    """Let each round read the state of the next round, in the model and in the algorithm.
 
     Returns:
-        The correlation in the worst band of rounds.
+        Correlation of the changes of both predictions, in the worst band of rounds.
     """
     run, values = pooled(subject), pooled_values(algorithm, subject.samples)
     first = subject.task.data.first_asked

@@ -1,9 +1,9 @@
-"""Do two models hold the same state? Stitching puts one model's latents, mapped, into the other,
-which then runs on.
+"""Do two models hold the same state? Insert one model's latents, mapped, into the other
+(stitching).
 
-A score of 1 means that the first model's latents hold as much as the second one's memory does. A
-score of 0 means that they are as good as no memory. The worse of the two directions decides. The
-score, its bands and its controls: ``docs/method/comparing.md``.
+The receiving model then runs on. A score of 1 means that the first model's latents serve it as well
+as its own memory. A score of 0 means that they serve it as little as no memory. The worse of the
+two directions decides. ``docs/method/comparing.md`` explains the score, its bands and its controls.
 """
 
 from __future__ import annotations
@@ -42,24 +42,31 @@ from interp.support.session import remembered
 
 _HELP = ("round",)
 _WORTH = 0.01
-"""Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
+"""Smallest gain from a memory, in nats per round, for which stitching says anything.
+
+If a memory gains nothing, any map can replace it.
+"""
 _ROUNDING = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
 _HARD, _CERTAIN = 0.9, 0.99
-"""A read-out is hard where so large a share of its predictions gives one outcome such a probability."""
+"""A model predicts mere choices if a share ``_HARD`` of its predictions gives one outcome a
+probability above ``_CERTAIN``.
+"""
 
 
 @dataclass(frozen=True)
 @checked_result
 class Stitching:
-    """One model's latents in another.
+    """The score of one model's latents in another model.
 
     Attributes:
-        supplied: what the map gets in addition to the latents: () or ("round",).
-        control: "" for the models themselves, "shuffled", or
+        source, target: names of the model that supplies latents and of the one that receives them.
+        supplied: further inputs of the map: () or ("round",) for the round number.
+        control: "" for the models themselves, "shuffled" for latents of other episodes, or
             :data:`~interp.results.measure.UNTRAINED`.
-        score: of the worst band of starts, which are the rounds from ``band[0]`` to ``band[1]``.
-        seen: what is compared: "predictions", or "carried values" of a target that predicts nearly
-            one-hot.
+        score: score of the worst band of rounds.
+        band: first and last round at which latents were inserted in this band.
+        seen: what is compared: "predictions", or "carried values" if the target's predictions are
+            nearly one-hot.
     """
 
     source: str
@@ -74,7 +81,13 @@ class Stitching:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class StatePart(Result):
-    """Stitchings in both directions, and the gain from each model's memory in nats a round."""
+    """Stitching scores in both directions.
+
+    Attributes:
+        model, reference: names of the two models.
+        stitchings: all scores, with controls.
+        worth: gain from each model's memory in nats per round, by name.
+    """
 
     model: str
     reference: str
@@ -82,12 +95,12 @@ class StatePart(Result):
     worth: dict[str, Interval]
 
     def best(self, source: str, target: str) -> Stitching:
-        """Return the best stitching of a direction; one that also supplies the round only where
-        this adds :data:`GAIN`.
+        """Return the better stitching of a direction: without the round number, unless it adds
+        :data:`GAIN`.
 
         Args:
-            source: name of the model that gives its latents.
-            target: name of the model that gets them.
+            source: name of the model that supplies latents.
+            target: name of the model that receives them.
         """
         ways = [
             s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")
@@ -97,7 +110,7 @@ class StatePart(Result):
 
     @property
     def untrained(self) -> tuple[float, ...]:
-        """The worse direction of every untrained copy in the model's place."""
+        """Score of the worse direction, for every untrained copy in the model's place."""
         scores: dict[str, list[float]] = {}
         for stitching in self.stitchings:
             if stitching.control == UNTRAINED:
@@ -108,8 +121,10 @@ class StatePart(Result):
 
     @property
     def measure(self) -> Measure:
-        """The worse direction of stitching, with what had to be supplied; its control is the worse
-        one of untrained copies.
+        """The claim that both models hold the same state, by the worse direction of stitching.
+
+        Its control is the worse direction of untrained copies. The condition says if the round
+        number was an input of the map.
         """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))
@@ -138,7 +153,7 @@ class StatePart(Result):
         return measure
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a stitching, and one a model's memory."""
+        """Return one row per stitching, then one per model with the gain from its memory."""
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
             first, last = stitching.band
@@ -161,13 +176,14 @@ class StatePart(Result):
 def stitch(
     model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
-    """Measure stitching in both directions, with and without the round, with shuffled maps and
-    untrained copies as controls.
+    """Measure stitching in both directions, with and without the round number.
+
+    Controls are maps to latents of other episodes, and untrained copies in the model's place.
 
     Args:
         model, reference: the two models, with their episodes.
-        untrained: copies of the model.
-        budget: gives the rounds in which latents are put in, and for how many rounds models run on.
+        untrained: untrained copies of the model.
+        budget: the rounds at which latents are inserted, and for how many rounds models run on.
     """
     stitchings: list[Stitching] = []
     worth: dict[str, Interval] = {}
@@ -203,16 +219,21 @@ def stitch(
 
 @dataclass(frozen=True, eq=False)
 class _Receiver:
-    """A model into which latents are put, and the gain from its memory.
+    """A model that receives latents, and the gain from its own memory.
+
+    Episodes are those of the pool: known, then test. A start is a round at which latents are
+    inserted.
 
     Attributes:
-        expected: what it predicts, or carries, undisturbed.
-        cut: its divergence from itself with its initial latents put in, ``[episode of the pool,
+        target: the model.
+        budget: the starts, and the rounds run on.
+        expected: its undisturbed predictions, or carried values.
+        cut: its divergence from ``expected`` when its initial latents are inserted, ``[episode,
             start]``.
-        steady: False where rounding changes what it predicts: at a tie, any map leads astray.
-        counts: True for the starts at which the memory gains enough to be measured.
-        worth: gain from its memory, in nats a round.
-        seen: what is compared, in words.
+        steady: False where tiny noise changes its prediction: at such a tie any map fails.
+        counts: True for starts at which its memory gains enough to be measured.
+        worth: gain from its memory in nats per round.
+        seen: "predictions" or "carried values", whichever is compared.
     """
 
     target: Participant
@@ -230,8 +251,8 @@ class _Receiver:
 
         Args:
             target: the model.
-            budget: gives the starts.
-            generator: draws the noise that finds ties.
+            budget: the starts.
+            generator: draws the noise that detects ties.
         """
         expected = _read_own(target, budget)
         # A mean has units: what is missed is a share of its variance.
@@ -259,7 +280,7 @@ class _Receiver:
 
     @property
     def test(self) -> slice:
-        """The test episodes of the pool."""
+        """Slice of the test episodes in the pool."""
         return slice(len(self.target.samples.known), None)
 
     def judge(
@@ -270,11 +291,13 @@ class _Receiver:
         supplied: tuple[str, ...] = (),
         control: str = "",
     ) -> Stitching:
-        """Score latents of the whole pool that are put into some of its episodes.
+        """Score mapped latents that are inserted into some episodes.
 
         Args:
-            names: of source and target.
-            supplied, control: as in :class:`Stitching`.
+            names: names of source and target.
+            mapped: mapped latents of the whole pool.
+            episodes: the episodes of the pool to score.
+            supplied, control: copied to the :class:`Stitching`.
         """
         steady = self.steady[episodes]
         missed = _measure_missed(
@@ -288,20 +311,23 @@ class _Receiver:
 
 
 def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
-    """Measure how far the target diverges from itself with its initial latents put in, ``[episode,
-    start]``.
+    """Measure the divergence of a model from itself when its memory is reset to its initial
+    latents.
 
     Args:
         target: the model.
-        expected: what it predicts undisturbed.
-        budget: gives the starts.
+        expected: its undisturbed predictions, or carried values.
+        budget: the starts.
+
+    Returns:
+        Divergence ``[episode, start]``.
     """
     initial = pooled(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
     return _measure_missed(target, initial, expected, budget)
 
 
 def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
-    """Select the penalty of the maps of one direction and of its controls."""
+    """Choose the ridge penalty of the maps of one direction, which its controls use, too."""
     if source.model.is_handwired:
         return 0.0
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
@@ -316,8 +342,8 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
 
 
 def is_hard(target: Participant) -> bool:
-    """Return whether a machine with an exact readout of its state predicts mere choices, which show
-    little of the state.
+    """Return True if a handwired model predicts mere choices (nearly one-hot), which show little of
+    its state.
     """
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
@@ -325,27 +351,29 @@ def is_hard(target: Participant) -> bool:
 
 
 def _are_choices(distributions: Array) -> bool:
-    """Return whether nearly all of some distributions, ``[..., outcome]``, are nearly one-hot."""
+    """Return True if nearly all distributions ``[..., outcome]`` are nearly one-hot."""
     return bool((distributions.max(-1) > _CERTAIN).mean() > _HARD)
 
 
 def _find_kind(target: Participant) -> Predicted:
-    """Return what is compared of the target: its kind of predictions, or real numbers that it carries."""
+    """Return the kind of what is compared: the target's predictions, or the real numbers that it
+    carries.
+    """
     return "mean" if is_hard(target) else target.task.kind
 
 
 def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
-    """Return what is compared of a run: distributions, or carried values of a target with hard
-    choices.
+    """Return what is compared of a run: predicted distributions, or carried values if predictions
+    are choices.
 
     Args:
         target: the model that ran.
-        predictions: of the rounds run on.
+        predictions: predictions of the rounds run on.
         carried: latents after the last round.
 
     Returns:
-        Distributions ``[episode, start, horizon, outcome]``; carried values have one entry in place
-        of the horizon.
+        Distributions ``[episode, start, horizon, outcome]``; for carried values the horizon axis
+        has length 1.
     """
     if not is_hard(target):
         return _distribute(target, predictions)
@@ -354,7 +382,7 @@ def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
 
 
 def _read_own(target: Participant, budget: Budget) -> Array:
-    """Return what is compared of the target in its undisturbed run, for the pool."""
+    """Return what is compared, from the target's undisturbed run on the pool."""
     run, horizon = pooled(target), budget.horizon
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
     ends = [t + horizon for t in budget.at]
@@ -368,14 +396,17 @@ def _measure_missed(
     budget: Budget,
     episodes: slice | None = None,
 ) -> Array:
-    """Measure how far the target diverges from itself with ``latents`` put in, ``[episode, start]``.
+    """Measure the divergence of a model from itself when ``latents`` are inserted.
 
     Args:
-        latents: of these episodes.
-        expected: what is seen of the target by itself, for the pool.
+        target: the model.
+        latents: latents for these episodes, ``[episode, start, ...]``.
+        expected: its undisturbed predictions or carried values, for the pool.
+        budget: the starts, and the rounds run on.
+        episodes: slice of the pool; all when None.
 
     Returns:
-        The mean over the rounds run on.
+        Mean divergence over the rounds run on, ``[episode, start]``.
     """
     episodes = episodes or slice(None)
     run = pooled(target).select(episodes)
@@ -391,13 +422,16 @@ def _measure_missed(
 def _score_worst_band(
     budget: Budget, counts: NDArray[np.bool_], missed: Array, cut: Array, whose: Any = None
 ) -> tuple[Interval, tuple[int, int]]:
-    """Score bands of the starts that count, or of all starts if none does.
+    """Score bands of starts separately, and return the worst.
+
+    Starts at which the memory gains too little are left out, unless all do.
 
     Args:
-        budget: gives the rounds of the starts.
-        counts: True for the starts that count.
-        missed, cut: divergences ``[episode, start]`` with mapped and with initial latents.
-        whose: the participant of each episode.
+        budget: the rounds of the starts.
+        counts: True for the starts that are scored.
+        missed: divergence with mapped latents, ``[episode, start]``.
+        cut: divergence with initial latents, ``[episode, start]``.
+        whose: participant of each episode.
 
     Returns:
         The worst score, and the first and last round of its band.
@@ -419,17 +453,17 @@ def _map_latents(
     ridge: float,
     shuffled: bool = False,
 ) -> Tensor:
-    """Compute the target's latents from the source's, by maps that were fitted on the other folds.
+    """Predict the target's latents from the source's, by cross-fitted affine maps.
 
     Args:
         source, target: the two models, with their episodes.
-        budget: gives the starts.
-        supplied: ("round",) gives the map an offset for every round.
-        ridge: the penalty of the maps.
-        shuffled: fit them to the latents of other episodes.
+        budget: the starts.
+        supplied: ("round",) fits a separate offset for every round.
+        ridge: ridge penalty of the maps.
+        shuffled: True fits the maps to latents of other episodes, as a control.
 
     Returns:
-        Mapped latents ``[episode of the pool, start, row, width]``.
+        Mapped latents ``[episode, start, latent, d_model]`` for the pool.
     """
     target_latents = pooled(target).latents
     goal = target_latents.roll(1, 0) if shuffled else target_latents
@@ -464,18 +498,19 @@ def _map_latents(
 
 @remembered
 def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
-    """Return a cache of products of wide latents between samples, which serve maps to every target.
+    """Return a cache for products of wide latents between samples, which maps to every target
+    share.
 
     Args:
         source: the model; the cache is stored on it.
-        fold: the fold that is left out.
-        helped: True if the map is also given the round.
+        fold: the fold that is left out of the fit.
+        helped: True if the map also gets the round number.
     """
     return {}
 
 
 def _distribute(target: Participant, predictions: Tensor) -> Array:
-    """Return the distributions that predictions mean."""
+    """Return a model's predictions as distributions over outcomes."""
     layout = target.run(target.samples.test).layout
     p = distributions(layout, predictions)
     if layout.kind != "classes":

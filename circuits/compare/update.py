@@ -1,7 +1,8 @@
-"""Does the model update its state as an algorithm does? Step R2 of each candidate's state, and the rules of the claim.
+"""Does the model update its state as an algorithm does?
 
-:func:`updates` decodes the carried state of every algorithm that could explain the model from its latents, and compares
-its update with the model's. :data:`RULES` decide the claim: docs/method/comparing.md.
+:func:`updates` decodes the state of every candidate algorithm from the model's latents, and
+compares the model's steps with the algorithm's (step R2). :data:`RULES` decide the claim:
+docs/method/comparing.md.
 """
 
 from __future__ import annotations
@@ -59,10 +60,13 @@ from interp.support.session import remembered
 
 ON, OFF = "on", "off"
 _STEPPED = 0.975
-"""Step R2 of a yes: a Q-table that hands a fifth of a change on has .961."""
+"""Step R2 of a "yes": a Q-table that passes on only a fifth of each change has .961."""
 _FEATURES, _WIDTH = 600, 1 / 18
-"""Random features of the non-linear decoder, and the width of its kernel for standardised latents: it reads .97 of the
-steps of ``wma-gru``, where affine maps read .85, and below 0 of noise."""
+"""Number of random features of the non-linear decoder, and its kernel width for standardised
+latents.
+
+It reads .97 of the steps of ``wma-gru``, of which affine maps read .85, and less than 0 of noise.
+"""
 _CHANGED = 0.1  # share of the elements of a set that change off the manifold: most of it stays a possible set
 
 
@@ -72,12 +76,16 @@ class StepScore:
     """The step R2 of one algorithm's state in one model.
 
     Attributes:
-        state: the variables that were decoded; missing: those carried by the algorithm that the
-            latents do not hold.
-        decoded: R2 of the decoder on other episodes, worst variable.
-        nonlinear: R2 of the algorithm's steps, read by a non-linear decoder on other episodes.
-        manifold: "on", or "off" where states were moved.
-        untrained: R2 of each untrained model.
+        model, algorithm: name of the model and key of the algorithm.
+        state: the state variables that were decoded.
+        missing: state variables of the algorithm that cannot be decoded from the latents.
+        decoded: R2 of the decoder on other episodes, for the worst variable.
+        nonlinear: R2 of the algorithm's steps as read by a non-linear decoder on other episodes.
+        manifold: "on" for states that occur in episodes, "off" for states that were changed to
+            others.
+        horizon: number of rounds of a step.
+        r2: step R2 of the model.
+        untrained: step R2 of each untrained copy.
     """
 
     model: str
@@ -95,9 +103,14 @@ class StepScore:
 @dataclass(frozen=True)
 @checked_result
 class FittedUpdate:
-    """A family of updates, fitted to what one round makes of the decoded state; R2 is on other episodes.
+    """A family of update rules, fitted to the model's decoded steps.
 
-    ``left`` is what it misses of the steps there, as a share of what the algorithm misses.
+    Attributes:
+        key, name: key and name of the family.
+        state: the variables that were decoded.
+        parameters: the fitted parameters.
+        r2: step R2 on other episodes.
+        left: the error of this update there, as a share of the candidate algorithm's error.
     """
 
     key: str
@@ -111,17 +124,17 @@ class FittedUpdate:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class UpdatePart(Result):
-    """Step R2 of every candidate, and the families of updates as fitted, the closest first."""
+    """Step R2 of every candidate algorithm, and the fitted update rules, the closest first."""
 
     updates: tuple[StepScore, ...]
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return the scores of one algorithm's state."""
+        """Return the scores of one algorithm, which is named by its key."""
         return [update for update in self.updates if update.algorithm == algorithm]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a candidate, a manifold and a horizon; then one a family of updates."""
+        """Return one row per candidate, manifold and horizon, then one per fitted update rule."""
         rows: list[dict[str, Any]] = []
         for score in self.updates:
             row = columns(
@@ -152,17 +165,17 @@ def updates(
     untrained: Sequence[Participant],
     budget: Budget,
 ) -> UpdatePart:
-    """Score the steps of every algorithm's state, and fit families of updates to the last one's
+    """Score the steps of every algorithm's state, and fit update rules to the last algorithm's
     state.
 
     Args:
         subject: the model.
-        algorithms: by key; those without a state are left out.
-        untrained: fresh copies of the model, each with decoders fitted to it.
-        budget: rounds that are started from, and rounds run on.
+        algorithms: candidate algorithms by key; those without a state are left out.
+        untrained: untrained copies of the model; decoders are fitted to each.
+        budget: the rounds that steps start from, and the longer horizon.
 
     Returns:
-        Scores on and off the manifold, one round on and several.
+        Scores from states that occur and from changed states, over one round and over several.
     """
     scores: list[StepScore] = []
     carrying = {key: algorithm for key, algorithm in algorithms.items() if algorithm.state}
@@ -198,14 +211,16 @@ def updates(
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps of an algorithm's state that a model is scored on.
+    """The steps of an algorithm's state on which models are scored.
 
     Attributes:
-        keys: the variables that are decoded.
-        rounds: from which the model runs on, for ``horizon`` rounds.
-        by: what the variables are moved by first, ``[episode of the pool, start, ...]``; None moves
-            none.
-        penalty: ridge penalty of all decoders, those of controls included.
+        algorithm: the algorithm.
+        keys: the state variables that are decoded.
+        rounds: rounds from which the model runs on.
+        horizon: for how many rounds.
+        by: change of the variables before the first step, ``[episode, start, ...]`` by key; None
+            for no change.
+        penalty: ridge penalty of all decoders, including those of controls.
     """
 
     algorithm: Algorithm
@@ -216,7 +231,7 @@ class _Steps:
     penalty: float
 
     def score(self, subject: Participant) -> Interval:
-        """Return the step R2 over the pool, with its interval."""
+        """Return the step R2 over known and test episodes, with its interval."""
         n_known = len(subject.samples.known)
         known = self.missed(subject, slice(n_known))
         test = self.missed(subject, slice(n_known, None))
@@ -230,13 +245,13 @@ class _Steps:
         return scored(missed, varied, copy.samples.whose[test]).estimate
 
     def missed(self, subject: Participant, rows: slice) -> Array:
-        """Return what the algorithm misses of the steps, and how much it predicts that they vary,
+        """Return the squared error of the algorithm's steps, and the squared size of the steps,
         ``[2, episode]``.
 
         Args:
             subject: the model.
-            rows: the known or the test episodes of the pool; each is decoded by a fit of other
-                folds.
+            rows: slice of the known or of the test episodes. Each episode is decoded by a fit of
+                other folds.
         """
         writer = crossed_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
@@ -254,19 +269,19 @@ class _Steps:
 
 
 def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> dict[str, Array]:
-    """Draw changes of the decoded state that lead off the manifold.
+    """Draw changes of the decoded state to states that occur in no episode.
 
-    Each element is moved by a random amount with the standard deviation that it has at the round.
-    Every element stays in its range over rounds and episodes. Elements of a set change with
-    probability :data:`_CHANGED`.
+    Each element gets Gaussian noise with its standard deviation in that round, clipped to its range
+    over rounds and episodes. Elements of a set (0 or 1) are flipped with probability
+    :data:`_CHANGED`.
 
     Args:
-        values: of the algorithm, over the pool.
-        keys: the variables that are decoded.
-        budget: gives the starts and the seed.
+        values: the algorithm's values on the known and test episodes.
+        keys: the state variables that are decoded.
+        budget: the starts and the seed.
 
     Returns:
-        ``[episode, start, ...]`` by key.
+        Changes ``[episode, start, ...]`` by key.
     """
     rng = np.random.default_rng([budget.seed, 7])
     changes = {}
@@ -285,12 +300,12 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
 
 
 def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> float:
-    """Return the R2 of the decoder on the test episodes, of the variable that it reads worst.
+    """Return the decoder's R2 on the test episodes, for the variable that it reads worst.
 
     Args:
-        writer: holds the decoder.
+        writer: the writer, with its decoder.
         subject: the model.
-        algorithm: computes the true values.
+        algorithm: the algorithm that computes the true values.
     """
     run, values = subject.run(subject.samples.test), algorithm.run(subject.samples.test)
     decoded = writer.read(run.latents[:, :-1])
@@ -303,12 +318,12 @@ def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> 
 
 
 def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str]) -> float:
-    """Return the R2 of the algorithm's steps as decoded from random features of the latents.
+    """Return the R2 of the algorithm's steps, decoded from random features of the latents.
 
     Args:
-        subject: the model; the fit is on its known episodes, the score on its test episodes.
-        algorithm: computes the steps.
-        keys: the variables; the R2 is that of the one that is read worst.
+        subject: the model; fitted on its known episodes, scored on its test episodes.
+        algorithm: the algorithm.
+        keys: the state variables; the worst R2 among them is returned.
     """
     n_known = len(subject.samples.known)
     known_features, test_features = _random_features(subject)
@@ -327,7 +342,11 @@ def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str
 
 @remembered
 def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
-    """Return the latents and random cosines of them, ``[round, feature]``, of the known and the test episodes."""
+    """Return latents with random cosine features appended, ``[sample, feature]``.
+
+    Returns:
+        Features of the known episodes, and of the test episodes; a sample is a round of an episode.
+    """
     latents = pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True)
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
     known = latents[:n_known].reshape(-1, n_coordinates)
@@ -345,16 +364,15 @@ def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
 
 
 def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> list[FittedUpdate]:
-    """Fit the families of updates that carry what was decoded on one batch, and score them on
-    another.
+    """Fit families of update rules to the model's decoded steps, and score them on other episodes.
 
     Args:
         subject: the model.
-        algorithm: decoded; the share that each family leaves is relative to what it misses.
-        budget: gives the starts and the seed.
+        algorithm: the algorithm whose state is decoded, and whose error is the unit of ``left``.
+        budget: the starts and the seed.
 
     Returns:
-        The fitted updates, the best first (:func:`_rank`).
+        The fitted update rules, the best first (:func:`_rank`).
     """
     writer = subject.writer(algorithm)
     keys = tuple(writer.shapes)
@@ -380,8 +398,10 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
 
 
 def _rank(missed: float, base: float) -> tuple[float, float]:
-    """Return a sort key of an update's error; an extension that gains little over ``base``, what it
-    extends, follows it.
+    """Return a sort key for an update rule's error; smaller is better.
+
+    An extension that gains little over ``base``, the error of the rule that it extends, is ranked
+    right after that rule.
     """
     if EXTENDED * base < missed <= base:
         return base, missed
@@ -396,17 +416,17 @@ def _fit_family(
     own: StepResult,
     seed: int,
 ) -> tuple[float, FittedUpdate]:
-    """Fit a family's parameters to steps, and score the best member on other steps.
+    """Fit a family's parameters to decoded steps, and score the best member on other steps.
 
     Args:
-        family: the family of updates.
-        algorithm: says which states are centred.
-        fits, scores: steps to fit on, and to score on.
-        own: what the algorithm itself misses.
+        family: the family of update rules.
+        algorithm: the candidate algorithm, for which states are centred.
+        fits, scores: decoded steps to fit on, and to score on.
+        own: the algorithm's own errors on the steps to score on.
         seed: seed of the bootstrap.
 
     Returns:
-        What the best member misses where it was fitted, and its score elsewhere.
+        The best member's error where it was fitted, and its score on other steps.
     """
     centred = centred_states(algorithm)
     free = [parameter for parameter in family.searched if not parameter.enters]
@@ -427,21 +447,21 @@ def _fit_extension(
     own: StepResult,
     budget: Budget,
 ) -> tuple[float, FittedUpdate]:
-    """Fit an extension of ``algorithm`` at the best point of its grid, like :func:`_fit_family`.
+    """Fit a family that extends ``algorithm``, at the best point of its parameter grid.
 
-    A machine with a trace holds another table than the algorithm's, so a decoder is fitted for each
-    point.
+    The extension's state may differ from the algorithm's, as with an eligibility trace. A decoder
+    is therefore fitted for each point of the grid.
 
     Args:
         subject: the model.
         family: the extension.
-        algorithm: what it extends; shared parameters stay at its values.
-        keys: the variables that are decoded.
-        own: what the algorithm itself misses.
-        budget: gives the starts and the seed.
+        algorithm: the algorithm that it extends; shared parameters keep the algorithm's values.
+        keys: the state variables that are decoded.
+        own: the algorithm's own errors on the test episodes.
+        budget: the starts and the seed.
 
     Returns:
-        What the best member misses where it was fitted, and its score elsewhere.
+        The best member's error where it was fitted, and its score on other episodes.
     """
     centred = centred_states(algorithm)
     free = [s for s in family.searched if s.name not in algorithm.parameters and not s.enters]
@@ -475,15 +495,14 @@ def _scored_update(
     own: StepResult,
     seed: int,
 ) -> FittedUpdate:
-    """Return a fitted update with its step R2 and the share of the algorithm's error that it
-    leaves.
+    """Return a fitted update rule with its step R2, and its error as a share of the algorithm's.
 
     Args:
-        family: the family of the update.
-        parameters: the fitted ones.
-        steps: steps to score on.
-        scores: what the update misses of them.
-        own: what the algorithm itself misses of them.
+        family: the family of the rule.
+        parameters: the fitted parameters.
+        steps: the decoded steps to score on.
+        scores: the rule's errors on these steps.
+        own: the algorithm's errors on these steps.
         seed: seed of the bootstrap.
     """
     missed = scores.missed.sum(1) / scores.varied.sum()
@@ -500,8 +519,9 @@ def _scored_update(
 
 
 def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
-    """Return a member of the family; missing parameters, such as those of the prediction, take
-    their grid's first value.
+    """Return the family's algorithm with these parameters.
+
+    Other parameters, such as those of the prediction, take the first value of their grid.
     """
     first = {parameter.name: parameter.grid[0] for parameter in family.searched}
     return family.make(**{**first, **parameters})
@@ -513,18 +533,18 @@ def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 @dataclass(frozen=True)
 @checked_result
 class Evidence:
-    """What the rules read.
+    """The numbers that the rules use to decide the claim.
 
     Attributes:
         steps: step R2 of the state of the reference's algorithm.
-        response: responses of the model, against moves of this state.
-        fitted: the update that fits the steps best; None where none was fitted.
-        reference: its name; "" where there is none.
-        alike: lower bound of the agreement of predictions with the reference's; NaN without a
+        response: the model's responses to changed inputs, against the effects of changing its
+            state.
+        fitted: the update rule that fits the steps best; None if none was fitted.
+        reference: name of the reference; "" if there is none.
+        alike: lower bound of the similarity of predictions with the reference's; NaN without a
             reference.
-        shows_state: False where the reference's predictions are mere choices, which show little of
-            its state.
-        state: the verdict on whether the two have the same state.
+        shows_state: False if the reference predicts mere choices, which show little of its state.
+        state: the verdict on whether both have the same state; "" without a reference.
     """
 
     steps: Sequence[StepScore]
@@ -537,18 +557,20 @@ class Evidence:
 
     @property
     def one_step(self) -> StepScore:
-        """The score one round on, from states that occur."""
+        """The step R2 over one round, from states that occur."""
         of_one = [score for score in self.steps if score.horizon == 1]
         return next(score for score in of_one if score.manifold == ON)
 
     @property
     def is_unread(self) -> bool:
-        """Whether affine maps do not read the state."""
+        """True if affine maps cannot decode the state."""
         return self.one_step.decoded < SAME
 
 
 def _require_steps(evidence: Evidence) -> list[Measure]:
-    """Measure the worst step; each untrained copy's number is that of its worst step."""
+    """Return the worst step R2 as a measure, with the worst step R2 of each untrained copy as
+    control.
+    """
     worst = min(evidence.steps, key=lambda score: score.r2.low)
     rounds = "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     start = "states that occur" if worst.manifold == ON else "states that no episode reaches"
@@ -567,7 +589,9 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
 
 
 def _require_responses(evidence: Evidence) -> list[Measure]:
-    """Measure the response to each input, against the move of the state."""
+    """Return one measure per cell: the response to an input against the effect of changing the
+    state.
+    """
     return [
         Measure(
             "update",
@@ -583,9 +607,7 @@ def _require_responses(evidence: Evidence) -> list[Measure]:
 
 
 def _require_arrival(evidence: Evidence) -> list[Measure]:
-    """Measure the response one round later as a share of the move; empty where it is not too
-    small.
-    """
+    """Return the size of the response one round later as a measure; empty unless it is too small."""
     if not evidence.response.arrives.high < ARRIVES:
         return []
     quantity = "response one round later, as a share of the move of the state"
@@ -596,7 +618,11 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
 
 
 def _require_next_state(evidence: Evidence) -> list[Measure]:
-    """Measure predictions from the state of the round after; they forbid "yes" alone, so only a doubt is listed."""
+    """Return the correlation of predictions that read the next round's state; empty unless it is in
+    doubt.
+
+    It can only turn a "yes" into "undecided".
+    """
     if not evidence.response.later.low < RESPONDS:
         return []
     measure = Measure(
@@ -613,8 +639,10 @@ def _require_next_state(evidence: Evidence) -> list[Measure]:
 
 
 def _doubt_no_of_same_predictions(evidence: Evidence) -> str:
-    """Return the reason that the predictions equal the reference's, if they show its state or the
-    state is not read.
+    """Doubt a "no" if the predictions equal the reference's.
+
+    This counts if predictions show the reference's state, or if affine maps cannot decode it.
+    Return the reason, or "".
     """
     is_same = evidence.alike >= NEARLY_ALL
     if is_same and (evidence.shows_state or evidence.is_unread):
@@ -623,8 +651,9 @@ def _doubt_no_of_same_predictions(evidence: Evidence) -> str:
 
 
 def _doubt_no_of_unread_state(evidence: Evidence) -> str:
-    """Return the reason that a non-linear decoder, or stitching, finds a state that affine maps do
-    not read.
+    """Doubt a "no" if a non-linear decoder or stitching finds the state that affine maps miss.
+
+    Return the reason, or "".
     """
     linear, nonlinear = evidence.one_step.r2.estimate, evidence.one_step.nonlinear
     if 1 - nonlinear <= RATIO * (1 - linear):
@@ -635,8 +664,9 @@ def _doubt_no_of_unread_state(evidence: Evidence) -> str:
 
 
 def _doubt_yes_of_other_update(evidence: Evidence) -> str:
-    """Return the reason that a fitted update removes half of the algorithm's error of the steps,
-    beyond rounding.
+    """Doubt a "yes" if another fitted update rule removes at least half of the algorithm's error.
+
+    Return the reason, or "". An error that is mere rounding raises no doubt.
     """
     fitted = evidence.fitted
     is_exact = evidence.one_step.r2.estimate >= NEARLY_ALL
@@ -649,14 +679,15 @@ def _doubt_yes_of_other_update(evidence: Evidence) -> str:
 @dataclass(frozen=True)
 @checked_fields
 class Rule:
-    """A rule of the claim: a requirement, which gives measures, or a doubt that forbids a word.
+    """A rule for deciding the claim: a requirement, or a doubt.
 
     Attributes:
-        sentence: what it asks, for a page.
-        forbids: the words that it can forbid.
-        reason: the machine that needs it.
-        require: evidence to measures; every one must be a "yes".
-        doubt: evidence to the reason why a word is forbidden; "" where it is not.
+        name: name of the rule.
+        sentence: what it demands, for a page.
+        forbids: the verdicts that it can prevent.
+        reason: an example of a machine for which the rule is needed.
+        require: returns measures from the evidence; each must be a "yes".
+        doubt: returns why a verdict is prevented, or "" if it is not.
     """
 
     name: str
@@ -718,11 +749,11 @@ RULES = (
         doubt=_doubt_yes_of_other_update,
     ),
 )
-"""What decides whether a model updates its state as an algorithm does, in order."""
+"""The rules that decide whether a model updates its state as an algorithm does, in order."""
 
 
 def judge(evidence: Evidence) -> Measure:
-    """Apply :data:`RULES` to decide the claim; the note of the measure says which rule decided."""
+    """Apply :data:`RULES` to decide the claim; the measure's note names the rule that decided."""
     measures: list[Measure] = []
     for rule in RULES:
         if rule.require is not None:
@@ -742,8 +773,9 @@ def _decided_by(rule: Rule) -> str:
 
 
 def _judge_update(compared: Compared) -> Measure:
-    """Measure the claim on the update by the state of the reference's algorithm, where it names
-    one.
+    """Decide the claim on the update, by the state of the reference's algorithm.
+
+    If the reference states no algorithm, the claim does not apply.
     """
     reference = compared.reference
     if reference is not None and not reference.names_algorithm and not compared.is_one:

@@ -7,7 +7,7 @@
     >>> circuit.n_layers, len(circuit.heads), circuit.algorithm.parameters["gamma"]
     (4, 16, 0.9)
 
-Its variants, how ties fall, and how exact it is: ``docs/method/q-learning.md``.
+``docs/method/q-learning.md`` describes its variants, how it breaks ties, and how exact it is.
 """
 
 from circuits.q_learning.construction import q_learning, value_bound

@@ -1,7 +1,7 @@
-"""The Q-learning circuit: its arguments, what it is proven for, its heads and neurons, and its softmax-only form.
+"""Build the Q-learning circuit: its heads and neurons, its softmax-only form, and its ground truth.
 
-``heads.csv`` says what each head reads and writes, ``edges.csv`` which part reads what. How it is built, and where its
-variables live: ``docs/method/q-learning.md``.
+``heads.csv`` says what each head reads and writes, ``edges.csv`` which component reads which.
+``docs/method/q-learning.md`` explains the construction and where its variables are stored.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ _FOLDER = Path(__file__).parent
 _NAME = "qlearning-handwired"
 _VARIANTS = ("mlp", "softmlp", "lin")
 _LARGEST_FLOAT32 = 2.0**120
-"""The largest M for which sums of a few values and scores stay far from float32's overflow at 2^128."""
+"""The largest bound M for which sums of a few values and scores stay far below float32's overflow,
+2^128.
+"""
 
 
 @checked
 def value_bound(rewards: Sequence[float], gamma: float) -> float:
-    """Compute M: the smallest power of two that is at least ``max |r| / (1 - gamma)``, a bound of |Q|; 1 for no reward.
+    """Compute M, a bound of |Q|: the smallest power of two >= ``max |r| / (1 - gamma)``; 1 if all r
+    are 0.
 
     >>> value_bound((0.0, 1.0), 0.9)
     16.0
@@ -71,30 +74,32 @@ def q_learning(
     """Build the tabular Q-learning circuit.
 
     Args:
-        n_states, n_actions: at least 1 each.
-        variant: "mlp", "softmlp" or "lin", see above.
+        n_states, n_actions: sizes of the MDP, at least 1 each.
+        variant: "mlp", "softmlp" or "lin", see ``docs/method/q-learning.md``.
         alpha: learning rate in (0, 1].
-        gamma: discount in [0, 1); at 0 the table never bootstraps.
+        gamma: discount in [0, 1); 0 means that the update does not bootstrap.
         rewards: (lowest, highest) reward that the model will meet.
-        signed: double the MLP neurons so that Q may be negative ("lin" needs none).
-        tau: tie slope; smaller differences of Q than this are ties. None takes ``relative_tau``
-            times M, the power of two that bounds |Q| (:func:`value_bound`): 1e-13 for rewards in
-            [0, 1] and gamma .9. 0 averages over ties.
-        relative_tau: about 28 roundings of M: 6.25e-15 in float64, 2.5e-7 (2 roundings) in float32.
-        beta: inverse temperature of Boltzmann exploration in head 3.1 alone; None chooses greedily.
-        eta: None for hard and linear heads (exact); with a number every head is softmax, at this
-            inverse temperature (linear heads as pairs of softmax heads with a heavy sink, in
-            float64 only).
+        signed: True doubles the MLP neurons so that Q may be negative. "lin" does not need it.
+        tau: tie slope: action a loses ``tau * a`` of its value, so that the first of equal actions
+            wins. 0 averages over ties. None takes ``relative_tau`` times M, the bound of |Q|
+            (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9.
+        relative_tau: tie slope in units of M: 6.25e-15 in float64 (28 roundings), 2.5e-7 in float32
+            (2 roundings).
+        beta: inverse temperature of a softmax policy in head 3.1; None chooses greedily.
+        eta: inverse temperature with which every head becomes a softmax head; None for hard and
+            linear heads, which are exact. Linear heads become pairs with a heavy sink, in float64
+            only.
         hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is a number.
-        heavy, epsilon: of the pairs: exponent of the sink, and scale of the scores.
-        noise: read each round's draw at position ``n``: the machine explores by itself, as
-            ``explore_i`` says.
-        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``,
+        heavy: logit of the sink in these pairs.
+        epsilon: score scale in these pairs.
+        noise: True adds a position ``n`` with a random draw in each round, which decides whether
+            the machine explores.
+        coordinates: callers pass its fields instead: ``positions``, ``n_lines``, ``seed``,
             ``rotation``.
 
     Raises:
         InputError: rewards that the variant is not proven for, or a tie slope below the rounding of
-            M; float32 needs a larger slope than float64.
+            M. float32 needs a larger slope than float64.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
@@ -205,7 +210,7 @@ def q_learning(
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
 
     def start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
-        """Return a table of zeros, whatever table the episodes began with."""
+        """Return a Q-table of zeros, whatever table the episodes began with."""
         start = algorithm.initial(episodes)
         return {key: np.zeros_like(value) for key, value in start.items()}
 
@@ -233,13 +238,13 @@ def q_learning(
 
 
 def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
-    """Return why the circuit cannot be float32, with the bound that it breaks; "" where it can.
+    """Return a sentence that says why the circuit cannot be float32, or "" if it can.
 
     Args:
         variant: "mlp", "softmlp" or "lin".
         eta: inverse temperature of a softmax-only circuit; None for hard heads.
         slope: the tie slope.
-        bound: M, the bound of values.
+        bound: M, the bound of |Q|.
     """
     if eta is not None and variant != "softmlp":
         return wire.needs_float64(f"variant {variant!r}", "'softmlp'")
@@ -260,7 +265,11 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
 
 @dataclass(frozen=True)
 class _Wiring:
-    """One variant and its parameters; arguments as in :func:`~circuits.q_learning.q_learning`, ``bound`` is M."""
+    """Parameters of one variant of the circuit, named as in
+    :func:`~circuits.q_learning.q_learning`.
+
+    ``states``, ``actions`` and ``draws`` are token labels, and ``bound`` is M, the bound of |Q|.
+    """
 
     basis: Basis
     states: tuple[str, ...]
@@ -277,17 +286,17 @@ class _Wiring:
 
     @property
     def sink(self) -> Direction:
-        """The direction of the first token, which silent heads attend to."""
+        """Direction of the first token, which a head without a match attends to."""
         return self.basis["id"]["BOS"]
 
     @property
     def acting(self) -> Direction:
-        """id[A]: is it an action?"""
+        """Direction that reads 1 at action tokens: the sum of their axes in the block "id"."""
         return self.basis["id"].sum(self.actions)
 
     @property
     def taken(self) -> tuple[wire.Term, ...]:
-        """What Update finds the action in phase Qcurr by."""
+        """Score terms by which Update attends to the action that was taken in the current state."""
         return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.acting),)
 
     def move(
@@ -296,7 +305,7 @@ class _Wiring:
         """Return terms that copy axes from one block to another.
 
         Args:
-            labels: the axes.
+            labels: labels of the axes.
             source, target: names of the blocks.
             scale: factor of what is written.
         """
@@ -304,7 +313,9 @@ class _Wiring:
 
 
 def _routing_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make layer 1: states, phases and columns to the tokens that need them."""
+    """Make the heads of layer 1, which copy states, phases and Q-table columns to the tokens that
+    use them.
+    """
     ids, one, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
     sink, states, move = wiring.sink, wiring.states, wiring.move
     is_linear = wiring.variant == "lin"
@@ -338,7 +349,7 @@ def _routing_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make layer 2: s_t to Select; in "lin", rows of Q from the columns."""
+    """Make the heads of layer 2: they copy s_t to Select; in "lin", they also look up Q-values."""
     ids, states, sink, move = wiring.basis["id"], wiring.states, wiring.sink, wiring.move
     asks = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
     state = move(states, "id", "buf1")
@@ -356,7 +367,9 @@ def _evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _selecting_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make layer 3: choose, take the maximum, inherit the visited column."""
+    """Make the heads of layer 3: choose the action, take max Q, copy the column that is to be
+    updated.
+    """
     move, actions, states = wiring.move, wiring.actions, wiring.states
     is_soft = wiring.hardness is not None
     best = _selection(wiring, "softmax" if is_soft else "hard", wiring.hardness or 1.0, wiring.tau)
@@ -384,11 +397,13 @@ def _selecting_heads(wiring: _Wiring) -> list[wire.Head]:
 def _selection(
     wiring: _Wiring, rule: AttentionRule, sharpness: float, tau: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Return rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C
-    less elsewhere.
+    """Return the attention rule and score terms by which Select chooses an action.
+
+    Candidates score ``sharpness * (Q(s', a) - tau * a)``; all other positions score lower by a
+    margin.
 
     Args:
-        wiring: the basis and the sizes.
+        wiring: parameters of the circuit.
         rule: "hard" or "softmax".
         sharpness: inverse temperature.
         tau: tie slope.
@@ -420,15 +435,14 @@ def _selection(
 def _exploring(
     wiring: _Wiring, rule: AttentionRule, scores: tuple[wire.Term, ...], sharpness: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Add exploration to the selection: the candidate that Select's draw names gets the highest
-    score.
+    """Add exploration to the choice: the action that the round's random draw names scores highest.
 
-    The lead is larger than any difference of values. Positions that are no candidates get that much
-    less, since some of them hold the same action.
+    Its lead exceeds any difference of values. Other positions lose as much, since some of them hold
+    the same action.
 
     Args:
-        wiring: the basis and the sizes.
-        rule, scores: the selection.
+        wiring: parameters of the circuit.
+        rule, scores: attention rule and score terms of the choice without exploration.
         sharpness: inverse temperature.
     """
     ids, buf2, one = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
@@ -442,8 +456,10 @@ def _exploring(
 
 
 def _evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
-    """Make ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``: Q(s, a) where state and phase are
-    there, otherwise 0.
+    """Make the neurons that look up Q(s, a): ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``.
+
+    A neuron outputs Q(s, a) at the action tokens of its state and phase (current or next), and 0
+    elsewhere. ``block[label]`` is the coordinate of that axis.
     """
     ids, buf1, buf2 = (wiring.basis[block] for block in ("id", "buf1", "buf2"))
     M = wiring.bound
@@ -461,7 +477,7 @@ def _evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
 
 
 def _adding_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make layer 4 of "mlp" and "lin": linear heads add the three TD terms."""
+    """Make the heads of layer 4 in "mlp" and "lin", which add the three terms of the TD error."""
     basis, states, move = wiring.basis, wiring.states, wiring.move
     update, buf1, buf2 = basis["id"]["Update"], basis["buf1"], basis["buf2"]
     alpha = wiring.alpha
@@ -490,7 +506,9 @@ def _adding_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _fetching_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make layer 4 of "softmlp": fetch the three values and s_t; the MLP multiplies."""
+    """Make the heads of layer 4 in "softmlp": they fetch Q(s, a), r, max Q and s_t for the last
+    MLP.
+    """
     ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
     update, taken = ids["Update"], wiring.taken
     current = (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
@@ -503,9 +521,11 @@ def _fetching_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
-    """Make the neurons that add d = alpha x TD error at s_t, and those that clear the rest.
+    """Make the neurons that add d = alpha * TD error to the value of s_t, and those that erase
+    buffers.
 
-    They add ``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)``.
+    For each state s two neurons add ``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)``, where
+    ``buf2[s]`` is 1 for s_t and D bounds |d|.
     """
     buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
     d = wiring.alpha * (buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"])
@@ -527,18 +547,21 @@ def _adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
 
 _KINDS = ("grid", "deterministic", "sparse")
 _TIE_WIDTH = 1e-5
-"""Values closer than this share of the largest are ties that float32 does not decide."""
+"""In float32, values closer than this share of the largest value count as tied."""
 _HARD = 1e4
-"""A softmax of more than this inverse temperature is meant as a maximum; of less, as a policy, compared as it is."""
+"""A softmax with a higher inverse temperature stands for a maximum; with a lower one it is a
+policy.
+"""
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
-    """Sample equal shares of the grid, of deterministic transitions and of sparse rewards, in the
-    circuit's range.
+    """Sample episodes of the circuit's sizes and reward range.
+
+    A third each are MDPs of the regime "grid", deterministic MDPs and MDPs with sparse rewards.
 
     Args:
-        circuit: gives the sizes, the rewards, alpha and gamma.
-        n_rounds, n_episodes: to sample.
+        circuit: the circuit, for the sizes, the rewards, alpha and gamma.
+        n_rounds, n_episodes: how much to sample.
         seed: seed of the draws.
     """
     arguments = circuit.arguments
@@ -557,19 +580,22 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MD
 
 
 def _scale(values: Values) -> float:
-    """Return the largest value or reward of a run: what rounding is proportional to."""
+    """Return the largest absolute value or reward of a run, to which rounding errors are
+    proportional.
+    """
     largest = float(max(np.abs(values["next_table"]).max(), np.abs(values["reward"]).max()))
     return largest if largest > 0 else 1.0
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Return what values count as large against: the largest value or reward; 1 for one-hot
-    variables and probabilities.
+    """Return the scale of a variable's relative errors.
+
+    It is the largest value or reward, and 1 for one-hot variables and probabilities.
 
     Args:
-        circuit: gives the bound of values.
-        values: of the algorithm.
-        key: the variable.
+        circuit: the circuit, for the bound of values.
+        values: the algorithm's values.
+        key: key of the variable.
     """
     if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":
         return 1.0
@@ -578,16 +604,17 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
 
 
 def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
-    """Find choices that rounding can change: the two best of Q(s', a) - tau a differ by less than
-    it. Rows of zeros count as decided.
+    """Find the choices that rounding can change, since the two best actions are nearly equal.
+
+    The values compared are Q(s', a) - tau * a. Rounds in which all values are 0 count as decided.
 
     Args:
-        circuit: gives tau, beta, eta and hardness.
-        values: of the algorithm.
-        dtype: of the model.
+        circuit: the circuit, for tau, beta, eta and hardness.
+        values: the algorithm's values.
+        dtype: dtype of the model.
 
     Returns:
-        True where undecided, ``[episode, round]`` by variable.
+        Masks ``[episode, round]`` by variable, True where undecided.
     """
     arguments, worth = circuit.arguments, values["next_values"]
     n_actions = worth.shape[-1]
@@ -607,16 +634,17 @@ def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.nda
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """Compute a bound on what softmax heads leave: each layer copies the table and leaks a share
-    elsewhere, every round.
+    """Bound the error that softmax heads add to a variable.
+
+    Each layer copies the table and mixes in a small share of other positions, in every round.
 
     Args:
-        circuit: gives the leak, the sizes and the variant.
-        values: of the algorithm.
-        key: the variable.
+        circuit: the circuit, for the share, the sizes and the variant.
+        values: the algorithm's values.
+        key: key of the variable.
 
     Returns:
-        The bound and its derivation; (0, "") for none.
+        The bound and its derivation; (0, "") if there is none.
     """
     arguments, leak = circuit.arguments, circuit.leak
     if not leak or key == "position_code":

@@ -1,4 +1,7 @@
-"""Reachability by parallel breadth-first search as a transformer over one round: our construction of a published idea.
+"""Graph reachability by parallel breadth-first search, as a transformer over one round.
+
+It is our construction of a published idea. z_t is the set of reached nodes, r the root, (s_i, t_i)
+the edges, and c_k the candidates of round t::
 
     F_t = z_t with r        z_{t+1} = F_t with { t_i : s_i in F_t }        P(c_k) = [c_k in z_t], 1/2 each on ties
 
@@ -7,7 +10,8 @@
     >>> circuit.n_layers, len(circuit.heads), len(circuit.neurons)
     (2, 6, 21)
 
-Its variants, how it is built, and how exact it is: ``docs/method/reachability-circuit.md``.
+``docs/method/reachability-circuit.md`` describes its variants, how it is built, and how exact it
+is.
 """
 
 from circuits.reachability.construction import reachability

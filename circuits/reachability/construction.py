@@ -1,7 +1,8 @@
-"""The heads and neurons of the reachability circuit, its averaging and softmax forms, and its ground truth.
+"""Build the reachability circuit: its heads and neurons, its mean and softmax forms, its ground
+truth.
 
-``heads.csv`` says what each head reads and writes, ``edges.csv`` which part reads what. What head 2.1 holds:
-``docs/method/reachability-circuit.md``.
+``heads.csv`` says what each head reads and writes, ``edges.csv`` which component reads which.
+``docs/method/reachability-circuit.md`` explains what head 2.1 holds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FOLDER = Path(__file__).parent
 _EXPANSIONS = ("sum", "mean")
 _NAME = "reachability-handwired"
 _ANSWER = 60.0
-"""Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
+"""Score lead of a reached candidate in head 2.2: all others get at most e^-60 of its attention."""
 _SINK = 400.0  # score that sends every query but p? to the sink in head 2.2
 
 
@@ -41,16 +42,17 @@ def reachability(
     """Build the reachability circuit.
 
     Args:
-        n_nodes: number of names for nodes, at least 4, as for the graphs that the task draws.
+        n_nodes: number of node names, at least 4.
         n_edges: length of the list of edges, at least 3.
-        expand: "sum" (head 2.1 is linear) or "mean" (it averages over the active edges).
-        eta: None for hard and linear heads (exact); with a number every head is softmax, at this
-            inverse temperature, and head 2.1 averages.
-        marks: whether a mark follows every edge, where its two ends are bound; without marks they
-            are bound at the edge's target, in rounds as learned models read them.
-        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``,
-            ``rotation``. Sinusoidal positions need marks: heads are then as wide as there are nodes
-            or lines, not positions.
+        expand: "sum" (head 2.1 is linear) or "mean" (it averages over edges whose source is
+            reached).
+        eta: inverse temperature with which every head becomes a softmax head, and head 2.1
+            averages; None for hard and linear heads, which are exact.
+        marks: True puts a marker token after every edge, where its source and target are combined.
+            False combines them at the edge's target, in rounds as learned models read them.
+        coordinates: callers pass its fields instead: ``positions``, ``n_lines``, ``seed``,
+            ``rotation``. Sinusoidal positions need ``marks=True``. Head width then grows with the
+            number of nodes or lines instead of positions.
     """
     arguments = coordinates.joined(locals())
     require_known("way to expand", expand, _EXPANSIONS)
@@ -124,10 +126,11 @@ def reachability(
 
 
 def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.Head, ...]:
-    """Make layer 1, which reads the round, and layer 2, which computes.
+    """Make the heads of layer 1, which read the edges, and of layer 2, which expand the set and
+    answer.
 
     Args:
-        basis: the axes.
+        basis: basis of the residual stream.
         layout: the positions of the round.
         mean: True if head 2.1 averages, False if it sums.
     """
@@ -173,7 +176,14 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
 
 
 def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
-    """Measure by how much the candidates' codes overlap with both of them more than all positions before p? do."""
+    """Measure how much better the candidates' positions match their joint code than any other
+    position.
+
+    The joint code is the sum of the codes of the two candidates. Positions up to p? count.
+
+    Raises:
+        InputError: no lead, so that the code cannot separate the candidates from other positions.
+    """
     candidates = layout.position("c_1"), layout.position("c_2")
     of_candidates: list[float] = []
     of_others: list[float] = []
@@ -190,10 +200,10 @@ def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
 
 
 def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neuron, ...]:
-    """Make neurons that clip every node to 0 or 1 and clear what is not the new set.
+    """Make the neurons that clip every node to 0 or 1, and those that erase all but the new set.
 
     Args:
-        basis: the axes.
+        basis: basis of the residual stream.
         nodes: names of the nodes.
         gain: a node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 /
             gain``.
@@ -212,12 +222,13 @@ def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neur
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample any digraphs and long paths.
+    """Sample episodes: half random digraphs, half long paths.
 
     Args:
-        circuit: gives the sizes.
-        n_rounds: at most one more than there are nodes; later rounds would repeat the same set.
-        n_episodes: half of each regime.
+        circuit: the circuit, for the sizes.
+        n_rounds: number of rounds, cut to one more than there are nodes; later rounds would repeat
+            the same set.
+        n_episodes: number of episodes, in both halves together.
         seed: seed of the draws.
     """
     n_nodes, n_edges = circuit.arguments["n_nodes"], circuit.arguments["n_edges"]
@@ -229,16 +240,17 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Re
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """Compute a bound on what softmax heads leave of what they gather. Neurons clip the carried
-    sets, which stay exact.
+    """Bound the error that softmax heads add to a variable.
+
+    The carried sets stay exact, because neurons clip them to 0 or 1.
 
     Args:
-        circuit: gives the leak and the sizes.
-        values: of the algorithm; not used.
-        key: the variable.
+        circuit: the circuit, for the leak of a head and the sizes.
+        values: the algorithm's values; not used.
+        key: key of the variable.
 
     Returns:
-        The bound and its derivation; (0, "") for none.
+        The bound and its derivation; (0, "") if there is none.
     """
     leak, n = circuit.leak, len(circuit.layout.labels)
     if not leak:

@@ -7,7 +7,8 @@
     >>> circuit.n_layers, len(circuit.heads), circuit.algorithm.parameters["gain"]
     (3, 8, 0.25)
 
-Its variants, how it is built, and how far it drifts: ``docs/method/weighted-majority.md``.
+``docs/method/weighted-majority.md`` describes its variants, how it is built, and how rounding
+errors accumulate.
 """
 
 from circuits.weighted_majority.construction import weighted_majority

@@ -1,7 +1,7 @@
-"""The heads of Weighted Majority, section by section of the round, its softmax-only form, and its ground truth.
+"""Build the Weighted Majority circuit: its heads, its softmax-only form, and its ground truth.
 
-``heads.csv`` says what each head reads and writes, ``edges.csv`` which part reads what. What the scores of head 3.2
-hold: ``docs/method/weighted-majority.md``.
+``heads.csv`` says what each head reads and writes, ``edges.csv`` which component reads which.
+``docs/method/weighted-majority.md`` explains the scores of head 3.2.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ _FOLDER = Path(__file__).parent
 _VARIANTS = ("R", "P")
 _NAME = "wma-handwired"
 _GATE = 60.0
-"""Score that keeps tokens other than votes out of the prediction: their weight is at most e^-60 of a vote's."""
+"""Score that excludes tokens other than votes from the prediction: e^-60 of a vote's attention at
+most.
+"""
 _SINK = 200.0  # score that sends every query but p? to the sink in head 3.1
 
 _AMPLIFIED, _MOST_AMPLIFIED = 10.0, 2e-6
-"""Errors of predictions of a rotated R in units of e^heavy times a rounding, and the largest that one may have."""
+"""Error of a prediction of variant R in a rotated basis, in units of e^heavy roundings; the largest accepted error."""
 
 
 @Coordinates.taken_by
@@ -45,16 +47,19 @@ def weighted_majority(
     """Build the Weighted Majority circuit.
 
     Args:
-        n_experts: at least 1.
-        variant: "R" or "P", see above.
-        log_gamma: log of the factor gamma > 1 by which a right expert's weight grows.
-        eta: None for hard and linear heads (exact); with a number every head is softmax, at this
-            inverse temperature.
-        heavy: S of the sink that makes softmax sum (36 in float64, 20 in float32).
-        match_logit: logit of a match in the softmax form of head 3.2 (R; 120 in float64, 60 in
-            float32).
-        epsilon: of the pair of heads that replaces the linear one (P, in float64 only).
-        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``,
+        n_experts: number of experts, at least 1.
+        variant: "R" or "P", see ``docs/method/weighted-majority.md``.
+        log_gamma: log of the factor gamma > 1 by which the weight of an expert grows if it was
+            right.
+        eta: inverse temperature with which every head becomes a softmax head; None for hard and
+            linear heads, which are exact.
+        heavy: logit advantage of the sink token that lets softmax heads compute sums; 36 in
+            float64, 20 in float32.
+        match_logit: logit of a match in the softmax form of head 3.2 of variant R; 120 in float64,
+            60 in float32.
+        epsilon: score scale of the pair of softmax heads that replaces the linear head of variant
+            P, in float64 only.
+        coordinates: callers pass its fields instead: ``positions``, ``n_lines``, ``seed``,
             ``rotation``.
     """
     arguments = coordinates.joined(locals())
@@ -123,12 +128,12 @@ def weighted_majority(
 
 
 def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
-    """Return why the circuit cannot be float32; "" where it can.
+    """Return a sentence that says why the circuit cannot be float32, or "" if it can.
 
     Args:
         variant: "R" or "P".
         eta: inverse temperature of a softmax-only circuit; None for hard heads.
-        rotation: seed of the basis' rotation; None for none.
+        rotation: seed of the basis' rotation; None for no rotation.
     """
     if eta is None or (variant == "R" and rotation is None):
         return ""
@@ -141,13 +146,13 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
 
 
 def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.Head, ...]:
-    """Make sections 1-3 of the round, layer by layer.
+    """Make all heads of the circuit, layer by layer.
 
     Args:
-        basis: the axes.
+        basis: basis of the residual stream.
         n: number of experts.
         variant: "R" or "P".
-        log_gamma: what a right expert's log-weight gains.
+        log_gamma: gain of an expert's log-weight when it is right.
     """
     ids, buf1, sink, one = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
     experts, votes = wire.numbered("e", n), ("q0", "q1")
@@ -197,14 +202,15 @@ _STATE = ("log_weights", "next_log_weights", "carried_state")
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Return what values count as large against: gains for log-weights, 1 for most variables.
+    """Return the scale of a variable's relative errors: the gain for log-weights, 1 for most
+    others.
 
-    A prediction loses the digits that log-weights beyond 500 take.
+    For predictions it grows with log-weights beyond 500, which cost predictions digits.
 
     Args:
-        circuit: gives the gain.
-        values: of the algorithm.
-        key: the variable.
+        circuit: the circuit, for the gain.
+        values: the algorithm's values.
+        key: key of the variable.
     """
     if key in _STATE:
         return float(circuit.arguments["log_gamma"])
@@ -215,16 +221,17 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """Compute a bound on what softmax heads leave: each layer leaks a share of the largest number
-    at other positions.
+    """Bound the error that softmax heads add to a variable.
+
+    Each layer mixes in a small share of the largest number at other positions.
 
     Args:
-        circuit: gives the leak, the sizes and the variant.
-        values: of the algorithm.
-        key: the variable.
+        circuit: the circuit, for the share, the sizes and the variant.
+        values: the algorithm's values.
+        key: key of the variable.
 
     Returns:
-        The bound and its derivation; (0, "") for none.
+        The bound and its derivation; (0, "") if there is none.
     """
     arguments, leak = circuit.arguments, circuit.leak
     if not leak or key == "position_code":
@@ -259,7 +266,7 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Ex
 
 
 def _tolerance(key: str, dtype: str) -> tuple[float, str]:
-    """Return the relative error allowed: log-weights grow with time."""
+    """Return the allowed error and its kind, "relative" because log-weights grow with time."""
     if dtype == "float32":
         return 1e-5, "relative"
     return (1e-9 if key in (*_STATE, "match") else 1e-12), "relative"

@@ -1,9 +1,9 @@
-"""The methods, in a few files by what they look at; every file of this folder registers its
+"""Registry of the methods that the benchmark grades; each file of this folder registers its
 methods.
 
-A method is a name, the question that it answers, and a function from a subject to an answer. An
-oracle that knows the truth and a random draw bound the scale of every question. A new method is a
-file::
+A method is a name, the question that it answers, and a function from a subject to an answer. Every
+question also gets an oracle that knows the truth and a random answer, as upper and lower bounds. A
+new method is a file::
 
     from circuits.benchmark import Answer, Material, Method, KnownMachine, register
 
@@ -12,7 +12,7 @@ file::
 
     register(Method("heads-first", "edges that leave heads", "edges", most_heads))
 
-The parts of a method's key are in ``docs/method/benchmark.md``.
+``docs/method/benchmark.md`` explains the parts of a method's key.
 """
 
 from __future__ import annotations
@@ -36,9 +36,14 @@ from interp.support.errors import InputError, require_known
 @dataclass(frozen=True)
 @checked_fields
 class Method:
-    """A method: ``answer`` is ``(subject, material) -> answer`` to the question with a key.
+    """A method of interpretability that answers one question.
 
-    ``key`` is unique among the methods of its question ("zero:joined"); ``quick``: whether the quick run has it.
+    Attributes:
+        key: unique among the methods of its question, such as "zero:joined".
+        name: what it does, in words.
+        question: key of the question.
+        answer: ``(subject, material) -> answer``.
+        quick: True if the quick run includes it.
     """
 
     key: str
@@ -49,11 +54,11 @@ class Method:
 
 
 METHODS: dict[tuple[str, str], Method] = {}
-"""(question, key) -> method; filled by the files of this folder, and by users."""
+"""Methods by (question, key); filled by the files of this folder, and by users."""
 
 
 def register(*methods: Method) -> None:
-    """Add methods; a key that is taken is refused."""
+    """Register methods; raise InputError if another method of the question has the same key."""
     for method in methods:
         require_known("question", method.question, QUESTIONS)
         name = method.question, method.key
@@ -73,9 +78,14 @@ READINGS = {
     "rounds": "both exits, all corruptions, two rounds",
     "everything": "both exits and the raw latents, all corruptions and against another episode",
 }
-"""What a method looks at: which corruptions, in which rounds, read through which exits. Key -> in words."""
+"""What a method reads, in words, by key: which corruptions, in which rounds, through which exits.
+
+The exits are the prediction and the state.
+"""
 FAINT = 1e-9
-"""An effect smaller than this share of what a corruption changes counts as none: rounding must not rank edges."""
+"""Effects below this share of the corruption's effect count as 0, so that rounding does not rank
+edges.
+"""
 
 
 def strongest(
@@ -84,13 +94,14 @@ def strongest(
     items: Sequence[Hashable],
     effects: Callable[[Case], Float[np.ndarray, " item"]],
 ) -> Answer:
-    """Return the largest effect of every item over the cases of a reading, as a share of what the
-    corruption changes.
+    """Score each item by its largest effect over the cases of a reading.
+
+    Effects are shares of what the corruption changes.
 
     Args:
-        material: gives the cases.
-        reading: which exits, rounds and corruptions are read, such as "single" or "everything".
-        items: what is scored.
+        material: the subject's cases.
+        reading: a key of :data:`READINGS`, such as "single" or "everything".
+        items: the items to score.
         effects: returns the effect of every item in a case.
     """
     exits = {
@@ -123,13 +134,12 @@ for _module in iter_modules(__path__):
 def select(
     keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False
 ) -> list[Method]:
-    """List methods by key and question, always with those that bound the scale, "oracle" and
-    "random".
+    """List methods by key and question, always with "oracle" and "random" of their questions.
 
     Args:
-        keys: of methods; all when empty.
+        keys: keys of methods; all when empty.
         questions: keys of questions; all when empty.
-        quick: leave out slow methods, unless ``keys`` names them.
+        quick: True leaves out slow methods, unless ``keys`` names them.
     """
     keys, questions = list(keys), list(questions)
     for key in keys:

@@ -1,6 +1,6 @@
-"""Which edges and nodes matter: cutting them, estimates of every cut, patching, and looking without intervening.
+"""Methods that score edges and nodes: ablation, attribution, activation patching, and attention.
 
-What each method scores, and its source: ``docs/method/benchmark.md``.
+``docs/method/benchmark.md`` says what each method scores, and its source.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ def _cut(
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
-    """Score edges by the largest drop over what is read and over ablations.
+    """Score each edge by the drop of the metric when it is cut.
+
+    The largest mean drop over cases and ablations counts.
 
     Args:
-        ablations: what cut edges carry.
-        reading: which cases are read.
+        ablations: what a cut edge carries: "zero", "mean" or "resample".
+        reading: which cases are read, see :func:`strongest`.
+        subject: the machine; not used.
+        material: its runs.
     """
 
     def effects(case: Case) -> np.ndarray:
@@ -52,12 +56,14 @@ def _cut(
 
 
 def _attributed(steps: int, reading: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score edges by the largest attribution over what is read, on average over episodes.
+    """Score each edge by its gradient attribution (EAP), a mean over episodes.
+
+    The largest attribution over cases counts.
 
     Args:
-        steps: of the integrated gradients.
-        reading: which exits are read, see :func:`strongest`.
-        subject: the machine.
+        steps: number of steps of integrated gradients; 1 for plain gradients.
+        reading: which cases are read, see :func:`strongest`.
+        subject: the machine; not used.
         material: its runs.
     """
     rows, columns = np.array(material.candidates).T
@@ -84,7 +90,7 @@ def _cutting(ablations: tuple[str, ...], reading: str) -> Method:
 
 
 def _attention(subject: KnownMachine, material: Material) -> Answer:
-    """Score edges by attention x the size of what the source writes."""
+    """Score each edge by the attention to its source times the norm of what the source writes."""
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
     clean = material.pair(material.corruptions[0]).clean
@@ -127,11 +133,11 @@ _BY_EDGES = (
     ),
     *("eap-ig:joined", "attention"),
 )
-"""Keys of the methods of edges that score nodes, too."""
+"""Keys of edge methods that also score nodes, each by its strongest outgoing edge."""
 
 
 def _sites(material: Material) -> dict[str, Site]:
-    """Return every node and the site that holds what it writes."""
+    """Return the site of each node's output."""
     sites = {}
     for node in material.items("nodes"):
         text = f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else node
@@ -140,11 +146,15 @@ def _sites(material: Material) -> dict[str, Site]:
 
 
 def _patched(direction: str, reading: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score nodes by the largest effect over what is read, as a share of what the corruption changes.
+    """Score each node by the effect of patching its output, as a share of the corruption's effect.
+
+    The largest effect over cases counts.
 
     Args:
-        direction: "noising" or "denoising".
-        reading: which cases are read.
+        direction: "noising" (corrupted into clean) or "denoising" (clean into corrupted).
+        reading: which cases are read, see :func:`strongest`.
+        subject: the machine; not used.
+        material: its runs.
     """
     sites = _sites(material)
 
@@ -163,10 +173,10 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
 
 
 def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score nodes by their strongest outgoing edge, by a method of edges.
+    """Score each node by its highest-scored outgoing edge.
 
     Args:
-        key: of the method of edges.
+        key: key of the method that scores the edges.
         subject: the machine.
         material: its runs.
     """

@@ -1,6 +1,8 @@
-"""Where variables live, in which directions, whether they exist, and of which algorithm: reading and setting them.
+"""Methods that find variables: at which sites, in which directions, whether at all, and of which
+algorithm.
 
-What each method scores, and its source: ``docs/method/benchmark.md``.
+They use probes and interchange interventions. ``docs/method/benchmark.md`` says what each method
+scores, and its source.
 """
 
 from __future__ import annotations
@@ -35,14 +37,17 @@ _THRESHOLD = 0.5  # held-out R2 from which a variable is declared to exist
 def _fit_probe(
     x: Tensor, y: Tensor, within_round: bool
 ) -> tuple[Affine, Float[Tensor, "moment output"]]:
-    """Fit a probe on the first two thirds of the episodes.
+    """Fit a linear probe on the first two thirds of the episodes, and measure its errors on the
+    rest.
 
     Args:
-        x, y: ``[episode, round, number]``.
-        within_round: take means of rounds away first.
+        x: activations ``[episode, round, dimension]``.
+        y: targets ``[episode, round, output]``.
+        within_round: True subtracts each round's mean over episodes first.
 
     Returns:
-        The probe; its squared errors on the other episodes, and those of the mean.
+        The probe; summed squared errors ``[moment, output]`` on the other episodes: of the probe,
+        then of predicting the mean.
     """
     if within_round:
         x, y = x - x.mean(0), y - y.mean(0)
@@ -57,7 +62,10 @@ def _fit_probe(
 
 
 def _r2(errors: Float[Tensor, "moment output"]) -> float:
-    """Compute R2 over all outputs together; NaN where none varies."""
+    """Compute R2 of all outputs together from the errors of :func:`_fit_probe`.
+
+    It is NaN if no output varies.
+    """
     missed, varied = errors.sum(1).tolist()
     return 1 - missed / varied if varied > 0 else float("nan")
 
@@ -65,13 +73,13 @@ def _r2(errors: Float[Tensor, "moment output"]) -> float:
 def _answer_linear(
     question: str, within_round: bool, subject: KnownMachine, material: Material
 ) -> Answer:
-    """Score each variable by R2 of a linear probe, at the item's site, or at the best of all sites
-    of any variable.
+    """Score variables by the R2 of a linear probe.
 
     Args:
-        question: "where", whose items are (variable, site), or one of variables alone.
-        within_round: measure R2 within each round, so that the round number explains nothing.
-        subject: the machine.
+        question: "where" scores each (variable, site). Any other question scores each variable by
+            its best site.
+        within_round: True measures R2 within each round, so that the round number explains nothing.
+        subject: the machine; not used.
         material: its runs.
     """
     items = material.items("where")
@@ -85,10 +93,15 @@ def _answer_linear(
 
 
 def _answer_directions(pattern: bool, subject: KnownMachine, material: Material) -> Answer:
-    """Return directions of a probe at each site, the ones along which it varies most first.
+    """Return the directions of a linear probe for each variable at each site.
+
+    The directions along which the probe's output varies most come first.
 
     Args:
-        pattern: directions along which decoded activations vary, in place of the probe's weights.
+        pattern: True for the directions along which activations vary with the variable, False for
+            the probe's weights.
+        subject: the machine; not used.
+        material: its runs.
     """
     subspaces = {}
     for key, site in material.items("subspace"):
@@ -103,13 +116,14 @@ def _answer_directions(pattern: bool, subject: KnownMachine, material: Material)
 def _probe_site(
     material: Material, site: str, within_round: bool
 ) -> dict[str, tuple[Affine, float]]:
-    """Fit probes of all variables at a site, on the larger batch; several rows of a site are
-    concatenated.
+    """Fit a probe of every variable at one site, on the batch of episodes for fits.
+
+    Activations of several positions or heads at the site are concatenated.
 
     Args:
-        material: gives the runs.
-        site: as text.
-        within_round: fit and score within each round.
+        material: the subject's runs.
+        site: the site as text.
+        within_round: True fits and scores within each round.
 
     Returns:
         The probe and its R2, by variable.
@@ -150,7 +164,11 @@ def _probe_site(
 
 
 def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
-    """Score every variable and site by the best cosine over both outcomes."""
+    """Score each variable at each site by interchange interventions.
+
+    The score is the cosine between the actual and the expected effects, and the better of
+    prediction and state counts.
+    """
     decode = None
     if not subject.model.is_handwired:
         decode = material.once("state decoder", lambda: _fit_reader(subject, material))
@@ -176,7 +194,7 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
-    """Fit a decoder of the algorithm's state, for models without an exact one."""
+    """Fit a decoder of the algorithm's state from latents, for models without an exact reader."""
     run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
     values = np.asarray(material.variables[NEXT + key], np.float64)
     state = run.layout.per_latent(torch.from_numpy(values))
@@ -186,15 +204,17 @@ def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor],
 
 
 def _answer_das(question: str, subject: KnownMachine, material: Material) -> Answer:
-    """Return accuracies of learned bases, or the bases, without items that were refused.
+    """Score sites by distributed alignment search, or return the bases that it learns.
+
+    Items whose alignment is refused are left out.
 
     Args:
-        question: "where" wants accuracies.
+        question: "where" for accuracies; "subspace" for bases.
         subject: the machine.
         material: its runs.
 
     Raises:
-        InputError: the last refusal, where all were refused.
+        InputError: every alignment was refused; the message quotes the last refusal.
     """
     items = material.items(question)
     results, refusal = {}, None
@@ -215,13 +235,13 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
 def _align(
     subject: KnownMachine, material: Material, key: str, site: str
 ) -> AlignmentResult | AlignmentError:
-    """Fit a basis for a variable at a site; return the error where it is refused.
+    """Learn a basis for a variable at a site; return the error if the alignment is refused.
 
     Args:
         subject: the machine.
-        material: gives the runs, the steps and the seed.
-        key: the variable.
-        site: as text.
+        material: the subject's runs, the number of steps and the seed.
+        key: key of the variable.
+        site: the site as text.
     """
     effort = material.effort
     runs = material.run(4, effort.fits), material.run(5, effort.fits)
@@ -233,7 +253,10 @@ def _align(
 
 
 def _answer_nearest(subject: KnownMachine, material: Material) -> Answer:
-    """Score every family by minus its divergence; declare the family that explains the model, where one does."""
+    """Score each family of algorithms by minus its divergence from the model's predictions.
+
+    Declare the family that explains the model, if there is one.
+    """
     effort, task = material.effort, subject.task
     sizes = shared_sizes([subject.model])
     sets = task.sets_for(effort.episodes, effort.rounds, material.seed, **sizes)
