@@ -1,5 +1,5 @@
-"""Attention views: circuitsvis' ``AttentionHeads``, offline, with a choice of episode, round, layer
-and head around it.
+"""Attention views: the ``AttentionHeads`` component of circuitsvis, with a choice of episode and
+round.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -9,8 +9,8 @@ and head around it.
     >>> show(run).rounds                                          # in a notebook, ``show(run)`` draws itself
     (0, 1, 2, 4, 5, 6, 7, 9, 10, 11)
 
-A pattern shows where a head looks; it is no evidence that what it reads there matters. How the size
-of a view is limited: docs/method/pages.md.
+Views work offline. A pattern shows where a head attends; it is no evidence that what the head reads
+there matters. docs/method/pages.md says how the size of a view is limited.
 """
 
 from __future__ import annotations
@@ -44,24 +44,33 @@ if TYPE_CHECKING:
 
 
 Heads = Sequence[Mapping[str, str]]
-"""Per layer: short name of a head -> what it does, in the order of the weights; heads beyond these are empty."""
+"""For each layer, what each head does by the head's short name, in the order of the weights.
+
+Heads beyond these are padding.
+"""
 
 N_EPISODES, N_ROUNDS = 3, 10
-"""Episodes and rounds that a reader can choose from: what :func:`show` takes of a longer run."""
+"""Numbers of episodes and rounds that :func:`show` keeps of a longer run, for a reader to choose
+from.
+"""
 _LEVELS = 1000  # a weight is drawn in so many steps of its layer's largest
 
 
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class AttentionView:
-    """The attention of every head over the positions of a round, in some rounds of some episodes.
+    """The attention of every head over the positions of a round, for some rounds of some episodes.
 
     Args:
-        patterns: a layer's weights, ``[episode, round, head, query, key]``, or the raw scores of linear heads; causal.
-        labels, heads: a label per position; per layer, a short name per head (``"L1H0"``).
-        title, caption: what the view shows; under the static picture.
-        episodes, rounds: what the first two axes are of; ``first`` is the index on each that is shown first.
-        opened: whether the interactive view is open from the start.
+        patterns: attention weights of each layer, ``[episode, round, head, query, key]``; raw
+            scores for linear heads. Causal.
+        labels: label of each position.
+        heads: for each layer, a short name per head, such as "L1H0".
+        title: what the view shows.
+        caption: text under the static picture.
+        episodes, rounds: indices of the episodes and rounds of the first two axes.
+        first: positions on these two axes that are shown first.
+        opened: True if the interactive view is open from the start.
     """
 
     patterns: Sequence[NDArray[np.floating]]
@@ -96,7 +105,7 @@ class AttentionView:
 
     @property
     def data(self) -> str:
-        """What the controls feed the component, as JSON that is safe inside a ``<script>``."""
+        """The data of the interactive view, as JSON that is safe inside a ``<script>``."""
         layers = []
         cells = []
         for pattern, names in zip(self.patterns, self.heads, strict=True):
@@ -120,11 +129,11 @@ class AttentionView:
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
     def html(self, prefix: str, number: int = 0) -> str:
-        """Return the static picture with the interactive view under it.
+        """Return the static picture, followed by the interactive view.
 
         Args:
-            prefix: of identifiers, unique on the page.
-            number: of the figure.
+            prefix: prefix of HTML identifiers, unique on the page.
+            number: number of the figure on the page.
         """
         from interp.results.style import inline_svg
         from reports.panels import attention
@@ -138,8 +147,8 @@ class AttentionView:
         return f"Attention in {len(self.rounds)} rounds of {len(self.episodes)} episodes (drawn in a notebook)"
 
     def _repr_html_(self) -> str:
-        """Return an isolated frame for a notebook: it makes no request and leaves the notebook's
-        page alone.
+        """Return the view for a notebook, in a frame that makes no request and does not affect the
+        notebook.
         """
         template = environment().get_template("frame.html.j2")
         page = escape(template.render(view=self, style=stylesheet(), **carried()), quote=True)
@@ -149,13 +158,14 @@ class AttentionView:
 
 @checked
 def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) -> AttentionView:
-    """Show the attention of a run as a view that a notebook draws; it works offline.
+    """Return a view of a run's attention, which a notebook displays; it works offline.
 
     Args:
-        run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. Of a long run the
-            first ``N_EPISODES`` episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
+        run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``.
+            Of a long run the first ``N_EPISODES`` episodes and ``N_ROUNDS`` evenly spaced rounds
+            are kept.
         heads: names of the heads by layer; L0H0, L0H1, ... when None.
-        round: the round that is shown first, counted from 0; the earliest when None.
+        round: the round that is shown first, from 0; the earliest when None.
 
     Raises:
         InputError: the run caches no attention, or not that of ``round``.
@@ -198,19 +208,23 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
 
 
 def _layer_of(hook: str) -> int:
-    """Return the layer that a hook's name holds: 1 of ``blocks.1.attn.hook_pattern``."""
+    """Return the layer number in the name of a hook: 1 for ``blocks.1.attn.hook_pattern``."""
     return int(hook.split(".")[1])
 
 
 def spread(n: int, wanted: int) -> list[int]:
-    """Return at most ``wanted`` of ``n`` indices, evenly spaced, the first and the last among them."""
+    """Return at most ``wanted`` evenly spaced indices below ``n``, including the first and the
+    last.
+    """
     indices = np.linspace(0, n - 1, min(n, wanted)).round()
     return np.unique(indices.astype(int)).tolist()
 
 
 @cache
 def library_script() -> str:
-    """Read circuitsvis' browser bundle from the installed wheel, without its source map."""
+    """Return the text of circuitsvis' browser bundle from the installed package, without its source
+    map.
+    """
     spec = importlib.util.find_spec("circuitsvis")  # importing it would import torch
     origin = spec.origin if spec else None
     path = Path(origin or "").parent / "dist" / "cdn" / "iife.js"
@@ -222,7 +236,11 @@ def library_script() -> str:
 
 
 def carried(*others: str) -> dict[str, Any]:
-    """Return what a page with views carries: circuitsvis' bundle and licence, scripts and the policy for them."""
+    """Return what a page with attention views must contain, as variables of its template.
+
+    These are circuitsvis' bundle and licence, the scripts (with ``others``), and a content security
+    policy that allows them.
+    """
     library = library_script()
     scripts = [(TEMPLATES / "attention.js").read_text("utf-8"), *others]
     wheel = distribution("circuitsvis")
@@ -238,15 +256,18 @@ def carried(*others: str) -> dict[str, Any]:
 
 
 def _pack(content: bytes) -> str:
-    """Encode bytes for a browser to unpack: compressed to a quarter; the same each time."""
+    """Compress bytes and encode them as text that a browser can unpack; equal bytes give equal
+    text.
+    """
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def heads_of(model: Machine) -> Heads:
-    """Return what each head is called: its address, such as "L0H3", and the words that the model has for it.
+    """Return the address of each head of a machine, such as "L0H3", and the machine's name for it,
+    by layer.
 
-    Heads named "-" pad a layer to the common width and are left out. The numbers in the names of handwired heads are
-    the paper's steps, which count from one.
+    Heads named "-" only pad a layer to the common width and are left out. Numbers in the names of
+    handwired heads are the paper's steps, counted from 1.
     """
     why = lacks(model, "pattern")
     require(not why, why)
@@ -264,7 +285,7 @@ def heads_of(model: Machine) -> Heads:
 
 
 def worded(name: str) -> str:
-    """Return the words of a head's name, and after them the paper's number, which names a step.
+    """Move the paper's step number to the end of a head's name.
 
     >>> worded("1.4 current-phase tag"), worded("predict")
     ('current-phase tag (step 1.4)', 'predict')

@@ -1,4 +1,4 @@
-"""What a section is made of: prose, tables, figures, code, named facts, and measures, drawn as intervals on one scale.
+"""Blocks of a report's section: prose, tables, figures, code, named facts, and measures.
 
 >>> held = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
 >>> Measures([held]).marks(held)
@@ -38,11 +38,14 @@ _SMALL = 1e-3  # an interval of numbers all smaller than this is shown in powers
 
 
 _LINK = f"\ue000{secrets.token_hex(8)}"
-"""What stands before a link in prose and cells: nobody who writes a name can know it, and no page holds it."""
+"""Marks a link in prose and table cells. It is random, so that text from outside cannot contain it.
+"""
 
 
 def link(text: str, target: str) -> str:
-    """Make words of :class:`Prose`, or of a cell, that lead to a section, ``#section``, or to a page below the folder.
+    """Return text with a link, for :class:`Prose` or a table cell.
+
+    The target is a section of the page, ``#section``, or another page in or below the folder.
 
     >>> Prose(f"See {link('the edges', '#edges')}.").kind
     'prose'
@@ -53,9 +56,10 @@ def link(text: str, target: str) -> str:
 @dataclass(frozen=True)
 @checked_fields
 class Prose:
-    """Paragraphs (separated by a blank line); ``code`` in backticks and **bold** are marked up, the rest is text.
+    """Paragraphs of text, separated by blank lines.
 
-    So are links that :func:`link` makes; a name that reads like one is text.
+    Code in backticks, **bold** and links made by :func:`link` are formatted; any other markup is
+    shown as text.
     """
 
     text: str
@@ -65,7 +69,7 @@ class Prose:
 @dataclass(frozen=True)
 @checked_fields
 class Summary:
-    """Named facts: ``label -> value``."""
+    """A list of named facts, ``label -> value``."""
 
     items: Mapping[str, Any]
     kind: ClassVar[str] = "summary"
@@ -84,9 +88,13 @@ class Code:
 @dataclass(frozen=True)
 @checked_fields
 class Figure:
-    """A picture (``matplotlib.figure.Figure``), its ``title`` for screen readers, and the caption under it.
+    """A picture with its caption.
 
-    ``data`` is what it draws, where a reader may want to draw it in another way.
+    Attributes:
+        figure: a ``matplotlib.figure.Figure``.
+        title: description for screen readers.
+        caption: text under the picture.
+        data: the drawn data, for download; None for no download.
     """
 
     figure: Any
@@ -103,7 +111,7 @@ class Figure:
 
 
 def titled(number: str, text: str) -> str:
-    """Return a caption that ends with the number of the paper's figure.
+    """Add the number of the paper's figure to a caption.
 
     >>> titled("8, top", "Regret.")
     'Regret. (Paper, figure 8, top.)'
@@ -119,17 +127,17 @@ def curves(
     data: pd.DataFrame | None = None,
     **words: Any,
 ) -> Figure:
-    """Draw named curves as a table of a TOML file describes them.
+    """Draw named curves as a record of :mod:`reports.texts` describes them.
 
     Args:
-        record: ``title`` and ``caption``, with ``words``, ``{bands}`` and ``{ends}``, how the
-            curves end in the quantity that ``ends`` names; ``paper``, the paper's figure; the rest
-            is for :func:`interp.results.figures.curves` or, with panels ``by`` a column, for
-            :func:`reports.panels.curves`.
+        record: ``title`` and ``caption``, in which ``words``, ``{bands}`` and ``{ends}`` are filled
+            in. ``ends`` names the quantity whose final values are described, and ``paper`` the
+            paper's figure. Other keys are options of :func:`interp.results.figures.curves`, or of
+            :func:`reports.panels.curves` if there are panels ``by`` a column.
         frame: the curves.
-        of: the caption describes the ends of this panel; of all of the frame when empty.
-        data: what a reader can download.
-        words: values for the names in braces in the record's texts.
+        of: the panel whose final values the caption describes; the whole frame when empty.
+        data: data that a reader can download.
+        **words: values for the names in braces in the record's texts.
     """
     from interp.results import figures  # matplotlib is heavy
     from reports import panels
@@ -156,13 +164,16 @@ def curves(
 @dataclass(frozen=True)
 @checked_fields
 class Table:
-    """A data frame as a table; the index is not shown, and an estimate with its bounds is one column.
+    """A data frame shown as a table, without its index; an estimate and its bounds form one column.
 
     Args:
-        frame: the rows; column names become headers, with spaces for underscores. Columns ``low`` and ``high`` belong
-            to the one before them, ``X_low`` and ``X_high`` to ``X``.
-        caption, collapsed: what the numbers are, and are not; whether the table is folded behind it.
-        formats: column -> format spec (``".2%"``); other columns are formatted by :func:`number`.
+        frame: the rows. Column names become headers, with spaces for underscores. Columns ``low``
+            and ``high`` are the bounds of the column before them, ``X_low`` and ``X_high`` those of
+            ``X``.
+        caption: what the numbers are.
+        formats: format spec by column, such as ``".2%"``; other columns are formatted by
+            :func:`number`.
+        collapsed: True if the table is folded behind its caption.
     """
 
     frame: pd.DataFrame
@@ -177,12 +188,12 @@ class Table:
 
     @cached_property
     def shown(self) -> pd.DataFrame:
-        """The frame as it is shown: with intervals for their three columns."""
+        """The frame as displayed: an estimate and its two bounds become one column."""
         return joined(self.frame)
 
     @property
     def headers(self) -> list[tuple[str, bool]]:
-        """(header, is numeric) for every column."""
+        """(header, True if numeric) for every column."""
         headers = []
         for name, values in self.shown.items():
             is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
@@ -192,7 +203,7 @@ class Table:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """Cells as text, or as the measure of the word that is shown."""
+        """The cells as text; a measure stays a measure, and is displayed as its verdict."""
         formats = [self.formats.get(name) for name in self.shown.columns]
         rows = self.shown.itertuples(index=False, name=None)
         return [list(map(cell, row, formats)) for row in rows]
@@ -201,7 +212,12 @@ class Table:
 @dataclass(frozen=True)
 @checked_fields
 class NotComputed:
-    """A visible box in place of what could not be computed: ``why``, and where it happened, folded."""
+    """A visible box in place of a result that could not be computed.
+
+    Attributes:
+        why: the reason.
+        traceback: where it happened, folded.
+    """
 
     why: str
     traceback: str
@@ -209,7 +225,7 @@ class NotComputed:
 
 
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
-    """Join each estimate with its bounds in one column of intervals, named as the estimate was.
+    """Replace each estimate and its bounds by one column of intervals, with the estimate's name.
 
     >>> joined(pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]}))["mean"].map(str).tolist()
     ['0.5 [0.4, 0.6]']
@@ -229,7 +245,10 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _csv_of(frame: pd.DataFrame) -> str:
-    """Write a frame as CSV with six significant digits; an interval is three columns, a measure its word."""
+    """Write a frame as CSV with six significant digits.
+
+    An interval becomes three columns, and a measure its verdict.
+    """
     columns: dict[str, list[Any]] = {}
     for name, values in frame.items():
         if any(isinstance(value, Interval) for value in values):
@@ -241,7 +260,7 @@ def _csv_of(frame: pd.DataFrame) -> str:
 
 
 def _write_value(value: Any) -> Any:
-    """Return the word of a measure, the words and the target of a link, any other value as it is."""
+    """Return a cell's value for CSV: a measure as its verdict, a link as ``[text](target)``."""
     if isinstance(value, Measure):
         return value.verdict
     if isinstance(value, str):
@@ -253,7 +272,10 @@ _YES_OR_NO = {True: "yes", False: "no"}
 
 
 def cell(value: object, spec: str | None = None) -> str | Measure:
-    """Return a value as a reader wants it: numbers by ``spec`` or :func:`number`, yes or no, a dash for none.
+    """Format a value for a reader.
+
+    Numbers are formatted by ``spec`` or :func:`number`, booleans as yes or no, missing values as a
+    dash.
 
     >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
     ['0.00', '0.954 [0.939, 0.966]', '1.000 [1.000, 1.000]']
@@ -276,7 +298,7 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
 
 
 def _write_interval(value: Interval, spec: str | None) -> str:
-    """Write an estimate and its bounds, with so many decimals that the width has two digits."""
+    """Format an estimate and its bounds, with enough decimals for two digits of the width."""
     if not math.isfinite(value.estimate):
         return str(cell(value.estimate))
     numbers = [value.estimate, value.low, value.high]
@@ -295,12 +317,14 @@ def _write_interval(value: Interval, spec: str | None) -> str:
 
 
 def _unsigned_zero(text: str) -> str:
-    """Write a long minus sign, and none before a zero."""
+    """Replace hyphens by minus signs, and drop the sign of a zero."""
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
 def number(value: float | np.number[Any]) -> str:
-    """Write four significant digits; thousands separated; powers of ten for the very small and very large.
+    """Format a number with four significant digits and separated thousands.
+
+    Very small and very large numbers are written as powers of ten.
 
     >>> [number(x) for x in (0.0, 12, 123456, 0.78912, -3.2e-13, 25.0)]
     ['0', '12', '123,456', '0.7891', '−3.2e−13', '25']
@@ -324,20 +348,19 @@ _PLAIN = "no claim depends on it"  # why the word of a number that is only shown
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
-    """Make a row of :class:`Measures` of a number from 0 to 1 without a verdict; NaN controls are
-    not drawn.
+    """Make a row of :class:`Measures` that shows a number from 0 to 1 without a verdict.
 
     Args:
-        name: what the number is of.
-        number: with its interval.
-        controls: name of a control -> its number.
+        name: what the number is.
+        number: the number with its interval.
+        controls: numbers of controls by name; NaN is not drawn.
     """
     drawn = {key: Control(value) for key, value in (controls or {}).items()}
     return Measure(name, name, number, controls=drawn, lacking=_PLAIN)
 
 
 def colour(measure: Measure) -> str:
-    """Return how a word looks: "pass", "fail" where the claim is false and was meant to be true, or "neutral"."""
+    """Return the style of a verdict: "pass", "fail" for an unexpected "no", or "neutral"."""
     if measure.verdict == "yes":
         return "pass"
     is_failure = measure.verdict == "no" and measure.by_design
@@ -345,7 +368,7 @@ def colour(measure: Measure) -> str:
 
 
 def counts(measures: Sequence[Measure]) -> str:
-    """Count the claims with each word, such as "3 yes, 1 undecided"."""
+    """Count the verdicts: "3 yes, 1 undecided"."""
     words = [measure.verdict for measure in measures]
     return ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
 
@@ -353,10 +376,15 @@ def counts(measures: Sequence[Measure]) -> str:
 @dataclass(frozen=True)
 @checked_fields
 class Measures:
-    """Measures as intervals on one scale from 0 to 1, with their words, and their table folded beneath.
+    """Measures drawn as intervals on a scale from 0 to 1, with their verdicts and a folded table.
 
-    How a row is drawn: docs/method/pages.md. An amount, which has no such scale, stands as text. ``sections`` has for
-    each measure the section that shows it, as (slug, title); none where this one does.
+    A number that is not a share is shown as text. docs/method/pages.md explains the drawing.
+
+    Attributes:
+        measures: the measures.
+        caption: text under the rows.
+        sections: for each measure the section that shows it, as (slug, title); empty if this
+            section does.
     """
 
     measures: Sequence[Measure]
@@ -366,12 +394,12 @@ class Measures:
 
     @property
     def judged(self) -> bool:
-        """Whether any row has a word."""
+        """True if any row has a verdict."""
         return any(measure.lacking != _PLAIN for measure in self.measures)
 
     @property
     def kinds(self) -> set[str]:
-        """What is drawn in any row, for the legend."""
+        """All kinds of marks that are drawn in any row, for the legend."""
         kinds: set[str] = set()
         for measure in self.measures:
             for kind, _, _ in self.marks(measure):
@@ -380,7 +408,7 @@ class Measures:
 
     @cached_property
     def table(self) -> Table:
-        """The columns of :meth:`Measure.row`, without those that are empty in every row."""
+        """Table of the measures (:meth:`Measure.row`), without columns that are empty in every row."""
         frame = to_frame(self.measures)
         frame["verdict"] = pd.Series(list(self.measures), dtype=object)
         if any(slug for slug, _ in self.sections):
@@ -391,9 +419,9 @@ class Measures:
 
     @checked
     def marks(self, measure: Measure) -> list[tuple[str, float, float]]:
-        """List what is drawn in a row: a kind, where it begins and how wide it is, in percent of the scale.
+        """List the marks of a row as (kind, start, width), in percent of the scale.
 
-        What lies beyond the scale stands at its end, and its kind says "beyond".
+        A mark beyond the scale is drawn at its end, and its kind has "beyond" added.
         """
         number = measure.number
         if math.isnan(number.estimate) or not measure.is_share:
@@ -415,7 +443,7 @@ class Measures:
 
     @checked
     def controls(self, measure: Measure) -> dict[str, float]:
-        """Return the controls that are drawn: an untrained copy, and the strongest of the rest."""
+        """Return the controls that are drawn: the untrained copy, and the strongest of the others."""
         numbers = {name: control.number for name, control in measure.controls.items()}
         others = dict(measure.controls)
         others.pop(UNTRAINED, None)
@@ -425,7 +453,7 @@ class Measures:
 
     @checked
     def said(self, measure: Measure) -> str:
-        """Return a row as text, for screen readers and where it cannot be drawn."""
+        """Return a row as text, for screen readers and for numbers that are not drawn."""
         if math.isnan(measure.number.estimate):
             return measure.reason
         parts = [f"{cell(measure.number)} {measure.unit}".strip()]
@@ -443,7 +471,7 @@ class Measures:
 
 
 def _percent(value: float) -> float:
-    """Return a place on the scale in percent; NaN stays."""
+    """Return a value clipped to [0, 1] in percent; NaN stays NaN."""
     if math.isnan(value):
         return value
     return round(100 * min(max(value, 0.0), 1.0), 2)
@@ -451,11 +479,14 @@ def _percent(value: float) -> float:
 
 TEMPLATES = Path(__file__).parent / "templates"
 claim = claims(CLAIMS)
-"""The measure of a claim of a page: ``claim(key, number, ...)``."""
+"""Make the measure of a claim from :data:`~reports.claims.CLAIMS`: ``claim(key, number, ...)``."""
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """Return the policy of a page: no request, inline styles, which SVG needs, and scripts by their hash."""
+    """Return a page's content security policy.
+
+    It forbids requests, and allows inline styles (which SVG needs) and these scripts by their hash.
+    """
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
     allowed = " ".join(hashes) or "'none'"
@@ -464,7 +495,7 @@ def policy(scripts: Sequence[str]) -> str:
 
 
 def stylesheet() -> str:
-    """Return the style of every page, in light and dark."""
+    """Return the CSS of every page, with light and dark colours."""
     css = "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("page.css", "attention.css"))
     light, dark = palette.css_variables(dark=False), palette.css_variables(dark=True)
     return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{css}"
@@ -472,7 +503,7 @@ def stylesheet() -> str:
 
 @cache
 def environment() -> Environment:
-    """Make the templates, with the filters that they use."""
+    """Return the Jinja environment of the page templates, with their filters."""
     import jinja2
     from markupsafe import Markup, escape
 

@@ -1,6 +1,6 @@
-"""From a model to a report on disk: find the parts, compute them, draw them, write one page.
+"""Build a report: choose the parts for a model, compute and draw them, and write one page.
 
-A part that fails loses only its section: the page then states why it is missing.
+If a part fails, only its section is lost: the page says why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Written:
-    """A report on disk: its measures, and ``failures``, title of a part that was not computed -> why."""
+    """A written report.
+
+    Attributes:
+        path: path of the page.
+        measures: all measures of the page.
+        failures: reasons by title, for the parts that could not be computed.
+    """
 
     path: Path
     measures: tuple[Measure, ...]
@@ -60,19 +66,19 @@ def write(
     sizes: Mapping[str, int] | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> _Written:
-    """Write the report of a model below ``out``; warn of parts that could not be computed.
+    """Write the report of a model into a folder, and warn of parts that could not be computed.
 
-    Whatever can be refused (a model, sizes, a folder) is refused before any work.
+    Bad arguments (model, sizes, folder) are refused before any work.
 
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
-        n_episodes: how much is sampled; at least 5, since probes are split by episode.
-        n_rounds: of each episode; at least 10, or as many as the task says anything new in. When
-            None 100, 20 with ``quick``, or so many.
-        seed: of everything random.
         out: the folder.
-        parts: of the page, in order; those of the model's task when None.
-        quick: without slow parts, and with wider intervals in the rest.
+        n_episodes: number of episodes; at least 5, since probes are cross-validated by episode.
+        n_rounds: rounds per episode, at least 10 unless the task has fewer. None takes 100 (20 with
+            ``quick``), or fewer if later rounds say nothing new.
+        seed: seed of everything random.
+        parts: the parts of the page, in order; those of the model's task when None.
+        quick: True leaves out slow parts, and computes the others with wider intervals.
         source, regime, sizes, arguments: see :class:`~reports.part.Context`.
     """
     require(
@@ -116,14 +122,13 @@ def write(
 
 
 def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool) -> int:
-    """Return the rounds of an episode: ``n_rounds`` if the model and a report can take it, or the
-    usual number.
+    """Return the number of rounds per episode; refuse one that the model or a report cannot use.
 
     Args:
-        model: its state must have room for so many rounds.
-        task: has a number of rounds after which episodes say nothing new.
-        n_rounds: as the user wants; the usual number when None.
-        quick: whether the report is a quick one.
+        model: the machine, whose growing state may limit the rounds.
+        task: the task, which may limit the rounds that say anything new.
+        n_rounds: the number that the user chose; the default when None.
+        quick: True for the default of a quick report.
     """
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
@@ -142,7 +147,10 @@ def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool
 
 
 def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
-    """Find the parts that apply, and what the machine lacks of them; a quick report leaves out the slow ones."""
+    """Set the context's parts: those that apply, without slow ones in a quick report.
+
+    Parts for which the machine lacks something are listed with the reason.
+    """
     parts = []
     missing = {}
     left_out = []
@@ -163,7 +171,7 @@ def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
 
 
 def _write_page(context: Context) -> Path:
-    """Compute the parts and write the page, and the list of reports; show which part is computed."""
+    """Compute the parts, write the page, and update the index page; show progress."""
     assert context.folder is not None
     title = f"Report on {context.model.name}"
     total = len(context.parts)
@@ -179,7 +187,10 @@ def _write_page(context: Context) -> Path:
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
-    """Compute and draw every part; ``step`` shows the title of each as it begins, and how long the last one took."""
+    """Compute and draw every part, and return the report.
+
+    ``step`` is called with each part's title and the time of the part before, to show progress.
+    """
     took = ""
     for part in context.parts:
         step(part.title + took)
@@ -215,26 +226,26 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
 
 
 def _call(part: Part, name: str, kind: Any, computed: Any, context: Context) -> Any:
-    """Return what a function of a part gives, which must be of a kind.
+    """Call one function of a part, and check the type of what it returns.
 
     Args:
         part: the part.
-        name: of the field that holds the function.
-        kind: of what it gives.
+        name: name of the field that holds the function, such as "summary".
+        kind: the expected type.
         computed: the part's result.
-        context: of the report.
+        context: context of the report.
     """
     return fit(f"the {name} of {part.key!r}", getattr(part, name)(computed, context), kind)
 
 
 def _free_memory() -> None:
-    """Return memory to the system that a part needed only while it computed."""
+    """Return freed memory to the operating system, as far as the C library allows."""
     with suppress(AttributeError, OSError, TypeError):  # a C library without it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _get_settings(context: Context) -> dict[str, Any]:
-    """Return the settings that stand at the end of a page."""
+    """Return the settings that are listed at the end of a page."""
     episodes = context.episodes
     return {
         "model": context.model.name,
@@ -249,7 +260,7 @@ def _get_settings(context: Context) -> dict[str, Any]:
 
 
 def _write_heading(context: Context) -> tuple[str, str]:
-    """Return the title and the lead: those of the first part that has some, or the usual ones."""
+    """Return title and lead of the page: those of the first part that defines them, or the default."""
     for part in context.parts:
         if part.heading:
             heading = theirs("a heading")(part.heading)(context)
@@ -259,18 +270,22 @@ def _write_heading(context: Context) -> tuple[str, str]:
 
 
 def _get_kind(context: Context) -> str:
-    """Return what the list of reports groups the page by."""
+    """Return the group of the page on the index page: "audit", "handwired" or "learned"."""
     if context.keys == ("audit",):
         return "audit"
     return "handwired" if context.model.is_handwired else "learned"
 
 
 _FIRST = ("interchange", "probes")
-"""Parts whose measures a page's first sentence names before others: what the model does inside."""
+"""Parts whose measures come first in a page's summary sentence, since they are about the mechanism.
+"""
 
 
 def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
-    """Write the first sentences of a page: two phrases of what is true and two of what is not, each of another part."""
+    """Write the summary sentence of a page from its measures.
+
+    It has at most two phrases of true claims and two of false ones, each from a different part.
+    """
     pairs = []
     for key in sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared")):
         pairs += [(key, measure) for measure in context.measures[key]]
@@ -296,7 +311,7 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
 
 
 def _find_read(probed: Sequence[Measure]) -> str:
-    """Return what a probe reads, in the words of the first such measure."""
+    """Return what the first successful probe reads, as a noun; "" if no probe succeeds."""
     for measure in probed:
         if measure.verdict == "yes":
             return measure.yes.rpartition(" read ")[2]
@@ -304,9 +319,11 @@ def _find_read(probed: Sequence[Measure]) -> str:
 
 
 def _name_page(context: Context) -> str:
-    """Name the file of a report by the model and all settings, so that only equal reports share it.
+    """Return the file name of a report: the model and all settings, so that different reports
+    differ.
 
-    A model that is not shipped, or has arguments other than sizes, is named by its digest, too.
+    A model that is not shipped with the package, or has arguments other than sizes, also gets its
+    digest.
     """
     sizes, arguments = context.asked
     words = [Path(context.source or context.model.name).name]
@@ -324,12 +341,13 @@ def _name_page(context: Context) -> str:
 def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -> Any:
     """Call ``use`` on the result of a part.
 
-    Return None if it raises, if the part failed before, or if the machine lacks what it looks at.
+    Return None if it raises, if the part failed before, or if the machine lacks what the part
+    needs.
 
     Args:
-        context: of the report; it stores the result or the failure.
+        context: context of the report; it stores the result or the exception.
         part: the part.
-        use: from the result and the context to what is returned.
+        use: function of the result and the context.
     """
     if part.key in context.failures or part.key in context.missing:
         return None
@@ -341,7 +359,7 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 
 
 def _draw_sections(context: Context, part: Part) -> list[Section]:
-    """Draw a part as sections; where it failed, or the machine lacks what it looks at, one that says why."""
+    """Draw a part as sections; if it failed or does not apply, return one section that says why."""
     sections = _attempt(context, part, partial(_draw_blocks, part))
     if part.key in context.failures:
         trace = "".join(traceback.format_exception(context.failures[part.key]))
@@ -354,12 +372,12 @@ def _draw_sections(context: Context, part: Part) -> list[Section]:
 
 
 def _draw_blocks(part: Part, computed: Any, context: Context) -> list[Section]:
-    """Draw a part; blocks become a section of its title.
+    """Draw a part; plain blocks become one section with the part's title.
 
     Args:
         part: the part.
         computed: its result.
-        context: of the report.
+        context: context of the report.
     """
     drawn = part.draw(computed, context)
     if isinstance(drawn, Section):

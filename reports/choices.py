@@ -1,9 +1,10 @@
-"""The page on recorded choices: a table with a row a trial in, one page out.
+"""The page on recorded choices: from a table with one row per trial to one page.
 
-It shows which families of algorithms explain the choices of all participants and of each, how well
-this design can separate them, whether a cell of a few units that was fitted to other participants
-predicts better, and how a round moves the choice of the next one. Networks and other recorded
-players, such as language models, stand beside the participants: each is analysed in the same way.
+It shows which families of algorithms explain the choices of all participants and of each one, and
+how well this design can separate the families. It also shows whether a small recurrent network that
+was fitted to other participants predicts better, and how each round changes the next choice.
+Networks and other recorded players, such as language models, are analysed in the same way beside
+the participants.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from reports.parts.overview import commands, write_arguments
 from reports.texts import TEXTS
 
 PEOPLE = "participants"
-"""The name of the players whose table the page is about."""
+"""Name of the table's own players, among all players of the page."""
 _TEXTS = TEXTS["choices"]
 
 
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Player:
-    """Whose choices are explained.
+    """A player whose choices are explained.
 
     Attributes:
-        episodes: the rounds that it saw.
-        choices: what it chose there ``[episode, round]``, NaN where nothing.
-        network: what chose; None for a recorded player.
+        episodes: the rounds that it played.
+        choices: its choices ``[episode, round]``; NaN where it made none.
+        network: the network that chose; None for a recorded player.
     """
 
     episodes: BanditEpisodes
@@ -64,13 +65,14 @@ class Player:
 def players_of(
     episodes: BanditEpisodes, beside: Mapping[str, Any] | None = None, seed: int = 0
 ) -> dict[str, Player]:
-    """Return the participants of a table and the players beside them, by name.
+    """Return the participants of a table, and the players to compare them with, by name.
 
     Args:
-        episodes: what was read of the table.
-        beside: by name, episodes that another player chose in, such as a language model; or a
-            network, whose choices are drawn from its predictions in the participants' rounds.
-        seed: of the draws.
+        episodes: the episodes that were read from the table.
+        beside: further players by name: recorded episodes of another player, such as a language
+            model, or a network. A network's choices are drawn from its predictions in the
+            participants' rounds.
+        seed: seed of these draws.
     """
     players = {PEOPLE: Player(episodes, episodes.choices)}
     for name, subject in (beside or {}).items():
@@ -92,7 +94,11 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
 
 
 def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what explains single participants of each player, by the name of each part of the work."""
+    """Return functions that analyse the single participants of each player, in independent pieces
+    of work.
+
+    They are returned by name, so that pieces can be computed and stored separately.
+    """
     makers: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, player in players.items():
         for number, rows in enumerate(split_people(player.episodes, player.choices), 1):
@@ -102,7 +108,7 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
 
 
 def explain_part(episodes: BanditEpisodes, choices: NDArray[Any], seed: int) -> dict[str, Any]:
-    """Find the algorithm of each of some participants, as a file can hold it."""
+    """Explain each of some participants separately; return JSON values."""
     return explain_each(episodes, choices, seed=seed).part
 
 
@@ -119,21 +125,22 @@ def write(
     beside: Sequence[str] | None = None,
     **columns: Any,
 ) -> tuple[Path, dict[str, ChoiceExplanation]]:
-    """Write the page on the choices in a table, ``out/NAME.html``.
+    """Write the page on a table of choices, ``out/NAME.html``.
 
     Args:
-        path: of a table with a row a trial.
-        out: the folder of the page.
-        units: numbers that the cell, a GRU, carries.
-        quick: whether the cell, each participant by itself and the recovery are left out.
-        seed: of the bootstraps, of the cell and of simulated players.
-        players: by name, as :func:`players_of` returns them; the table's alone when None.
-        parts: what :func:`makers_of` makes, where that was done already.
-        beside: the players beside those of the table, as the option of the command names them.
-        columns: of the table, as :func:`interp.tasks.bandit.read` takes them.
+        path: path of a table with one row per trial.
+        out: folder of the page.
+        units: number of units of the GRU that is compared.
+        quick: True leaves out the GRU, the analysis of single participants, and the recovery of
+            simulated players.
+        seed: seed of bootstraps, the GRU and simulated players.
+        players: players by name, from :func:`players_of`; only those of the table when None.
+        parts: results of :func:`makers_of`, if they were computed before.
+        beside: the further players as named by the command's option, for the page's own command.
+        **columns: columns of the table, see :func:`interp.tasks.bandit.read`.
 
     Returns:
-        The path of the page, and what was found of each player, by its name.
+        The path of the page, and the explanation of each player by name.
     """
     table = Path(path)
     page = file_to_write(writable(Path(out)) / f"{table.stem}.html")
@@ -168,13 +175,14 @@ def _explain(
     """Explain all choices of a player.
 
     Args:
-        name: of the player.
+        name: name of the player.
         player: its rounds and choices.
-        cell_units: units of a GRU that is fitted to the other participants for comparison; 0 for none.
-        seed: of the bootstraps and of the cell.
+        cell_units: units of a GRU that is cross-fitted over participants for comparison; 0 for no
+            GRU.
+        seed: seed of bootstraps and of the GRU.
 
     Returns:
-        What was found, and by name what the phase portrait draws of this player.
+        The explanation; and the models that the phase portrait draws for this player, by name.
     """
     episodes = player.episodes
     people, _ = participants_of(episodes)
@@ -198,14 +206,14 @@ def _explain(
 
 @dataclass(frozen=True, eq=False)
 class _Explained:
-    """What was found of one player.
+    """The analysis of one player.
 
     Attributes:
         player: its rounds and choices.
-        explanation: of all of its choices.
-        participants: what explains the choices of each.
-        recovered: what was found of simulated players of the same design.
-        sources: what the phase portrait draws, by name.
+        explanation: the explanation of all its choices.
+        participants: the explanation of each participant; None if not computed.
+        recovered: the analysis of simulated players with the same design; None if not computed.
+        sources: models that the phase portrait draws, by name.
     """
 
     player: Player
@@ -216,7 +224,7 @@ class _Explained:
 
     @property
     def sentences(self) -> dict[str, str]:
-        """What was found: of all choices, of single participants and of simulated players."""
+        """Result sentences about all choices, single participants, and simulated players."""
         sentences = {"choices": self.explanation.sentence}
         if self.participants is not None:
             sentences["participants"] = self.participants.sentence
@@ -226,7 +234,10 @@ class _Explained:
 
     @property
     def families(self) -> pd.DataFrame:
-        """A row for each family: what it loses, whether it is in the set, and in the sets of how many participants."""
+        """One row per family: its loss, and whether it is in the confidence set of all choices.
+
+        If participants were analysed, a column counts those whose confidence set has the family.
+        """
         frame = self.explanation.to_frame().set_index("name")[["nats", "in_set"]]
         if self.participants is not None:
             frame["sets"] = self.participants.group().set_index("name")["in_set"]
@@ -234,12 +245,12 @@ class _Explained:
 
 
 def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> Report:
-    """Build the page on a table.
+    """Build the page on a table of choices.
 
     Args:
-        explained: the players by name, those of the table first.
-        path: of the table.
-        again: how to get the same numbers.
+        explained: analyses by player name, the table's own players first.
+        path: path of the table.
+        again: the section on how to reproduce the numbers.
     """
     people = explained[PEOPLE]
     episodes = people.player.episodes
@@ -298,7 +309,7 @@ def _participants(each: EachParticipant) -> Section:
 
 
 def _findings(people: _Explained) -> Section:
-    """Say what was found of the players of the table."""
+    """Make the section of results about the table's own players."""
     episodes = people.player.episodes
     explanation = people.explanation
     names, _ = participants_of(episodes)
@@ -320,7 +331,7 @@ def _findings(people: _Explained) -> Section:
 
 
 def _side_by_side(explained: Mapping[str, _Explained]) -> Section:
-    """Compare the players, a column each."""
+    """Make the section that compares the players, one column each."""
     sentences = pd.DataFrame({name: known.sentences for name, known in explained.items()})
     by_player = {name: known.families for name, known in explained.items()}
     families = pd.concat(by_player, axis=1)
@@ -358,7 +369,7 @@ def _commands(path: Path, columns: Mapping[str, Any], beside: Sequence[str] | No
 
 
 def _shell_options(named: Mapping[str, Any]) -> list[str]:
-    """Return the options of `interp choices` for what was named in Python."""
+    """Return keyword arguments of the Python call as options of `interp choices`."""
     words = []
     for key, value in named.items():
         option = f"--{key.replace('_', '-')}"

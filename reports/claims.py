@@ -1,6 +1,6 @@
-"""What is fixed of every claim of a page: fields of :class:`interp.results.measure.Measure`.
+"""Fixed fields of every claim that a page makes: see :class:`interp.results.measure.Measure`.
 
-What stands in braces is filled in.
+Names in braces are filled in when the claim is made.
 """
 
 from __future__ import annotations

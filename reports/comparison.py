@@ -1,5 +1,5 @@
-"""The page of a comparison: its measures first, then what each rests on, and the rounds at which
-two models differ.
+"""The page of a comparison: its measures, the results behind each, and rounds where two models
+differ.
 
 All numbers are computed by :func:`circuits.compare.machines`.
 """
@@ -32,15 +32,20 @@ from reports.page import Report, Section, write_listed
 from reports.texts import OF_COMPARISONS, TEXTS
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
-"""Task -> budget -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
+"""File with sentences, by task and budget, on which differences a comparison can detect.
+
+``lab/resolution.py`` measures them.
+"""
 _LEAD, _DISTANCES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["distances"]
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
-"""Columns of a part's table that are controls of its number."""
+"""Columns of a result's table that hold controls of its number."""
 _MOST = 12  # numbers of one quantity that are drawn; its table has all
 
 
 def page(comparison: Comparison) -> Report:
-    """Return the report on a comparison: its measures, then a section for each part that has something to show."""
+    """Return the report on a comparison: its measures, then a section per question that has
+    something to show.
+    """
     measures = comparison.measures
     sections = [_find(comparison)]
     for key in sorted(comparison.parts, key=lambda key: [*OF_COMPARISONS, key].index(key)):
@@ -80,7 +85,7 @@ _JOINED = (
 
 
 def _find(comparison: Comparison) -> Section:
-    """Return the section of the measures, the algorithm, and the resolution of such a comparison."""
+    """Return the section with the measures, the algorithm, and what such a comparison can detect."""
     measures = comparison.measures
     places = []
     for measure in measures:
@@ -106,13 +111,16 @@ def _task_of(comparison: Comparison) -> tasks.Task:
 
 
 def _get_title(key: str) -> str:
-    """Return the title of a part's section."""
+    """Return the title of a question's section."""
     known = OF_COMPARISONS.get(key, {})
     return known.get("title", key.replace("_", " ").capitalize())
 
 
 def _show_part(key: str, comparison: Comparison) -> Section | None:
-    """Return the section of a part: why it does not apply, or its pictures and tables; None where it has none."""
+    """Return the section of a question's result, with its pictures and tables.
+
+    If the question does not apply, the section says why. Return None if there is nothing to show.
+    """
     measures = {measure.key: measure for measure in comparison.measures}
     measure = measures.get(key)
     title = _get_title(key)
@@ -150,12 +158,16 @@ def _write_probabilities(probabilities: Sequence[float]) -> str:
 
 
 def write(comparison: Comparison, out: str | Path) -> Path:
-    """Write the page as ``out/comparison.html``, and again the list of reports that it belongs to."""
+    """Write the page as ``out/comparison.html``, and update the index page that lists it."""
     return write_listed(page(comparison), Path(file_path(out)) / "comparison.html")
 
 
 def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield for each quantity of a part its numbers as intervals, the lowest of many, and its table, folded."""
+    """Yield the blocks of each quantity of a result: its numbers as intervals, and its folded
+    table.
+
+    Of many numbers only the lowest are drawn.
+    """
     if "name" not in frame:
         frame = frame.assign(name=key)
     for name, rows in frame.groupby("name", sort=False):
@@ -173,7 +185,7 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def _measure_row(row: Mapping[Any, Any]) -> Measure:
-    """Return a row of a part's table as a measure, with its controls."""
+    """Return a row of a result's table as a measure without verdict, with its controls."""
     controls = {column: row[column] for column in _QUANTITIES if column in row}
     return plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
 
@@ -191,7 +203,7 @@ def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
 
 
 def _draw_state(part: StatePart) -> list[Any]:
-    """Draw how well each machine runs on the latents of the other."""
+    """Draw how well each machine runs on the latents of the other one."""
     measures = []
     for stitching in part.stitchings:
         if stitching.control:
@@ -207,7 +219,7 @@ _PICTURES: dict[str, Callable[[Any], list[Any]]] = {
     "algorithm": _draw_algorithm,
     "state": _draw_state,
 }
-"""Key of a part -> what draws its pictures, where they are more than its numbers as intervals."""
+"""Functions that draw a result, by question, for questions that need more than intervals."""
 
 
 PARTS = {
@@ -216,25 +228,27 @@ PARTS = {
     "update": "update",
     "state": "state carried",
 }
-"""Key of a comparison's measure -> the part of a machine that it is about, from the top."""
+"""What part of a machine each measure is about, by the measure's key, from top to bottom."""
 LOOKS: dict[Verdict, tuple[str, Any]] = {
     "yes": (LIGHT["green"], "-"),
     "no": (LIGHT["vermilion"], (0, (2.2, 1.6))),
     "undecided": (LIGHT["grey"], (0, (1, 1.6))),
     "not applicable": (LIGHT["grey"], ""),
 }
-"""Verdict -> colour and dash of its line."""
+"""Colour and dash pattern of the connecting line, by verdict."""
 _WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 4.5, 0.85, 3.65, 0.54, 0.66
-"""Inches: of the picture, narrow enough for a phone; where the machines stand; half of a part, and its height."""
+"""Inches: width of the picture (narrow enough for a phone), centres of the two machines, half the
+width of a box, and its height.
+"""
 
 
 @styled
 def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
-    """Draw the parts of two machines, joined by the measures with a key in :data:`PARTS`.
+    """Draw two machines as stacks of boxes, connected by lines that show the verdicts.
 
     Args:
-        model, reference: the names of the two machines.
-        measures: of their comparison.
+        model, reference: names of the two machines.
+        measures: measures of their comparison; those with a key in :data:`PARTS` are drawn.
 
     >>> from interp.stats.intervals import Interval
     >>> state = Measure("state", "Holds the same state", Interval(1, 1, 1), 0.95, needs_control=False)
@@ -260,13 +274,13 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
 
 
 def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
-    """Draw a part of both machines at height ``y``, the line that joins them, and its word and number.
+    """Draw one box in both machines, and the line between them with verdict and number.
 
     Args:
-        axes: of the picture.
-        y: the height of the part, in inches.
-        part: its name.
-        measure: that says whether it is the same.
+        axes: axes of the picture.
+        y: height of the boxes, in inches.
+        part: text in the boxes.
+        measure: says whether the two are the same.
     """
     colour, dash = LOOKS[measure.verdict]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
@@ -288,13 +302,13 @@ def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
 
 
 def _draw_box(axes: Axes, x: float, y: float, width: float, height: float, edge: str) -> None:
-    """Draw a box with round corners around a point.
+    """Draw a box with rounded corners.
 
     Args:
-        axes: of the picture.
-        x, y: the middle of the box.
-        width, height: of the box.
-        edge: its colour.
+        axes: axes of the picture.
+        x, y: centre of the box.
+        width, height: size of the box.
+        edge: colour of its edge.
     """
     corner = (x - width / 2, y - height / 2)
     style = "round,pad=0,rounding_size=0.08"

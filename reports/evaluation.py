@@ -1,4 +1,6 @@
-"""The pictures of ``interp evaluate``: pure functions from its tables (``interp.evaluation.suite``) to figures."""
+"""Pictures of ``interp evaluate``: functions from its tables (``interp.evaluation.suite``) to
+figures.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _Pictures = Iterator[tuple[str, Figure]]  # figures, each with the name of its f
 
 @checked
 def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
-    """Draw every picture of the tables, by file name."""
+    """Draw all pictures of an evaluation, by file name."""
     missing = notes(tables)
     drawn: dict[str, Figure] = {}
     for key, draw_table in _PICTURES.items():
@@ -40,7 +42,7 @@ def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
 
 @checked
 def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
-    """Write every picture of the tables as an SVG file in ``folder``."""
+    """Draw all pictures of an evaluation and write them as SVG files into ``folder``."""
     paths = []
     for name, figure in draw(tables).items():
         paths.append(write_figure(Path(folder) / f"{name}.svg", figure, bbox_inches="tight"))
@@ -48,7 +50,7 @@ def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
 
 
 def _draw_curves(table: pd.DataFrame, **how: Any) -> Figure:
-    """Draw named curves of a table; ``how`` is for :func:`interp.results.figures.curves`."""
+    """Draw named curves of a table; ``how`` has options of :func:`interp.results.figures.curves`."""
     frame = table.rename(columns={"key": "algorithm", "estimate": "mean", "regret": "mean"})
     return figures.curves(frame, **how)
 
@@ -84,4 +86,4 @@ _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
     "followed_discount": _draw_discount,
     "reward_rates": _draw_rewards,
 }
-"""Name of a table of an evaluation -> what draws its pictures."""
+"""Functions that draw the pictures of an evaluation's tables, by the name of the table."""

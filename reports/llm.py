@@ -1,8 +1,7 @@
-"""The report on language models as online learners: traces in, one page out, both worlds on the
-same instances.
+"""The report on language models as online learners: from traces of their answers to one page.
 
-A regime is comparable with the paper's only as far as instances are drawn in the same way, which
-its table states.
+Language models, algorithms and transformers are compared on the same instances. A regime can be
+compared with the paper's only if instances are drawn in the same way; its table says so.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ def write(
     seed: int = 0,
     acts: Sequence[PlayerBehaviour] | None = None,
 ) -> Path:
-    """Write the report on the traces below ``path`` and return its path, ``out/llm.html``.
+    """Write the report on traces and return its path, ``out/llm.html``.
 
     Args:
-        path: a folder of traces or of foreign results, or one file.
-        models: transformers to run on the same instances: what :func:`interp.load` takes.
-        out: the folder of the page.
-        regime: of results that do not name one.
+        path: a folder of traces or of results of other tools, or one file.
+        models: transformers to run on the same instances, named as for :func:`interp.load`.
+        out: folder of the page.
+        regime: regime of results that do not name one.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
-        seed: of the bootstrap.
-        acts: what :func:`~interp.choices.behaviour.behaviour` found of these traces; computed when
+        seed: seed of the bootstrap.
+        acts: results of :func:`~interp.choices.behaviour.behaviour` for these traces; computed when
             None.
     """
     page = file_to_write(writable(out) / "llm.html")
@@ -65,7 +64,7 @@ def write(
 
 
 def transformer(name: str) -> Predictor:
-    """Return a model of ours as a predictor: episodes to P(y=1) [episode, round]."""
+    """Return a model of expert advice as a function from episodes to P(y=1) ``[episode, round]``."""
     import circuits
     from interp.model.library import load
 
@@ -84,12 +83,12 @@ def transformer(name: str) -> Predictor:
 
 
 class _Page:
-    """The sections of the page.
+    """Builds the page.
 
     Args:
         reading: the traces.
-        scores: of the language models and of their baselines.
-        acts: which algorithm explains each group of runs.
+        scores: scores of the language models and their baselines.
+        acts: the algorithm that explains each group of runs.
     """
 
     def __init__(
@@ -102,11 +101,11 @@ class _Page:
         self.notes = note_table(reading.runs)
 
     def build(self, path: Path, seed: int) -> Report:
-        """Build the page on traces.
+        """Build the page.
 
         Args:
-            path: of the traces.
-            seed: of the bootstrap.
+            path: path of the traces.
+            seed: seed of the bootstrap.
         """
         first, *by_model = _draw_regret(self.scores)
         sections = [
@@ -148,7 +147,7 @@ class _Page:
         )
 
     def _describe(self) -> dict[str, Any]:
-        """Return facts about the runs."""
+        """Return facts about the runs, for the summary."""
         runs = self.runs
         served: set[str] = set()
         for run in runs:
@@ -165,7 +164,7 @@ class _Page:
         return facts
 
     def _write_commands(self, path: Path) -> Section:
-        """Write the command and the Python that give the same numbers."""
+        """Make the section with the command and the Python code that reproduce the numbers."""
         words = ["interp", "llm", "report", str(path)]
         final = self.scores.final
         models = list(final.loc[final["kind"] == "model", "model"].unique())
@@ -175,12 +174,14 @@ class _Page:
 
 
 def _list_once(names: Iterable[str]) -> list[str]:
-    """List each name once, in the order in which they come."""
+    """Return the distinct names, in order of first appearance."""
     return list(dict.fromkeys(names))
 
 
 def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
-    """Say which algorithm each model plays like, and for how many groups of runs none is named."""
+    """Return sentences: which algorithm each model plays like, and for how many groups none is
+    found.
+    """
     named = [group for group in acts if group.found and group.found.family]
     sentences = []
     for model in _list_once(group.model for group in named):
@@ -195,7 +196,9 @@ def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
 
 
 def _list_final(scores: LLMScores) -> Section:
-    """Make a table of the regret after the last round for each regime, with the paper's."""
+    """Make the section of regret after the last round, a table per regime, with the paper's
+    numbers.
+    """
     printed = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper has
     blocks: list[Any] = [Prose(_SAYS["final"])]
     for regime, final in scores.final.groupby("regime", sort=False):
@@ -227,7 +230,7 @@ _FORMATS = {
 
 
 def _list_answers(scores: LLMScores) -> Section:
-    """Make a table of the calls, their answers, and the tokens."""
+    """Make the section that counts calls, malformed answers and tokens."""
     final = scores.final
     is_shown = (final["kind"] == "llm") & (final["missing"] == "wrong")
     frame = final.loc[is_shown, _ANSWERS].astype(dict.fromkeys(_COUNTS, int))
@@ -261,7 +264,7 @@ _COUNTS = [
 
 
 def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    """Make tables of the algorithms that explain the models' choices."""
+    """Make the section on the algorithms that explain the models' choices."""
     tables = behaviour_tables(acts)
     caption = (
         "The algorithm that explains the model's choices, for each model, condition and regime"
@@ -273,7 +276,7 @@ def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
 
 
 def _show_notes(notes: NoteTable) -> Section:
-    """Show what the last note holds, how notes grow, and examples."""
+    """Make the section on the models' notes: the last note, growth over rounds, and examples."""
     blocks: list[Any] = [Prose(_SAYS["notes"]), Table(notes.final(), _LAST_NOTE)]
     growth = notes.over_rounds()
     groups = growth["model"] + ", " + growth["condition"] + ", " + growth["regime"]
@@ -291,7 +294,7 @@ _LAST_NOTE = "The last note: its length, and the share of readable notes that ar
 
 
 def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
-    """Return the notes of each group's first instance after rounds 1, 6 and the last; long ones are cut."""
+    """Return notes of each group's first instance, after rounds 1, 6 and the last; cut long ones."""
     first = notes.groupby(["model", "condition", "regime"])["index"].transform("min")
     is_last = notes["round"] == notes["last_round"]
     is_shown = (notes["index"] == first) & (notes["round"].isin((1, 6)) | is_last)
@@ -304,7 +307,9 @@ def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _list_prompts(runs: Sequence[LLMRun]) -> Section:
-    """List each system prompt once, whole, under the names of its conditions."""
+    """Make the section of system prompts: each distinct prompt once, with the names of its
+    conditions.
+    """
     conditions: dict[str, list[str]] = {}
     for run in runs:
         names = conditions.setdefault(run.prompt or "(not recorded)", [])
@@ -327,7 +332,9 @@ _NAMES = {name: short for name, (_, short) in _DRAWN.items()}
 
 
 def _draw_regret(scores: LLMScores) -> list[Figure]:
-    """Draw every model over all its conditions, a panel for each regime; then each model, a column a framing."""
+    """Draw regret over rounds: first all models in a panel per regime, then a figure for each
+    model.
+    """
     over = scores.curves[scores.curves["missing"] != "skipped"]
     llm = over[over["kind"] == "llm"]
     beside = over[(over["kind"] == "model") | over["model"].isin(list(_DRAWN))]
@@ -345,11 +352,11 @@ def _draw_regret(scores: LLMScores) -> list[Figure]:
 
 
 def _panel_framings(of_model: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
-    """Return the curves of a model and of its baselines, with a panel for each regime and framing.
+    """Return the curves of a model and its baselines, with a panel for each regime and framing.
 
     Args:
         of_model: the model's curves.
-        beside: the baselines' and transformers'.
+        beside: curves of the baselines and the transformers.
     """
     words = of_model["condition"].str.split("-", n=1, expand=True)
     framed = _add_bands(of_model, words[1]).assign(framing=words[0])
@@ -360,7 +367,11 @@ def _panel_framings(of_model: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFram
 
 
 def _add_bands(frame: pd.DataFrame, names: pd.Series[Any]) -> pd.DataFrame:
-    """Add the key, the name, and bands of one standard deviation for all but the baselines."""
+    """Add the columns that drawing needs: key, name, and one standard deviation below and above the
+    mean.
+
+    Baselines get no band.
+    """
     has_band = frame["kind"] != "baseline"
     deviation = frame["std"].where(has_band)
     shown = frame.assign(algorithm=names.map(_KEYS).fillna(names))

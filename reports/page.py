@@ -1,8 +1,7 @@
-"""A report, how it becomes one HTML file that opens offline, and the list of the reports in a
-folder.
+"""A report as one HTML file that opens offline, and the index page that lists a folder's reports.
 
-Everything the page needs is in it. A content security policy forbids every request and every script
-except those of the page, by hash. The same report gives the same bytes.
+A page contains everything that it needs. Its content security policy forbids all requests, and all
+scripts except its own (by hash). The same report always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -47,8 +46,10 @@ from reports.texts import TEXTS
 
 @dataclass(frozen=True)
 class _Cards:
-    """Pages of a list, by their metadata: ``report`` (a link), ``sentence``, ``picture`` and
-    further keys.
+    """The entries of an index page.
+
+    Attributes:
+        pages: metadata of each page: ``report`` (a link), ``sentence``, ``picture`` and more.
     """
 
     pages: Sequence[Mapping[str, str]]
@@ -56,7 +57,7 @@ class _Cards:
 
     @property
     def rows(self) -> list[tuple[Mapping[str, str], str]]:
-        """Pairs of a page's metadata and a line of its words, task and run."""
+        """(metadata, text line) of each page; the line has its verdicts, task and run."""
         rows = []
         for page in self.pages:
             known = [page.get(key) for key in ("words", "task", "run")]
@@ -78,15 +79,18 @@ _BLOCKS = (
     _Cards,
     attention.AttentionView,
 )
-"""What a section is made of."""
+"""The types of blocks that a section may contain."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Section:
-    """A titled part of a report; its title makes the entry in the table of contents.
+    """A titled section of a report, with an entry in the table of contents.
 
-    ``opened`` says whether a page that folds its sections shows this one.
+    Attributes:
+        title: the title.
+        blocks: its blocks, in order.
+        opened: True if the section is unfolded on a page that folds its sections.
     """
 
     title: str
@@ -101,12 +105,14 @@ class Section:
 
     @property
     def slug(self) -> str:
-        """The title as it stands in links: small letters, digits and hyphens."""
+        """The title as used in links: lower-case letters, digits and hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     @property
     def takeaway(self) -> str:
-        """What stands under the title of a folded section: the first sentence of its first caption, or text."""
+        """Text under the title of a folded section: the first sentence of its first caption, or of
+        its text.
+        """
         texts = [
             getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)
         ]
@@ -119,11 +125,17 @@ class Section:
 @dataclass(frozen=True)
 @checked_fields
 class Report:
-    """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
+    """A page of results.
 
-    ``sentence`` is the message of the page, which its measures support; it stands under the title, and under it the
-    figures ``hero``, side by side, that show it. The lead comes after them.
-    ``index`` is the list of reports, relative to the page; ``about`` is what the list says of it (:func:`write_index`).
+    Attributes:
+        title: the title.
+        lead: an introduction, after the sentence and the figures.
+        sections: the sections.
+        provenance: seeds, versions, digests and settings, listed at the end.
+        index: path of the index page, relative to this page.
+        about: metadata for the index page (:func:`write_index`).
+        sentence: the main result, under the title.
+        hero: figures that show it, side by side under the sentence.
     """
 
     title: str
@@ -136,7 +148,7 @@ class Report:
     hero: Sequence[Figure] = ()
 
     def html(self) -> str:
-        """Return the whole page."""
+        """Return the whole page as HTML."""
         for slug, n in Counter(section.slug for section in self.sections).items():
             require(n == 1, f"two sections are both called {slug!r}; give each its own title")
         blocks = list(self.hero) + list(self._list_blocks())
@@ -171,7 +183,7 @@ class Report:
         return str(text)
 
     def _list_blocks(self) -> Iterator[Any]:
-        """Yield the blocks of all sections, and after measures with words their table."""
+        """Yield the blocks of all sections; measures with verdicts are followed by their table."""
         for section in self.sections:
             for block in section.blocks:
                 yield block
@@ -184,7 +196,10 @@ class Report:
 
 
 def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
-    """Return the words of each section that measures point to, by its slug: how many, and their look."""
+    """Count the verdicts of measures that point to a section, by the section's slug.
+
+    Each count is a text such as "2 yes", with its style.
+    """
     counts: Counter[tuple[str, str, str]] = Counter()
     for block in blocks:
         if not isinstance(block, Measures):
@@ -198,8 +213,8 @@ def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _number_blocks(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
-    """Count the figures and the tables of a page, and return their numbers by the identity of the
-    block.
+    """Return the number of each figure and table on a page, as ("Figure" or "Table", number), by
+    ``id``.
     """
     numbers: dict[int, tuple[str, int]] = {}
     pictures = (Figure, Measures, attention.AttentionView)
@@ -210,7 +225,7 @@ def _number_blocks(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
 
 
 def _list_tasks(blocks: Sequence[Any]) -> list[str]:
-    """List the tasks of the pages in a list of reports."""
+    """Return the names of all tasks on an index page."""
     tasks = set()
     for block in blocks:
         if isinstance(block, _Cards):
@@ -219,7 +234,7 @@ def _list_tasks(blocks: Sequence[Any]) -> list[str]:
 
 
 def _shrink(figure: Any) -> str:
-    """Return a small picture of a figure that was drawn for the page, so that names in it are text."""
+    """Return a small PNG of a figure, as a data URL."""
     buffer = io.BytesIO()
     dpi = _SMALL / figure.get_figwidth()
     with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
@@ -229,7 +244,7 @@ def _shrink(figure: Any) -> str:
 
 
 def _flatten(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the names and values of nested records, a name after that of the record that holds it."""
+    """Yield (name, value) pairs of nested records; inner names are prefixed with the outer name."""
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, "" if name == "versions" else f"{prefix}{name} ")
@@ -240,14 +255,16 @@ def _flatten(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 INDEX = "index.html"
 COMPARISONS = "comparisons"
-"""The folder of comparisons, one each in a folder of its own, beside the reports on models."""
+"""Name of the folder beside the reports that has one folder for each comparison."""
 _PAGES, _KINDS = TEXTS["page"]["below"], TEXTS["page"]["kinds"]
 _HEAD = 200_000  # characters of a page in which it says what it is
 _LEAD = "Every report in this folder. Each page is complete and opens offline."
 
 
 def write_index(folder: str | Path) -> Path:
-    """Write ``folder/index.html`` from the pages that lie there, and from those of other commands below it."""
+    """Write ``folder/index.html``, which lists the reports in the folder and in known folders below
+    it.
+    """
     pages = list(_find_pages(Path(file_path(folder, "the folder of reports"))))
     titles = Counter(page["title"] for page in pages)
     for page in pages:
@@ -265,13 +282,13 @@ def write_index(folder: str | Path) -> Path:
 
 
 def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path:
-    """Write a page, and again the list of reports that it belongs to.
+    """Write a page, and update the index page that lists it.
 
     Args:
-        report: what is written.
-        path: of the page.
-        listed: the list; when None one in the folder of the page or above it, or next to the folder
-            of comparisons or audits.
+        report: the report.
+        path: path of the page.
+        listed: path of the index page. When None, an index page in the page's folder or the folder
+            above is used; for comparisons and audits, the one beside their folder.
     """
     above = path.parent.parent
     if above.name in (COMPARISONS, "audits"):
@@ -288,7 +305,7 @@ def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path
 
 
 def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield what every report of a folder says about itself, and where it is; other files are passed over."""
+    """Yield the metadata of every report in a folder, with its path; skip other files."""
     paths: list[Path] = []
     for pattern in _PAGES:
         paths += folder.glob(pattern)
@@ -304,7 +321,7 @@ def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _read_about(path: Path) -> dict[str, str] | None:
-    """Read what a page says about itself; None where it is no page of ours."""
+    """Return the metadata in a page; None if it is not one of our reports."""
     with path.open(encoding="utf-8", errors="replace") as page:
         head = page.read(_HEAD)
     title = re.search(r"<title>(.*?)</title>", head)

@@ -1,4 +1,4 @@
-"""Small multiples: the same little picture for every head, regime or family, on shared axes with one legend."""
+"""Small multiples: one panel per head, regime or family, with shared axes and one legend."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ def attention(
     labels: Sequence[str],
     heads: Sequence[Sequence[str]],
 ) -> Figure:
-    """Draw every head's pattern in one round, layer after layer: rows attend to columns.
+    """Draw the attention pattern of every head in one round, layer by layer; rows attend to
+    columns.
 
     Args:
-        patterns: per layer ``[head, query, key]``.
-        labels: of positions; thinned out where panels are too small for all.
-        heads: per layer a name per head.
+        patterns: ``[head, query, key]`` for each layer.
+        labels: labels of the positions; only some are printed on small panels.
+        heads: for each layer, a name per head.
     """
     columns = min(_IN_A_ROW, max(map(len, heads)))
     rows: list[list[tuple[NDArray[Any], str]]] = []
@@ -69,7 +70,7 @@ def attention(
 
 
 def _scale(patterns: Sequence[NDArray[Any]]) -> Normalize:
-    """Return the scale of all patterns: from 0, or from minus the largest where some are negative."""
+    """Return the common colour scale: from 0, or symmetric if some values are negative."""
     largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
     is_signed = any((pattern < 0).any() for pattern in patterns)
     return Normalize(-largest if is_signed else 0, largest)
@@ -87,18 +88,19 @@ def curves(
     width: float = WIDTH,
     direct: bool = False,
 ) -> Figure:
-    """Draw curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
+    """Draw curves with bands, one panel per value of ``by``, with shared axes and one legend.
 
     Args:
-        frame: tidy, with columns ``by``, ``x``, ``algorithm`` (the key that picks colour and dash) and ``mean``;
-            ``name``, ``low`` and ``high`` where there are any. The first algorithm is drawn strongest.
-        by: the column with a panel for each value.
-        ylabel: what the curves are of.
-        x: the column of the axis.
-        columns: panels in a row, at most.
-        height: of a panel, in inches.
-        width: of the picture, in inches.
-        direct: names at the ends of the curves, in every panel, instead of a legend.
+        frame: tidy table with the columns ``by``, ``x``, ``algorithm`` (picks colour and dash) and
+            ``mean``; optionally ``name``, ``low`` and ``high``. The first algorithm is drawn
+            strongest.
+        by: column with a panel for each value.
+        ylabel: label of the vertical axis.
+        x: column of the horizontal axis.
+        columns: largest number of panels in a row.
+        height: height of a panel, in inches.
+        width: width of the picture, in inches.
+        direct: True writes names at the ends of the curves instead of a legend.
     """
     require_columns("frame", frame, by, x, "algorithm", "mean")
     panels = list(frame[by].unique())

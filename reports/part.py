@@ -1,4 +1,4 @@
-"""A report is a list of parts. A part computes something about a model, draws it, and says when it applies.
+"""Parts of a report: each computes something about a model, draws it, and says when it applies.
 
     >>> from reports.blocks import Prose
     >>> def draw(n_heads, context):
@@ -34,27 +34,36 @@ from reports.blocks import Figure
 from reports.page import Section
 
 _CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
-"""Pairs of episodes for interchange, steering and circuits of edges; in a quick report, for patching, too."""
+"""Pairs of episodes for interchange, steering and circuits of edges, in a full and in a quick
+report.
+
+Patching uses the second number in a quick report, too.
+"""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Part:
-    """A part of a report. Its functions take what was computed, and the context.
+    """A part of a report.
+
+    Except for ``compute``, ``applies``, ``heading`` and ``lacking``, its functions take the
+    computed result and the context.
 
     Attributes:
-        key, title: the name of its result for other parts; the title of its section, also on a page
-            that shows why there is none.
-        compute: the context to anything that the part draws.
-        draw: to the blocks of its section, or to one section or several of other titles.
-        summary, sentence: to the measures that the page opens with, and to its first sentence,
-            where that of the measures is not enough.
-        hero, heading: to the figures under the page's first sentence; to the page's title and lead,
-            where it says them.
-        slow: whether a quick report leaves it out.
-        opened: whether its section is open from the start: its picture is what a reader looks for.
-        lacking: what this machine lacks of what the part looks at: a sentence that replaces the
-            part.
+        key: name of the part, by which other parts find its result.
+        title: title of its section, also on a page that says why the result is missing.
+        compute: context -> the result.
+        draw: returns the blocks of the section, or one or several sections with other titles.
+        applies: context -> True if the part belongs to the report.
+        summary: returns measures for the page's overview.
+        sentence: returns the page's first sentence, if that of the measures is not enough;
+            otherwise "".
+        hero: returns figures for the top of the page.
+        heading: context -> (title, lead) of the page; None if the part does not define them.
+        slow: True if a quick report leaves it out.
+        opened: True if its section is unfolded from the start.
+        lacking: context -> a sentence that replaces the section if the machine lacks what the part
+            needs; otherwise "".
     """
 
     key: str
@@ -74,21 +83,25 @@ class Part:
 @dataclass(eq=False)
 @checked_fields
 class Context:
-    """The input of every part of a report: the model, the settings, and what several parts need.
+    """The input of every part of a report: the model, the settings, and results that several parts
+    need.
 
     Attributes:
-        source, arguments: what :func:`interp.load` made the model from (a name, or a checkpoint's
-            path) and with; empty for a model that was passed as an object.
-        regime, given: what the episodes are drawn from, and their sizes where they are not the
-            model's.
-        parts: of this report, in page order; a quick one leaves out those with the titles
-            ``left_out``.
-        quick: whether less is computed, with wider intervals.
-        missing: key of a part -> the sentence that replaces it, where the machine lacks what it
-            looks at.
-        measures, sections, failures: key of a part -> its measures, its first section, and the
-            exception that it ended with; filled as parts are computed and drawn, like ``sentence``,
-            the first one of the page.
+        model: the model.
+        source: name or checkpoint path from which :func:`interp.load` made the model; "" if it was
+            passed as an object.
+        n_episodes, n_rounds, seed: the sampled episodes.
+        regime: regime of the episodes; the default if empty.
+        given: sizes of the episodes that differ from the model's.
+        arguments: further arguments of :func:`interp.load`.
+        folder: folder of the page.
+        parts: parts of this report, in page order.
+        left_out: titles of the parts that a quick report leaves out.
+        quick: True if less is computed, with wider intervals.
+        missing: sentences by part that replace it, since the machine lacks what it needs.
+        measures, sections, failures: by part, its measures, its first section, and the exception
+            that it raised; filled while the report is made.
+        sentence: the first sentence of the page, filled while the report is made.
     """
 
     model: Machine
@@ -112,23 +125,25 @@ class Context:
 
     @property
     def compiled(self) -> bool:
-        """Whether it was compiled from a circuit, which says where its variables are."""
+        """True if the model was compiled from a circuit, so that the sites of its variables are
+        known.
+        """
         return self.model.is_handwired and "circuit" in self.model.origin
 
     @property
     def exact(self) -> bool:
-        """Whether it carries a state that can be read, of an algorithm that is known."""
+        """True if the model's state can be read exactly, and its algorithm is known."""
         has_algorithm = getattr(self.model, "algorithm", None) is not None
         return self.compiled or (self.model.is_handwired and has_algorithm)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of the parts of this report."""
+        """Keys of the parts of this report."""
         return tuple(part.key for part in self.parts)
 
     @property
     def looked_at(self) -> int:
-        """The round that is looked into, patched and steered."""
+        """The round that is shown in detail, patched and steered."""
         return min(20, self.n_rounds // 2)
 
     @cached_property
@@ -138,14 +153,12 @@ class Context:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the episodes' rounds, by name."""
+        """Sizes of the episodes' rounds, by name."""
         return self.task.sizes_of(self.model.layout) | dict(self.given)
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings of the report other than the model: sizes by the option of the shell, further
-        arguments by name.
-        """
+        """The report's settings: sizes by their shell option, and other arguments by name."""
         arguments = {**self.arguments, **self.given}
         sizes = {}
         for size in self.task.sizes:
@@ -155,22 +168,24 @@ class Context:
 
     @cached_property
     def episodes(self) -> Any:
-        """The episodes that the report is about."""
+        """The sampled episodes that the report is about."""
         return self.sample(self.n_episodes, self.n_rounds, self.seed)
 
     def sample(self, n_episodes: int, n_rounds: int, seed: int) -> Any:
         """Sample episodes of the report's regime and sizes.
 
         Args:
-            n_episodes: how many.
-            n_rounds: of each.
-            seed: of the sampler.
+            n_episodes: number of episodes.
+            n_rounds: rounds per episode.
+            seed: seed of the sampler.
         """
         return self.task.sample_for(self.model, n_episodes, n_rounds, seed, self.regime, self.given)
 
     @cached_property
     def run(self) -> Rollout:
-        """The model run over the episodes, with attention patterns and values of the round looked at, if it has any."""
+        """The model's run on the episodes; attention patterns and values are cached for the
+        detailed round.
+        """
         hooks: list[str] = []
         for key in ("pattern", "v"):
             kind = self.model.points.get(key)
@@ -181,12 +196,14 @@ class Context:
 
     @cached_property
     def blank_run(self) -> Rollout:
-        """An untrained copy of the model run over the episodes: the control of what is decoded."""
+        """The run of an untrained copy on the episodes, as a control."""
         return rollout(untrained(self.model, self.seed), self.episodes)
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The algorithm that the model is compared with; an error where the task registers none."""
+        """The algorithm that the model is compared with; raises InputError if the task registers
+        none.
+        """
         return self.task.explains(self.model)
 
     @property
@@ -196,13 +213,18 @@ class Context:
 
     @cached_property
     def circuit(self) -> Circuit:
-        """The circuit that a handwired model was compiled from; an error where it was edited after it was built."""
+        """The circuit that a handwired model was compiled from; raises InputError if it was edited
+        by hand.
+        """
         return from_origin(self.model.origin)
 
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
-        """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges; of recorded
-        ones, of the half of the participants that no decoder is fitted on."""
+        """Two batches of episodes, the bases and the sources of interchange interventions.
+
+        They end shortly after the detailed round. Recorded episodes come from participants that no
+        decoder is fitted on.
+        """
         n_episodes = QUICK_EPISODES if self.quick else _CAUSAL_EPISODES
         n_rounds = self.looked_at + 3
         sample_for = self.task.half(1).sample_for
@@ -212,13 +234,15 @@ class Context:
 
     @cached_property
     def smooth(self) -> Machine:
-        """The model, or the softmax-only variant of a handwired one: gradients do not pass hard attention."""
+        """The model, or the softmax-only variant of a handwired one, for gradients."""
         wired: Any = self.model
         return differentiable(wired)
 
     @cached_property
     def shown(self) -> int:
-        """The episode that is drawn: the one in which most of the algorithm's memory has changed at the end."""
+        """Index of the episode that is drawn: the one in which most of the algorithm's memory
+        changes.
+        """
         if not (self.algorithms and self.algorithm.memory):
             return 0
         key = self.algorithm.memory
@@ -228,14 +252,17 @@ class Context:
         return int(n_changed.argmax())
 
     def reason(self, key: str) -> str:
-        """Return why the part called ``key`` could not be computed or drawn, in a sentence."""
+        """Return a sentence on why the part called ``key`` could not be computed or drawn."""
         error = self.failures[key]
         if isinstance(error, InputError):
             return str(error)
         return f"{type(error).__name__}: {error}"
 
     def result(self, key: str) -> Any:
-        """Return what the part called ``key`` computed, now or before; raise again what it ended with."""
+        """Return the result of the part called ``key``; compute it on the first call.
+
+        If the part failed before, its exception is raised again.
+        """
         if key in self.failures:
             raise self.failures[key]
         require(key not in self.missing, self.missing.get(key, ""))
@@ -251,7 +278,8 @@ class Context:
 
 
 def needing(*components: str) -> Callable[[Context], str]:
-    """Return what says which of some components a machine lacks, for :attr:`Part.lacking`.
+    """Return a function for :attr:`Part.lacking` that says which of these components a machine
+    lacks.
 
     >>> import interp
     >>> needing("pattern")(Context(interp.load("wma-handwired", n_experts=2), "", 5, 10, 0))
@@ -261,16 +289,18 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 
 def uncompiled(context: Context) -> str:
-    """Return what a handwired machine lacks that was not compiled from a circuit, for :attr:`Part.lacking`."""
+    """Return a sentence if a handwired machine was not compiled from a circuit, for
+    :attr:`Part.lacking`.
+    """
     if context.compiled or not context.model.is_handwired:
         return ""
     return f"not applicable: {context.model.name} was not compiled from a circuit"
 
 
 wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
-"""Where a part of a handwired model applies."""
+"""True if the model is handwired, for :attr:`Part.applies`."""
 
 
 def learned(context: Context) -> bool:
-    """Return whether a part of a learned model applies."""
+    """Return True if the model is learned, for :attr:`Part.applies`."""
     return not context.model.is_handwired

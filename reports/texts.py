@@ -1,4 +1,4 @@
-"""What pages say whatever they are about, by part; what stands in braces is filled in."""
+"""Texts of pages on any subject, by part; names in braces are filled in."""
 
 from __future__ import annotations
 
@@ -483,4 +483,4 @@ OF_COMPARISONS: dict[str, dict[str, str]] = {
         ),
     },
 }
-"""Key of a part of a comparison -> its title and its text, in page order."""
+"""Title and text of each question of a comparison, in page order."""

@@ -1,4 +1,5 @@
-"""A machine live in a browser, one edit at a time: what ``interp explore`` and :func:`interp.explore` serve.
+"""A live page of a machine with edits, in a browser: for ``interp explore`` and
+:func:`interp.explore`.
 
 >>> import interp
 >>> from reports.explore import Explorer, View

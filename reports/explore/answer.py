@@ -1,7 +1,8 @@
-"""What edits do: a machine's run without and with them, the algorithm's, and random changes of equal size.
+"""Run edits: a machine with and without them, its algorithm likewise, and random changes of equal
+size.
 
-Rounds before the first edit are taken from the run without edits; only those after it run again. What the controls are,
-and which edits the algorithm follows: docs/method/pages.md.
+Rounds before the first edit are copied from the run without edits; only later rounds run again.
+docs/method/pages.md says what the controls are, and which edits the algorithm can follow.
 """
 
 from __future__ import annotations
@@ -31,22 +32,28 @@ _N_CONTROLS = 4  # random changes of equal size; their range is shown
 _VISIBLE = 1e-6  # a change of predictions below this is rounding
 _Array = NDArray[Any]
 _Move = tuple[int, Site, float]
-"""A change inside the machine: its round, its site, and how far it moves what is there."""
+"""A change inside the machine: (round, site, norm of the change)."""
 
 
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Answer:
-    """A machine's view of one episode.
+    """The result of a view: one episode, run with and without the view's edits.
 
     Attributes:
-        episodes: the one of the view with the edits of its inputs.
+        bench: the machine with its episodes and algorithm.
+        view: the view.
+        episodes: the view's episode, with edited inputs.
         before, after: the run without and with the edits.
-        read: what every round reads of what is carried, with the edits, ``[1, round, row, width]``.
-        hooks: of every round in which edits act inside the machine.
-        controls: ``[control, round, outcome]``; empty without edits.
-        values_before, values_after: the algorithm's variables, ``[1, round, ...]``; it follows ``followed`` edits.
-        machine, algorithm: the predictions of each without and with the edits, ``[round, outcome]``.
+        read: carried latents that every round reads, with the edits, ``[1, round, latent,
+            d_model]``.
+        hooks: hooks of the edits inside the machine, by round.
+        controls: predictions under random changes, ``[control, round, outcome]``; empty without
+            edits.
+        followed: number of edits that the algorithm can follow.
+        values_before, values_after: the algorithm's variables without and with the edits, ``[1,
+            round, ...]``.
+        machine, algorithm: predictions without and with the edits, ``[round, outcome]`` each.
     """
 
     bench: Bench
@@ -65,7 +72,9 @@ class Answer:
 
     @cached_property
     def decoded(self) -> tuple[dict[str, _Array], dict[str, _Array]]:
-        """The state as decoded from what each round reads, ``[round, ...]``, without and with the edits."""
+        """The state decoded from what each round reads, ``[round, ...]`` by variable, without and
+        with edits.
+        """
         before = self._decode(self.before.latents[:, :-1])
         return before, self._decode(self.read)
 
@@ -77,8 +86,10 @@ class Answer:
 
     @cached_property
     def outcome(self) -> int:
-        """The outcome that is drawn: the view's; without one, that which edits move most, or which
-        varies most.
+        """Index of the outcome that is drawn.
+
+        It is the view's choice; otherwise the outcome that the edits change most, or that varies
+        most.
         """
         n_outcomes = len(self.bench.layout.outcomes)
         chosen = self.view.outcome
@@ -93,7 +104,12 @@ class Answer:
         return int((before.std(0) + later_first).argmax())
 
     def differences(self) -> dict[str, _Array]:
-        """Return how far predictions move by round: half the summed change of probabilities, or a mean's change."""
+        """Return how much the edits change predictions in each round: by total variation, or a
+        mean's change.
+
+        Keys are "machine", "algorithm" and, with edits, "control_mean", "control_low" and
+        "control_high".
+        """
         moves = {}
         moves["machine"] = self._measure(*self.machine)
         moves["algorithm"] = self._measure(*self.algorithm)
@@ -112,7 +128,9 @@ class Answer:
 
     @cached_property
     def truth(self) -> list[str]:
-        """The outcomes that the task's loss likes best in every round, as the edited inputs have it."""
+        """The outcome with the lowest loss in every round, given the edited inputs; tied ones
+        joined by "or".
+        """
         n_rounds = self.bench.n_rounds
         if not self.bench.classes:
             return [""] * n_rounds
@@ -125,7 +143,7 @@ class Answer:
         return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
 
     def frame(self) -> pd.DataFrame:
-        """Return what is drawn as data, a row for every round and outcome."""
+        """Return the drawn data as a table, one row per round and outcome."""
         names = self.bench.layout.outcomes
         n_outcomes = len(names)
         rounds = np.arange(self.bench.n_rounds)
@@ -149,9 +167,10 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     """Run the edits of a view and return what changed.
 
     Args:
-        bench: the machine and its episodes.
-        view: the edits, and what is looked at.
-        whole: whether edits inside the machine act; a reference machine gets those of inputs and state alone.
+        bench: the machine with its episodes.
+        view: the edits, and what is displayed.
+        whole: False applies only edits of inputs and moves of the state, as for a reference
+            machine.
     """
     _require_shown(bench, view)
     episodes = bench.episodes
@@ -209,7 +228,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
 
 
 def _require_shown(bench: Bench, view: View) -> None:
-    """Refuse a view of an episode or a round that does not exist."""
+    """Raise InputError if the view's episode or round does not exist."""
     n_episodes = len(bench.episodes)
     require(
         view.episode < n_episodes,
@@ -223,14 +242,21 @@ def _require_shown(bench: Bench, view: View) -> None:
 
 
 def _predict(bench: Bench, run: Rollout) -> _Array:
-    """Return the outcomes' probabilities or means in a run, ``[episode, round, outcome]``."""
+    """Return a run's probabilities or means of the outcomes, ``[episode, round, outcome]``."""
     distribution = bench.layout.distribution(run.predictions)
     return distribution.double().numpy(force=True)
 
 
 @dataclass
 class _WriteHook:
-    """A hook that writes what an edit says in one round; ``size`` is how far that moved what was there."""
+    """A hook that applies an edit inside the machine in one round.
+
+    Attributes:
+        written: what is written, and where.
+        round: the round.
+        layout: positions of the round.
+        size: norm of the change that it made.
+    """
 
     written: Written
     round: int
@@ -247,12 +273,12 @@ class _WriteHook:
 
 
 def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
-    """Make a hook for every edit inside the machine and round in which it acts.
+    """Make one hook per edit inside the machine and round in which it acts.
 
     Args:
-        bench: the machine and its episodes.
-        view: has the edits.
-        whole: whether edits of other places than the state act, too.
+        bench: the machine with its episodes.
+        view: the view, with the edits.
+        whole: False leaves out edits other than moves of the state.
     """
     writes: list[_WriteHook] = []
     for edit in view.edits:
@@ -263,12 +289,12 @@ def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
 
 
 def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
-    """Set what round ``t`` reads, as a hook.
+    """Hook that stores the carried latents that round ``t`` reads.
 
     Args:
-        read: where it is stored, ``[episode, round, ...]``.
+        read: where they are stored, ``[episode, round, ...]``.
         t: the round.
-        activation: what the round reads.
+        activation: the latents.
         hook: the hook point; not used.
     """
     read[:, t] = activation[:1]
@@ -277,11 +303,12 @@ def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
 def _find_changed_rounds(
     bench: Bench, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> list[int]:
-    """Return the rounds with different inputs; a choice that the machine makes itself is no input.
+    """Return the rounds whose inputs differ; a choice that the machine makes itself is not an
+    input.
 
     Args:
-        bench: the machine and its episodes.
-        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the
+        bench: the machine with its episodes.
+        before, after: the machine's inputs ``[episode, round, ...]`` by name, without and with the
             edits.
     """
     choice = bench.layout.choice_position
@@ -297,12 +324,13 @@ def _find_changed_rounds(
 def _splice(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], first: int
 ) -> dict[str, Tensor]:
-    """Join the inputs of the rounds before ``first`` with the edited ones of later rounds.
+    """Join the unedited inputs of the rounds before ``first`` with the edited inputs of later
+    rounds.
 
     Args:
-        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the
+        before, after: the machine's inputs ``[episode, round, ...]`` by name, without and with the
             edits.
-        first: the round from which on the edited inputs are taken.
+        first: the first edited round.
     """
     joined = {}
     for name, tensor in after.items():
@@ -312,12 +340,12 @@ def _splice(
 
 
 def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
-    """Return predictions under random changes of equal size, ``[control, round, outcome]``.
+    """Run random changes of equal size, and return predictions ``[control, round, outcome]``.
 
     Args:
-        bench: the machine and its episodes.
-        view: has the edits that are controlled for.
-        moves: round, site and size of each change.
+        bench: the machine with its episodes.
+        view: the view, with the edits that are controlled for.
+        moves: round, site and norm of each change.
     """
     generator = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
@@ -338,14 +366,14 @@ def _move_at_random(
     activation: Tensor,
     hook: object,
 ) -> Tensor:
-    """Move the activation at a site in a random direction, as a hook.
+    """Hook that changes the activation at a site in a random direction.
 
     Args:
         bench: the machine.
         generator: draws the direction.
         site: the site.
-        size: length of the move.
-        activation: at the hook point.
+        size: norm of the change.
+        activation: activation at the hook point.
         hook: the hook point; not used.
     """
     before = site.read(activation, bench.layout)
@@ -376,13 +404,15 @@ def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
 
 
 def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
-    """Return every variable of the algorithm under the edits that it follows, ``[1, round, ...]``,
-    and their number.
+    """Run the algorithm under the edits that it can follow.
 
     Args:
-        bench: the machine, its episodes and the algorithm.
-        view: has the edits that are followed.
-        episodes: the one of the view, with the edits of its inputs.
+        bench: the machine with its episodes and the algorithm.
+        view: the view, with the edits.
+        episodes: the view's episode, with edited inputs.
+
+    Returns:
+        The algorithm's variables ``[1, round, ...]``, and the number of edits that it follows.
     """
     first = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
     on_state = [edit for edit in view.edits if edit.on_state(bench, first, 0) is not None]
@@ -394,13 +424,13 @@ def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Arra
 
 
 def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Mapping[str, _Array]:
-    """Step the algorithm through the episode while ``edits`` change its state.
+    """Run the algorithm round by round, and apply edits to its state.
 
     Args:
-        bench: the machine, its episodes and the algorithm.
-        view: whether later rounds read what they read without edits.
-        episodes: the one of the view, with the edits of its inputs.
-        edits: those that have a counterpart in the algorithm's state.
+        bench: the machine with its episodes and the algorithm.
+        view: the view; with ``hold`` every round starts from the unedited state.
+        episodes: the view's episode, with edited inputs.
+        edits: edits that change the algorithm's state, too.
     """
     states = bench.select_values([view.episode])
     start, inputs = bench.algorithm.carried(episodes)

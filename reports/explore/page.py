@@ -1,4 +1,4 @@
-"""What a page is filled with, all from a view and its answers."""
+"""The contents of an explorer's page, made from a view and its results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from reports.explore.answer import Answer
 from reports.explore.view import KINDS, Bench, script
 
 VISIBLE = 1e-3
-"""A change of a prediction that matters: no axis is finer, and smaller changes are said to be none."""
+"""Smallest change of a prediction that a page treats as a change.
+
+Axes are not finer, and smaller changes are reported as none.
+"""
 _MOST_ROWS = 12  # outcomes that a page lists: those that move most, or are likeliest
 _BLUE, _GREEN, _GREY = LIGHT["blue"], LIGHT["green"], LIGHT["grey"]
 _PALE: dict[str, Any] = {"linewidth": 4, "alpha": 0.3}
@@ -32,12 +35,13 @@ _ALGORITHM: dict[str, Any] = {"color": LIGHT["vermilion"], "linestyle": (0, (6, 
 
 @dataclass(frozen=True, eq=False)
 class _StateNumber:
-    """A number of the decoded state.
+    """One number of the decoded state.
 
     Attributes:
-        name: what the page calls it.
-        key, index: its variable, and its place in the variable's flattened values.
-        before, after: its value in every round without and with the edits.
+        name: its name on the page.
+        key: its variable.
+        index: its index in the variable's flattened values.
+        before, after: its value in every round, without and with the edits.
     """
 
     name: str
@@ -48,12 +52,16 @@ class _StateNumber:
 
     @property
     def moves(self) -> np.ndarray:
-        """How far the edits move it, by round; rounding is none."""
+        """How much the edits change it in each round, with rounding errors removed."""
         return np.abs(self.after - self.before).round(6)
 
 
 def _find_state_number(answer: Answer) -> _StateNumber | None:
-    """Find the number of the decoded state that edits move most, or that varies most; None where none is decoded."""
+    """Return the number of the decoded state that the edits change most, else the one that varies
+    most.
+
+    Return None if no state is decoded.
+    """
     before, after = answer.decoded
     if not before:
         return None
@@ -80,12 +88,14 @@ def _find_state_number(answer: Answer) -> _StateNumber | None:
 
 
 def _flatten(values: np.ndarray) -> np.ndarray:
-    """Return values with a row a round."""
+    """Return values as a table with one row per round."""
     return np.asarray(values, dtype=np.float64).reshape(len(values), -1)
 
 
 def figure(answer: Answer, reference: Answer | None = None) -> Figure:
-    """Draw the timeline: the outcome's probability, how far edits move predictions, a number of the decoded state."""
+    """Draw three panels over rounds: an outcome's probability, the effect of the edits, a decoded
+    number.
+    """
     number = _find_state_number(answer)
     n_rows = 2 if number is None else 3
     with house_style(**{"figure.constrained_layout.use": False}):
@@ -108,9 +118,9 @@ def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
     """Draw the probability or mean of the outcome in every round.
 
     Args:
-        axes: where.
-        answer: of the machine.
-        reference: of the second machine, or None.
+        axes: where to draw.
+        answer: result of the machine.
+        reference: result of the reference machine, or None.
     """
     index = answer.outcome
     name = answer.bench.layout.outcomes[index]
@@ -134,12 +144,12 @@ def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
 
 
 def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
-    """Draw how far edits move the predictions in every round, and how far random changes do.
+    """Draw how much edits change the predictions of every round, and how much random changes do.
 
     Args:
-        axes: where.
-        answer: of the machine.
-        reference: of the second machine, or None.
+        axes: where to draw.
+        answer: result of the machine.
+        reference: result of the reference machine, or None.
     """
     moves = answer.differences()
     if "control_mean" in moves:
@@ -157,12 +167,12 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
 
 
 def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
-    """Draw a number of the decoded state in every round, and the algorithm's.
+    """Draw one number of the decoded state in every round, and the algorithm's value.
 
     Args:
-        axes: where.
-        answer: of the machine.
-        number: of the decoded state.
+        axes: where to draw.
+        answer: result of the machine.
+        number: the number.
     """
     if answer.view.edits:
         axes.plot(number.before, color=_BLUE, **_PALE)
@@ -173,9 +183,7 @@ def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
 
 
 def _describe_edits(answer: Answer) -> str:
-    """Return the page's sentence: what the edits move, compared with random changes and the
-    algorithm.
-    """
+    """Return the page's sentence: what the edits change, against random changes and the algorithm."""
     edits = answer.view.edits
     if not edits:
         return "No edit yet: the model and its algorithm."
@@ -209,7 +217,7 @@ def _describe_edits(answer: Answer) -> str:
 
 
 def _describe_state(answer: Answer) -> str:
-    """Say how far a number of the decoded state moves; "" where none is decoded."""
+    """Return a phrase on how much the edits change the decoded state; "" if no state is decoded."""
     number = _find_state_number(answer)
     if number is None:
         return ""
@@ -219,7 +227,7 @@ def _describe_state(answer: Answer) -> str:
 
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
-    """Return what a view's page is filled with, by the names that its template has for it."""
+    """Return the variables of a view's page template."""
     bench = answer.bench
     sentence = _describe_edits(answer)
     choices = _list_choices(bench)
@@ -246,7 +254,7 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
 
 
 def _list_tokens(answer: Answer) -> list[dict[str, Any]]:
-    """Make a row for each position of the chosen round."""
+    """Return one row per position of the chosen round: label, token and scalar value."""
     layout = answer.bench.layout
     fed = answer.after.fed.at(answer.view.round)
     names = {token: name for name, token in layout.token_ids.items()}
@@ -259,7 +267,7 @@ def _list_tokens(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, Any]]:
-    """Make a row for each outcome in the chosen round, those that matter first where there are many."""
+    """Return one row per outcome of the chosen round; of many outcomes, only the most important."""
     t = answer.view.round
     columns = dict(zip(("without", "with"), answer.machine, strict=True))
     columns |= zip(("algorithm without", "algorithm with"), answer.algorithm, strict=True)
@@ -278,15 +286,16 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
 
 
 def _rank_outcome(row: dict[str, Any]) -> float:
-    """Return a sort key of an outcome: how far it moves, or half its probability; the first matters
-    most.
+    """Return a sort key of an outcome, smallest for the most important.
+
+    The importance is its change, or half its probability if that is larger.
     """
     move = abs(row["with"] - row["without"])
     return -max(move, row["with"] / 2, row["algorithm with"] / 2)
 
 
 def _list_state(answer: Answer) -> list[dict[str, Any]]:
-    """Make a row for each number of the carried state that the chosen round reads."""
+    """Return one row per number of the carried state that the chosen round reads."""
     t = answer.view.round
     before, after = answer.decoded
     rows = []
@@ -305,11 +314,11 @@ def _list_state(answer: Answer) -> list[dict[str, Any]]:
 
 
 _Choices = list[tuple[str, str]]
-"""What a form offers: a value, and the name that it shows."""
+"""Options of a form: (value, displayed name)."""
 
 
 def _list_choices(bench: Bench) -> dict[str, Any]:
-    """List what the forms offer: inputs, numbers of inputs and of the state, heads and places."""
+    """List the options of the page's forms: inputs, numbers of inputs and state, heads and sites."""
     corruptions = bench.task.analysis.corruptions()
     numbered = [choice for record in corruptions for choice in _list_numbered(record)]
     state: _Choices = []
@@ -335,7 +344,7 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
 
 
 def _list_inputs(bench: Bench) -> _Choices:
-    """List the single changes of an input."""
+    """List the changes of a single input."""
     inputs = []
     for corruption, name, options in bench.changes:
         shown = f"{corruption.name}, {name}" if name else corruption.name
@@ -359,7 +368,11 @@ _CHUNK = 256  # rounds that run at once where many are read
 
 
 def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
-    """Return the runs without and with the edits as their rounds were read, and the hooks inside the chosen round."""
+    """Return the runs without and with the edits for replaying the chosen round.
+
+    The edited run's latents are replaced by those that each round read. The third value is the
+    edits' hooks in the chosen round, without the hook of the latents.
+    """
     latents = answer.after.latents.clone()
     latents[:, :-1] = answer.read  # a run says what it carried, and not what an edit made of it
     latent_hook = answer.bench.model.points["latent"].hook
@@ -369,7 +382,9 @@ def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
 
 
 def attention(answer: Answer) -> list[AttentionView]:
-    """Return the attention of the chosen round without the edits, and with them where there are any."""
+    """Return the attention of the chosen round without the edits and, if there are edits, with
+    them.
+    """
     before, edited, hooks = _prepare_sides(answer)
     views = [_view_attention(answer, before, (), "without the edits")]
     if answer.view.edits:
@@ -378,13 +393,13 @@ def attention(answer: Answer) -> list[AttentionView]:
 
 
 def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> AttentionView:
-    """Run the chosen round again with hooks, and show the attention in it.
+    """Replay the chosen round with hooks, and return a view of its attention.
 
     Args:
-        answer: of the machine.
-        run: that is replayed.
-        hooks: of the edits.
-        name: of the view.
+        answer: result of the machine.
+        run: the run that is replayed.
+        hooks: hooks of the edits.
+        name: words for the title of the view.
     """
     model = answer.bench.model
     t = answer.view.round

@@ -1,8 +1,7 @@
-"""The page of a machine on this computer: a server on the loopback; the address of a page has all
-of its state.
+"""The explorer's web server, for this computer only; a page's address contains its whole state.
 
-Every address contains a token, which is compared in constant time, and requests that
-name another host are refused. Views are computed one at a time, since hooks belong to the machine.
+Every address contains a secret token, which is compared in constant time. Requests for another host
+name are refused. Views are computed one at a time, since hooks change the machine.
 """
 
 from __future__ import annotations
@@ -56,10 +55,13 @@ _MISSING = (
 @dataclass(eq=False)
 @checked_fields
 class Explorer:
-    """A machine that can be looked at, and perhaps a second one to compare it with.
+    """A machine to explore, with an optional reference machine.
 
-    ``origin`` is Python that loads the machine, "" if unknown; ``command`` are the shell's words
-    for the page.
+    Attributes:
+        model: the machine.
+        reference: the reference machine, of the same task; None for none.
+        origin: Python code that loads the machine; "" if unknown.
+        command: the shell command that opens the page.
     """
 
     model: Machine
@@ -79,7 +81,7 @@ class Explorer:
 
     @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
-        """Return what the edits of a view do to the machine, and to the second one."""
+        """Run the edits of a view on the machine and, if there is one, on the reference machine."""
         with self._lock:
             bench, reference = self._benches(view.regime, view.rounds, view.seed)
             shown = answer(bench, view)
@@ -102,10 +104,11 @@ class Explorer:
         return bench, reference
 
     def opening(self, view: View) -> View:
-        """Return a view as it is; without an edit and a round, one with a visible edit half-way.
+        """Return the view that the page opens with.
 
-        The edit is the single change of an input that moves a prediction most; where none does,
-        another episode's latents.
+        A view that has an edit or a round is returned unchanged. Otherwise it gets an edit in the
+        middle round: the change of a single input that changes a prediction most, or else another
+        episode's latents.
         """
         if view.edits or view.round:
             return view
@@ -122,11 +125,14 @@ class Explorer:
         return self._choose(view, inputs) or self._choose(view, patches) or view
 
     def _choose(self, view: View, edits: Sequence[Edit]) -> View | None:
-        """Return the view with the edit that moves predictions most, at the round where it does; None if none does.
+        """Return the view with the edit that changes predictions most, at the round of the largest
+        change.
+
+        Return None if no edit has a visible effect.
 
         Args:
-            view: that has no edits.
-            edits: those that are tried, in this order.
+            view: a view without edits.
+            edits: the edits to try, in order.
         """
         best = view
         largest = np.zeros(1)
@@ -141,7 +147,7 @@ class Explorer:
         return replace(best, round=int(largest.argmax()))
 
     def page(self, view: View) -> str:
-        """Return the page of a view."""
+        """Return the HTML page of a view."""
         shown, reference = self.answer(view)
         with self._lock:
             contents = page.contents(shown, reference)
@@ -152,7 +158,7 @@ class Explorer:
         return str(text)
 
     def attention(self, view: View) -> str:
-        """Return the attention of the chosen round, a page of its own within the page."""
+        """Return the HTML page with the attention of the chosen round, which the main page embeds."""
         shown = self.answer(view)[0]
         with self._lock:
             attention = enumerate(page.attention(shown))
@@ -161,12 +167,12 @@ class Explorer:
         return str(template.render(name="attention", view=view, views=views))
 
     def added(self, query: str, parts: dict[str, str]) -> View:
-        """Add an edit from a form to a view; refuse one that this machine does not have.
+        """Add an edit from a form to a view; refuse an edit that the machine cannot have.
 
         Args:
-            query: of the view.
-            parts: of the edit: ``kind``, round ``at``, ``what``, ``value``, ``on`` for later
-                rounds, too, or ``to``, what a number of the decoded state becomes.
+            query: the view's query string.
+            parts: fields of the form: ``kind``, ``at`` (the round), ``what``, ``value``, ``on``
+                (also in later rounds), or ``to`` (new value of a number of the decoded state).
         """
         view = View.of(query)
         for name in parts:
@@ -187,12 +193,14 @@ class Explorer:
         return changed
 
     def _set_number(self, view: View, edit: Edit) -> View:
-        """Replace a move of a number by the one that gives the number the value of ``edit``, if any
-        is needed.
+        """Return a view in which a number of the decoded state gets the value of ``edit``.
+
+        An earlier move of this number is replaced. If the number has this value already, no move is
+        added.
 
         Args:
-            view: with its other edits.
-            edit: a move; its value is what the number becomes.
+            view: the view, with its other edits.
+            edit: a move whose value is the number's new value.
         """
         others = tuple(
             one_edit for one_edit in view.edits if replace(one_edit, value=edit.value) != edit
@@ -213,7 +221,7 @@ _EDIT_PARTS = ("kind", "at", "on", "to", "what", "value")
 
 @cache
 def _assets() -> dict[str, tuple[str, str]]:
-    """Return what a page loads: name -> (text, media type)."""
+    """Return the files that a page loads: (text, media type) by name."""
     css = (TEMPLATES / "explore.css").read_text("utf-8")
     assets = {
         "style.css": (f"{stylesheet()}\n{css}", "text/css"),
@@ -225,15 +233,15 @@ def _assets() -> dict[str, tuple[str, str]]:
 
 
 _KEPT = {"data.csv": "text/csv", "figure.svg": "image/svg+xml", "view.py": "text/x-python"}
-"""Files of a view that can be kept -> their media types."""
+"""Media types of the files of a view that can be downloaded, by file name."""
 
 
 def _write_kept(explorer: Explorer, name: str, view: View) -> str:
-    """Return the text of a file of a view.
+    """Return the text of a downloadable file of a view.
 
     Args:
-        explorer: the machine.
-        name: of the file.
+        explorer: the explorer.
+        name: name of the file.
         view: the view.
     """
     shown, reference = explorer.answer(view)
@@ -246,7 +254,9 @@ def _write_kept(explorer: Explorer, name: str, view: View) -> str:
 
 
 def _look(query: str, parts: dict[str, str]) -> View:
-    """Return the view of a query with what a form says of it; an empty field says the usual."""
+    """Return the view of a query, changed by the fields of a form; an empty field means the
+    default.
+    """
     now = View.of(query)
     chosen = View.of(urlencode([(name, text) for name, text in parts.items() if text]))
     require(not chosen.edits, "an edit is added by its own form")
@@ -258,7 +268,7 @@ def _look(query: str, parts: dict[str, str]) -> View:
 
 
 def _app(explorer: Explorer, token: str) -> Any:
-    """Return the server of an explorer, an ASGI application; every address of it begins with the token."""
+    """Return the explorer's web application (ASGI); all its addresses begin with the token."""
     with theirs(_MISSING, of=ImportError):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -363,7 +373,15 @@ def _app(explorer: Explorer, token: str) -> Any:
 @dataclass(eq=False)
 @checked_fields
 class Served:
-    """A page that is being served; ``address`` opens it. :meth:`close` ends it, as the end of Python does."""
+    """A page that is being served.
+
+    ``address`` opens it. It ends with :meth:`close`, or when Python exits.
+
+    Attributes:
+        explorer: the explorer.
+        port: the port; 0 chooses a free one.
+        view: the view that the page opens with.
+    """
 
     explorer: Explorer
     port: int
@@ -409,7 +427,7 @@ class Served:
 
     @cached_property
     def address(self) -> str:
-        """Where the page is, with its token."""
+        """The address of the page, with its token."""
         page_address = f"http://127.0.0.1:{self.port}/{self.token}/"
         query = self.view.query()
         return f"{page_address}?{query}" if query else page_address
@@ -419,9 +437,7 @@ class Served:
         self._server.run(sockets=[self._socket])
 
     def start(self) -> Served:
-        """Start the server in a thread, with the context of this one (:func:`interp.tasks.using`),
-        until :meth:`close`.
-        """
+        """Start the server in a background thread, which inherits this thread's context variables."""
         self._thread = threading.Thread(target=copy_context().run, args=(self.run,), daemon=True)
         self._thread.start()
         return self
@@ -436,15 +452,16 @@ class Served:
 def explore(
     model: Machine | str, reference: Machine | str | None = None, *, view: str = "", port: int = 0
 ) -> Served:
-    """Open a live page of a machine on this computer, in the background; its ``address`` opens it.
+    """Serve a live page of a machine on this computer, in the background; ``address`` opens it.
 
     Args:
         model: a machine, or what :func:`interp.load` takes.
-        reference: another machine of the same task, run with it on the same episodes and edits of
+        reference: another machine of the same task, which runs the same episodes, with edits of
             inputs and state.
-        view: what the page shows first: the query of a saved address. Without a round and an edit
-            it opens half-way, with the change of an input that moves a prediction most.
-        port: 0 for any free one.
+        view: what the page shows first: the query string of a saved address. Without a round and an
+            edit, the page opens in the middle round with the change of an input that changes a
+            prediction most.
+        port: port of the server; 0 for any free one.
 
     >>> import interp
     >>> page = interp.explore(interp.load("wma-handwired", n_experts=2))

@@ -1,4 +1,5 @@
-"""What a page shows, a view, and the edits in it: words of the page's address, hooks of the engine, and Python.
+"""Views and edits of the explorer: parsed from a page's address, and turned into hooks and Python
+code.
 
     >>> edit = Edit.parse("zero 20- L1H0@p? -")
     >>> edit.kind, edit.round, edit.on, edit.what, str(edit)
@@ -7,7 +8,7 @@
     >>> [str(edit) for edit in view.edits], view.query()
     (['input 20 flip-vote expert=p_2'], 'round=20&edit=input+20+flip-vote+expert%3Dp_2')
 
-How an edit is written, one of each kind, and why a view is an address: docs/method/pages.md.
+docs/method/pages.md shows an edit of each kind, and why a view is an address.
 """
 
 from __future__ import annotations
@@ -43,19 +44,21 @@ from reports.texts import TEXTS
 
 N_EPISODES = 16  # that can be looked at
 _N_KNOWN, _N_EXACT = 1440, 240
-"""Rounds of others that decoders are fitted on; fewer where the state is there exactly, as in a handwired machine."""
+"""Rounds of other episodes that decoders are fitted on: learned models, and machines with exact
+states.
+"""
 
 
 class Bench:
-    """A machine with the episodes of one setting, and the algorithm that it is compared with.
+    """A machine with sampled episodes, and the algorithm that it is compared with.
 
     Attributes:
-        origin: how the machine was loaded, for Python: ``interp.load(...)``.
-        classes: whether outcomes have probabilities.
-        ridge, n_known: the decoder's penalty, none where the state is there exactly; how many
-            episodes it is fitted on.
-        giver: the machine whose memory can be taken over, on the same episodes; None where no
-            reference is served.
+        giver: the reference machine on the same episodes, whose memory an edit can take; None
+            without a reference.
+        origin: Python code that loads the machine.
+        classes: True if predictions are probabilities of outcomes.
+        ridge: penalty of the decoder of the state; 0 if the state can be read exactly.
+        n_known: number of episodes that the decoder is fitted on.
     """
 
     giver: Bench | None = None
@@ -77,43 +80,48 @@ class Bench:
 
     @cached_property
     def values(self) -> Values:
-        """What the algorithm holds on every episode, ``[episode, round, ...]``."""
+        """The algorithm's variables on all episodes, ``[episode, round, ...]``."""
         return self.algorithm.run(self.episodes)
 
     def select_values(self, episodes: list[int]) -> Values:
-        """Select the algorithm's variables of some episodes."""
+        """Return the algorithm's variables of some episodes."""
         return {key: value[episodes] for key, value in self.values.items()}
 
     @cached_property
     def run(self) -> Rollout:
-        """The machine's run over every episode."""
+        """The machine's run over all episodes."""
         return rollout(self.model, self.episodes)
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
     def alone(self, episode: int) -> Rollout:
-        """Run one episode: what edits of it begin from."""
+        """Run one episode without edits."""
         return rollout(self.model, self.episodes.select([episode]))
 
     @cached_property
     def known(self) -> Episodes:
-        """Episodes that decoders are fitted on, of the next seed."""
+        """Further episodes, sampled with the next seed, on which decoders are fitted."""
         sample_for = self.task.half(0).sample_for
         return sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
 
     @cached_property
     def known_run(self) -> Rollout:
-        """The machine's run over them."""
+        """The machine's run over :attr:`known`."""
         return rollout(self.model, self.known)
 
     @cached_property
     def writer(self) -> Writer:
-        """Reads the algorithm's carried state in what the machine carries, and moves it; an error where none fits."""
+        """Decodes the algorithm's state from the latents, and changes it there.
+
+        Raises InputError if no decoder can be fitted.
+        """
         run = self.known_run
         return Writer.of_state(self.model, run, self.algorithm, self.known, ridge=self.ridge)
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
     def memory(self, round: int) -> Memory:
-        """Decode what the giver carries into a round, in the variables of this machine's algorithm."""
+        """Decode the reference machine's memory before a round, as variables of this machine's
+        algorithm.
+        """
         if self.giver is None:
             raise InputError(
                 "no machine gives its memory here; serve one beside this: interp explore "
@@ -123,14 +131,15 @@ class Bench:
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
     def take_memory(self, giver: str, round: int) -> Tensor:
-        """Return what this machine carries with the giver's memory or with its own first one.
+        """Return the latents that this machine has after taking over another memory.
 
         Args:
-            giver: "reference" or "start".
+            giver: "reference" for the reference machine's memory, "start" for this machine's
+                initial one.
             round: the round that reads it.
 
         Returns:
-            ``[episode, row, width]``.
+            Latents ``[episode, latent, d_model]``.
         """
         require_known("giver of a memory", giver, _GIVERS)
         if giver == "start":
@@ -138,13 +147,15 @@ class Bench:
         return write_memory(self.memory(round), self.model, self.run)
 
     def numbers(self, key: str) -> list[str]:
-        """List the names of a variable's numbers."""
+        """List the names of the single numbers of a variable."""
         labels = self.algorithm.variable(key).labels(self.values[key])
         return [f"{key}: {label}" if label != key else key for label in labels]
 
     @cached_property
     def changes(self) -> list[tuple[Corruption, str, str]]:
-        """Single changes of an input: the corruption, what it changes by name, and its options as an edit has them."""
+        """All changes of a single input: (corruption, name of what it changes, its options as an
+        edit has them).
+        """
         changes = []
         for corruption in self.task.analysis.corruptions():
             for name, options in corruption.each(self.episodes).items():
@@ -154,7 +165,7 @@ class Bench:
 
     @cached_property
     def unreadable(self) -> str:
-        """Why no state is decoded; empty where one is."""
+        """Why no state can be decoded, or "" if one can."""
         try:
             return "" if self.writer.shapes else "the decoder reads no variable"
         except InputError as error:
@@ -162,7 +173,7 @@ class Bench:
 
     @cached_property
     def fit(self) -> dict[str, float]:
-        """How well each variable is decoded on these episodes, which the decoder has not seen: R2 over all numbers."""
+        """R2 of each decoded variable on these episodes, which the decoder was not fitted on."""
         if self.unreadable:
             return {}
         decoded = self.writer.read(self.run.latents[:, :-1])
@@ -170,7 +181,9 @@ class Bench:
 
 
 def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
-    """Return R2 over all numbers of a variable, ``[episode, round, ...]``, each weighed by how much it varies."""
+    """Return R2 over all numbers of a variable ``[episode, round, ...]``, weighted by their
+    variance.
+    """
     from sklearn.metrics import r2_score  # half a second: only where it is used
 
     n_rows = truth.shape[0] * truth.shape[1]
@@ -186,18 +199,24 @@ _LONGEST = 200
 
 
 class Written(NamedTuple):
-    """What an edit writes at a site: a value for each round, ``[*shape]``, that is added to what is there, or set."""
+    """What an edit writes into the machine.
+
+    Attributes:
+        site: where.
+        values: the value for each round in which it acts.
+        added: True adds the value to the activation, False replaces the activation.
+    """
 
     site: Site
     values: Mapping[int, Tensor]
     added: bool
 
     def new(self, own: Tensor, round: int) -> Tensor:
-        """Return the activation at the site after the edit, ``[batch, *shape]``.
+        """Return the edited activation at the site, ``[batch, ...]``.
 
         Args:
-            own: the activation before it.
-            round: in which the edit is made.
+            own: the activation before the edit.
+            round: the round.
         """
         value = self.values[round].to(own)
         if self.added:
@@ -208,7 +227,15 @@ class Written(NamedTuple):
 @dataclass(frozen=True)
 @checked_fields
 class Edit:
-    """One edit, as the address writes it; ``on`` is "from its round on"."""
+    """One edit of a run; its text is part of the page's address.
+
+    Attributes:
+        kind: "input", "move" (of the state), "memory", "patch", "zero" or "mean".
+        round: the round in which it acts.
+        what: what it changes: a corruption, a number of the state, a memory, or a site.
+        value: its value or options; "-" for none.
+        on: True if it also acts in all later rounds.
+    """
 
     kind: str
     round: int
@@ -222,7 +249,7 @@ class Edit:
 
     @classmethod
     def parse(cls, text: str) -> Edit:
-        """Read an edit from its text."""
+        """Parse an edit from its text, such as "move 20 counts.1 2.5"."""
         match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
         if match is None:
             raise InputError(
@@ -238,7 +265,7 @@ class Edit:
         return cls(kind, int(round_text), what, value, on=bool(dash))
 
     def rounds(self, bench: Bench) -> range:
-        """Return the rounds in which it acts."""
+        """Return the rounds in which the edit acts."""
         last = bench.n_rounds - 1
         require(
             self.round <= last,
@@ -247,7 +274,7 @@ class Edit:
         return range(self.round, last + 1 if self.on else self.round + 1)
 
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
-        """Return the change of the inputs that it asks for, and its options."""
+        """Return the corruption that an edit of the inputs names, and its options."""
         record = bench.task.corruption(self.what)
         parameters = inspect.signature(record.build, eval_str=True).parameters
         known = list(parameters)[2:]  # after the episodes and the round
@@ -264,11 +291,11 @@ class Edit:
         return record, options
 
     def inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
-        """Apply the edit to the episodes' inputs; an edit of another kind leaves them as they are.
+        """Return the episodes with edited inputs; unchanged for edits of other kinds.
 
         Args:
-            bench: the machine and its episodes.
-            episodes: before the edit.
+            bench: the machine with its episodes.
+            episodes: the episodes before the edit.
         """
         if self.kind != "input":
             return episodes
@@ -277,7 +304,7 @@ class Edit:
         return record.build(episodes, self.round, **options)[1]
 
     def written(self, bench: Bench) -> Written | None:
-        """Return what it writes inside the machine; None for a change of the inputs."""
+        """Return what the edit writes inside the machine; None for an edit of the inputs."""
         if self.kind == "input":
             return None
         rounds = self.rounds(bench)
@@ -292,7 +319,7 @@ class Edit:
         return self._written_at_place(bench, rounds)
 
     def _written_at_place(self, bench: Bench, rounds: range) -> Written:
-        """Return what a patch or an ablation writes at its place in some rounds."""
+        """Return what a patch or an ablation writes at its site in these rounds."""
         site = self.site(bench)
         if self.kind == "zero":
             return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
@@ -306,13 +333,13 @@ class Edit:
         return Written(site, values, added=False)
 
     def site(self, bench: Bench) -> Site:
-        """Return the place that it ablates or patches."""
+        """Return the site that the edit ablates or patches."""
         takes_value = self.kind == "patch"
         require(takes_value or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
         return resolve(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:
-        """Return the episode that a patch or a memory is taken from."""
+        """Return the index of the episode that a patch or a memory is taken from."""
         last = len(bench.episodes) - 1
         value = _parse_number(self.value)
         if isinstance(value, int) and 0 <= value <= last:
@@ -320,7 +347,7 @@ class Edit:
         raise InputError(f"a {self.kind} takes from an episode, 0 to {last}, got {self.value!r}")
 
     def moved(self, bench: Bench) -> tuple[str, np.ndarray]:
-        """Return the variable that it moves, and by what: 0 but for one number."""
+        """Return the variable that the edit moves, and the change: 0 except for one number."""
         key, *index = self.what.split(".")
         require_known("variable that the decoder reads", key, bench.writer.shapes)
         shape = bench.writer.shapes[key]
@@ -340,13 +367,13 @@ class Edit:
     def on_state(
         self, bench: Bench, state: Mapping[str, np.ndarray], round: int
     ) -> dict[str, np.ndarray] | None:
-        """Return the algorithm's state before a round after the same edit; None where it has no
-        counterpart.
+        """Return the algorithm's state after the edit; None if the edit has no counterpart in the
+        algorithm.
 
         Args:
             bench: the machine and the algorithm.
-            state: of the algorithm, by key.
-            round: in which the edit is made.
+            state: the algorithm's state by variable, before the round.
+            round: the round in which the edit acts.
         """
         if self.kind == "move":
             key, change = self.moved(bench)
@@ -361,7 +388,9 @@ class Edit:
     def _remembered(
         self, bench: Bench, state: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray] | None:
-        """Return the algorithm's state with the memory that is taken over; None where nothing gives one."""
+        """Return the algorithm's state after a memory is taken over; None if no machine supplies
+        one.
+        """
         episode = self.source(bench)
         if self.what == "start":
             values = bench.select_values([episode])
@@ -372,7 +401,7 @@ class Edit:
         return {**state, **{key: read[episode] for key, read in memory.items()}}
 
     def _takes_all(self, bench: Bench) -> bool:
-        """Return whether a patch takes all that is carried."""
+        """Return True if a patch replaces all carried latents."""
         site = self.site(bench)
         if site.kind.axes != "latent":
             return False
@@ -381,7 +410,7 @@ class Edit:
 
 
 def _parse_number(text: str) -> int | float | str:
-    """Parse a finite number; return any other text as it is."""
+    """Parse a finite number; return other text unchanged."""
     if not text.isascii() or "_" in text:
         return text
     try:
@@ -393,18 +422,23 @@ def _parse_number(text: str) -> int | float | str:
 
 
 _MOST_EDITS, _MOST_ROUNDS, LONGEST = 24, 200, 4000
-"""Edits of a view, rounds of its episodes, characters of a query."""
+"""Limits: edits per view, rounds per episode, characters of a query."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class View:
-    """What is looked at: ``rounds`` of every episode (0 for the usual number), drawn from
-    ``regime`` (the default if empty).
+    """What an explorer's page shows.
 
-    ``outcome``, counted from 0, is the outcome that is drawn; -1 for the one that the edits move
-    most. With ``hold`` later rounds read what they read without edits, so that effects do not run
-    on.
+    Attributes:
+        episode, round: the displayed episode and round.
+        outcome: index of the outcome that is drawn; -1 for the one that the edits change most.
+        regime: regime that episodes are sampled from; the default if empty.
+        rounds: rounds per episode; 0 for the default.
+        seed: seed of the episodes.
+        hold: True lets every later round read the unedited latents, so that effects do not
+            propagate.
+        edits: the edits.
     """
 
     episode: int = 0
@@ -419,7 +453,7 @@ class View:
     @classmethod
     @checked
     def of(cls, query: str) -> Self:
-        """Read a view from a query; refuse fields that come twice or that no view has."""
+        """Parse a view from a query string; refuse unknown or repeated fields."""
         require(
             len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
         )
@@ -446,7 +480,9 @@ class View:
         return cls(**parts, edits=tuple(edits))
 
     def query(self, **changes: Any) -> str:
-        """Return the query of this view, with some parts changed; what is as usual is left out."""
+        """Return the query string of this view, with some fields changed; default values are left
+        out.
+        """
         view = replace(self, **changes)
         pairs = []
         for name, usual in _DEFAULTS.items():
@@ -462,7 +498,7 @@ _BOUNDS = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
 
 
 def _parse_part(name: str, text: str) -> int | bool:
-    """Parse a part of a view that is a number, or a switch of 0 and 1."""
+    """Parse a field of a view that is a whole number, or 0 or 1 for "hold"."""
     is_whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
     require(is_whole, f"{name} is a whole number, got {shown(text)}")
     number = int(text)
@@ -472,7 +508,9 @@ def _parse_part(name: str, text: str) -> int | bool:
 
 
 def script(bench: Bench, view: View) -> str:
-    """Return Python that runs the edits of a view: ``predictions`` are ``[round, outcome]``."""
+    """Return Python code that runs the edits of a view; its ``predictions`` are ``[round,
+    outcome]``.
+    """
     kinds = {edit.kind for edit in view.edits}
     template = environment().get_template("explore.py.j2")
     return str(template.render(bench=bench, view=view, kinds=kinds))

@@ -1,8 +1,8 @@
-"""Measure the paper's claims of several models, part by part, and write them as one page.
+"""Measure the paper's claims on several models, part by part, and write them as one page.
 
-A part is one claim of one model. Finished parts are stored as JSON in the ledger's folder, by the
-model's digest and the sizes, so that an interrupted run goes on with the next part and a changed
-model is measured anew.
+A part is one claim measured on one model. Finished parts are stored as JSON in the ledger's folder,
+under the model's digest and the sizes. An interrupted run therefore continues with the next part,
+and a changed model is measured again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ledger(Result):
     """The paper's claims, and what models show.
 
     Attributes:
-        entries: each claim with the measures of every model that it is about.
+        entries: the measures of all models, by the key of the claim.
         settings: seed, sizes, versions and digests.
     """
 
@@ -78,18 +78,18 @@ class Ledger(Result):
 
     @cached_property
     def measures(self) -> list[Measure]:
-        """Every measure, in the order of the paper."""
+        """All measures, in the order of the paper."""
         return [measure for measures in self.entries.values() for measure in measures]
 
     @property
     def sentence(self) -> str:
-        """How many claims were measured, and how many measures have each verdict."""
+        """The number of claims and measures, and how many measures have each verdict."""
         verdicts = pd.Series([measure.verdict for measure in self.measures])
         counts = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.value_counts().items())
         return f"{len(self.entries)} claims of the paper, {len(self.measures)} measures: {counts}."
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each measure: the claim's place in the paper, its sentence, and the
+        """Return one row per measure: place and sentence of the claim in the paper, then the
         measure's columns.
         """
         rows = []
@@ -110,15 +110,14 @@ def make(
     claims: Sequence[str] = (),
     shard: str = "",
 ) -> Ledger:
-    """Measure the paper's claims of some models; finished parts in ``folder`` are taken as they
-    are.
+    """Measure the paper's claims on some models; reuse finished parts in ``folder``.
 
     Args:
-        models: handwired and learned models of any of the paper's tasks.
-        folder: where finished parts are stored.
+        models: handwired and learned models of the paper's tasks.
+        folder: folder that stores finished parts.
         sizes: how much is measured; ``Sizes()`` when None.
         claims: keys of the claims to measure; all when empty.
-        shard: only these parts, as :func:`interp.support.shares.divide` takes them.
+        shard: which share of the parts to measure, see :func:`interp.support.shares.divide`.
 
     Raises:
         InputError: an unknown claim, or no model that any claim is about.
@@ -143,7 +142,7 @@ def make(
 
 @checked
 def write(ledger: Ledger, folder: str | Path) -> list[Path]:
-    """Write the ledger's page, its table and its settings; return their paths."""
+    """Write the ledger's page, table and settings; return their paths."""
     folder = Path(folder)
     return [
         write_listed(_page(ledger), folder / "ledger.html"),
@@ -155,12 +154,12 @@ def write(ledger: Ledger, folder: str | Path) -> list[Path]:
 def _list_parts(
     claims: Sequence[str], models: Sequence[Machine], digests: Mapping[str, str]
 ) -> dict[str, tuple[PaperClaim, Machine]]:
-    """Return each claim with each model that it is about, by the name of the part.
+    """Return each pair of a claim and a model that it is about, by the name of the part.
 
     Args:
-        claims: keys; all when empty.
+        claims: keys of claims; all when empty.
         models: the models.
-        digests: of the models, by name.
+        digests: digests of the models, by name.
 
     Raises:
         InputError: an unknown claim, or no model that any claim is about.
@@ -178,13 +177,15 @@ def _list_parts(
 
 
 def _is_about(claim: PaperClaim, model: Machine) -> bool:
-    """Return whether a claim is about a model: its task, and whether it was made or trained."""
+    """Return True if a claim is about a model: same task, and handwired or learned as the claim
+    says.
+    """
     kind = HANDWIRED if model.is_handwired else LEARNED
     return claim.task == interp.tasks.of(model).key and claim.of == kind
 
 
 def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, Any]]:
-    """Measure a claim of a model, as records."""
+    """Measure a claim on a model, and return the measures as JSON records."""
     return [measure.to_dict() for measure in MEASUREMENTS[claim.key](model, sizes)]
 
 

@@ -1,4 +1,4 @@
-"""What the paper claims, in its order: every sentence that a measurement could contradict."""
+"""The paper's claims in its order: every sentence that a measurement could contradict."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class PaperClaim:
     """A sentence of the paper that could be false.
 
     Attributes:
-        key: names the measures that decide it.
-        task: the task that it is about.
-        place: where the paper says it.
-        sentence: what it says, shortened.
+        key: key of the claim, and of the measures that decide it.
+        task: key of the task that it is about.
+        place: its place in the paper.
+        sentence: what the paper says, shortened.
         of: the kind of model that it is about, "handwired" or "learned".
-        command: the command whose tables show it in full.
+        command: the shell command that shows the full tables.
     """
 
     key: str

@@ -1,7 +1,8 @@
-"""The paper's claims about prediction with expert advice, measured of a model.
+"""The paper's claims about prediction with expert advice, measured on a model.
 
-Every function takes a model and a :class:`Sizes` and returns measures; a claim that has several parts returns several.
-Regret is against the best expert of the same prefix, in mistakes after 100 rounds, never clipped.
+Every function takes a model and a :class:`Sizes` and returns measures, one for each part of the
+claim. Regret is the number of mistakes after 100 rounds minus that of the best expert in these
+rounds; it may be negative.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from reports.ledger.sizes import Sizes, exactness
 
 _ROUNDS = 100
 COMPARABLE = 1.0
-"""Mistakes after 100 rounds by which two learners are taken for comparable."""
+"""Difference in mistakes after 100 rounds up to which two learners count as comparable."""
 BEST_LANGUAGE_MODEL = {"stratified": 7.6, "flat": 6.0, "anti-signal": 5.0}
-"""Final regret of DeepSeek-V3 at its best prompt in each regime, the least of tables 1 and 2."""
+"""Final regret of DeepSeek-V3 with its best prompt, the lowest in tables 1 and 2, by regime."""
 TIMES_UNIFORM = 2.0
-"""A position is attended to significantly from twice the share that uniform attention gives it."""
+"""Attention counts as significant from this multiple of uniform attention on."""
 
 
 def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
@@ -40,7 +41,9 @@ def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how many more mistakes the model makes than Weighted Majority at its best rate."""
+    """Measure how many more mistakes the model makes than Weighted Majority with its best learning
+    rate.
+    """
     episodes = _sample("uniform", sizes)
     behind = _behind_weighted_majority(_final_regret(model, episodes), episodes)
     majority = _regret_of(PREDICTORS["majority_vote"].run(episodes).predictions, episodes)
@@ -63,7 +66,7 @@ def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]
 
 
 def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the accuracy that the model loses when its latent is cut."""
+    """Measure the accuracy that the model loses when its latent is reset in every round."""
     episodes = _sample("uniform", sizes)
     lost = latent_control(model, episodes, seed=sizes.seed).get("lost when cut")
     fresh = latent_control(untrained(model, sizes.seed), episodes, seed=sizes.seed)
@@ -80,7 +83,7 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well a linear probe reads the centred log-weights, with its controls."""
+    """Measure how well a linear probe decodes the centred log-weights, with its controls."""
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 64)))
     (result,) = probes.probe(model, episodes, ["log_weights_centred"], seed=sizes.seed)
     claim = "A linear probe reads the log-weights from the model's latent"
@@ -88,7 +91,7 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the share of attention of ``p?`` on the latent, in the layer where it is largest."""
+    """Measure the attention of position ``p?`` to the latent, in the layer where it is largest."""
     missing = lacks_attention(model)
     if missing:
         return [Measure("latent attended", _LATENT_ATTENDED, lacking=missing, about=model.name)]
@@ -110,7 +113,7 @@ def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how far regret behind Weighted Majority grows from one good expert to three."""
+    """Measure how the regret beyond Weighted Majority's grows from one good expert to three."""
     return [
         _growth(
             model,
@@ -126,7 +129,9 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how far regret behind Weighted Majority grows from correlation .3 to .9."""
+    """Measure how the regret beyond Weighted Majority's grows from correlation .3 of the experts to
+    .9.
+    """
     return [
         _growth(
             model,
@@ -139,8 +144,8 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure final regret in the regimes of tables 1 and 2, compared with the best language model
-    there.
+    """Measure final regret in the regimes of tables 1 and 2, against the best language model in
+    each.
     """
     measures = []
     for regime, published in BEST_LANGUAGE_MODEL.items():
@@ -187,7 +192,7 @@ def _final_regret(model: Machine, episodes: ExpertEpisodes) -> NDArray[np.float6
 def _behind_weighted_majority(
     final_regret: NDArray[np.float64], episodes: ExpertEpisodes
 ) -> NDArray[np.float64]:
-    """Return how much larger a regret is than that of Weighted Majority, at the rate best here."""
+    """Return a regret minus that of Weighted Majority, with the learning rate that is best here."""
     eta = by_regime.best_eta(episodes)
     rival = _regret_of(weighted_majority(episodes, eta=eta).predictions, episodes)
     return final_regret - rival
@@ -196,13 +201,14 @@ def _behind_weighted_majority(
 def _growth(
     model: Machine, sizes: Sizes, *, key: str, claim: str, regimes: tuple[str, str]
 ) -> Measure:
-    """Measure how much farther behind Weighted Majority a model is in the second regime.
+    """Measure how much more a model falls behind Weighted Majority in a hard regime than in an easy
+    one.
 
     Args:
         model: the model.
         sizes: how much is measured.
-        key, claim: of the measure.
-        regimes: the easy and the hard one.
+        key, claim: key and claim of the measure.
+        regimes: the easy and the hard regime.
     """
     behind = []
     for regime in regimes:
@@ -225,7 +231,7 @@ def _growth(
 
 
 def _largest_share(model: Machine, episodes: ExpertEpisodes) -> Interval:
-    """Return the mean attention of ``p?`` on the latent, in the layer where it is largest."""
+    """Return the mean attention of position ``p?`` to the latent, in the layer where it is largest."""
     run = rollout(model, episodes)
     shares = attention_to_experts(model, episodes, run=run).numbers
     by_layer = [

@@ -1,7 +1,8 @@
-"""The paper's claims about tabular Q-learning, measured of a model.
+"""The paper's claims about tabular Q-learning, measured on a model.
 
-Agreement is with the tabular greedy action on steps where no two actions tie; a table that never
-bootstraps is its control. Where a round holds a committed choice, the model's choice is fed.
+Agreement is the share of steps in which the model chooses the greedy action of the Q-table, without
+steps where actions tie. Its control is a table that does not bootstrap. If a round contains a
+committed choice, the model's own choice is used.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from interp.tasks.mdp import SHIFTS, MDPEpisodes
 from reports.ledger.sizes import Sizes, exactness
 
 NEARLY_EVERY_STEP = 0.95
-"""Share of untied steps from which choices agree at nearly every step."""
+"""Share of untied steps that counts as agreement "at nearly every step"."""
 NINE_TENTHS = 0.9
-"""Share of tabular Q-learning's score that counts as earning what it earns."""
+"""Share of tabular Q-learning's score that counts as earning the same."""
 _LONG = 500
-"""Rounds of a long episode, of which the last third is scored."""
+"""Number of rounds of a long episode; its last third is scored."""
 _UPDATE_TERMS = {
     "reward": "the reward",
     "current_value": "the current value",
@@ -34,28 +35,28 @@ _UPDATE_TERMS = {
     "td_error": "the TD error",
 }
 _OPERANDS = {"a": "the action taken", "r": "the reward", "a*": "the chosen action"}
-"""Labels of the positions that the Update token is said to attend to."""
+"""Positions to which the Update token should attend, with their names in sentences."""
 STRONG_ATTENTION = 0.2
-"""Share of a head's attention that counts as strong; uniform attention gives each of the 16 positions .06."""
+"""Share of a head's attention that counts as strong; uniform attention over 16 positions is .06."""
 
 
 def exact_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest error of choices and Q-table of a handwired machine."""
+    """Measure the largest error of a handwired machine's choices and Q-table."""
     return [exactness(model, sizes, key="exact table")]
 
 
 def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure agreement with the tabular greedy action in the training grid."""
+    """Measure agreement with the greedy action of the Q-table in the training regime "grid"."""
     return [_agreement(model, "grid", sizes, key="agreement")]
 
 
 def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the same agreement in each shift away from the training grid."""
+    """Measure agreement with the greedy action in each regime that differs from training."""
     return [_agreement(model, regime, sizes, key="agreement under shift") for regime in SHIFTS]
 
 
 def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure agreement in the last 50 of 500 rounds."""
+    """Measure agreement with the greedy action in the last third of 500 rounds."""
     n_episodes = max(sizes.n_episodes // 8, 16)
     rounds = (_LONG, _LONG)
     scores = evaluation.evaluate(
@@ -67,8 +68,9 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the normalised score where control matters, compared with nine tenths of tabular
-    Q-learning's.
+    """Measure the model's normalised reward against nine tenths of tabular Q-learning's.
+
+    It is measured in regimes where the choice of actions matters.
     """
     n_episodes = max(sizes.n_episodes // 8, 16)
     horizon = returns.HORIZONS[-1]
@@ -93,19 +95,21 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def update_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well linear probes read the terms of the update from the latent's change."""
+    """Measure how well linear probes decode the terms of the update from the change of the latent."""
     return _probed(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
 
 
 def table_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well a linear probe reads the Q-table from the latents."""
+    """Measure how well a linear probe decodes the Q-table from the latents."""
     return _probed(
         model, sizes, site="latents", key="table decoded", nouns={"table": "the Q-table"}
     )
 
 
 def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the most attention that any head pays from Update to each operand of the TD error."""
+    """Measure the largest attention of any head from the Update token to each operand of the TD
+    error.
+    """
     missing = lacks_attention(model)
     if missing:
         claim = "The Update token attends to the operands of the TD error"
@@ -130,13 +134,13 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
-    """Measure agreement on untied steps of a regime.
+    """Measure agreement with the greedy action on the untied steps of a regime.
 
     Args:
         model: the model.
-        regime: of the MDPs.
+        regime: regime of the MDPs.
         sizes: how much is measured.
-        key: of the measure.
+        key: key of the measure.
     """
     scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
     measure = _of_agreement(scores, regime, phase="all", key=key, about=model.name)
@@ -147,13 +151,13 @@ def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
 
 
 def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
-    """Make the measure of an agreement; a table that never bootstraps is its control.
+    """Make the measure of an agreement, with a table that does not bootstrap as its control.
 
     Args:
-        scores: of the model.
-        regime: of the MDPs.
-        phase: of the episodes.
-        key, about: of the measure.
+        scores: scores of the model.
+        regime: regime of the MDPs.
+        phase: phase of the episodes, such as "late" or "all".
+        key, about: key of the measure, and the model's name.
     """
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
     return Measure(
@@ -170,14 +174,14 @@ def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: s
 def _probed(
     model: Machine, sizes: Sizes, *, site: str, key: str, nouns: Mapping[str, str]
 ) -> list[Measure]:
-    """Fit a linear probe for each target and return its measure under the ledger's key.
+    """Fit a linear probe for each target and return the probes' measures, with the ledger's key.
 
     Args:
         model: the model.
         sizes: how much is measured.
-        site: where probes read.
-        key: of the measures.
-        nouns: targets, with their names in sentences.
+        site: site that the probes read.
+        key: key of the measures.
+        nouns: names of the targets in sentences, by target.
     """
     n_episodes = min(sizes.n_episodes, 64)
     episodes = mdp.sample(n_episodes, 50, 4, 3, seed=sizes.seed)
@@ -190,7 +194,7 @@ def _probed(
 
 
 def _most_attention(model: Machine, episodes: MDPEpisodes) -> dict[str, float]:
-    """Return, for each operand, the most attention that any head pays to it from Update."""
+    """Return the largest attention of any head from the Update token to each operand."""
     frame = round_attention(model, episodes)
     from_update = frame[frame["query"] == "Update"]
     by_key = from_update.groupby("key")["attention"].max()

@@ -1,4 +1,4 @@
-"""How much the ledger measures, and what claims of both tasks share."""
+"""How much the ledger measures, and a measurement that both tasks share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from interp.support.errors import require
 @dataclass(frozen=True)
 @checked_fields
 class Sizes:
-    """How many episodes a claim is measured on.
+    """How much of each claim is measured.
 
     Attributes:
-        n_episodes: episodes of each regime.
-        n_exact_rounds: rounds of the handwired machines.
-        seed: of episodes and resamples.
+        n_episodes: episodes per regime.
+        n_exact_rounds: rounds that handwired machines are run for.
+        seed: seed of episodes and resamples.
     """
 
     n_episodes: int = 256
@@ -34,7 +34,7 @@ class Sizes:
 
     @classmethod
     def quick(cls, seed: int = 0) -> Sizes:
-        """Return sizes for a first look, in minutes."""
+        """Return sizes for a quick run of a few minutes."""
         return cls(n_episodes=48, n_exact_rounds=100, seed=seed)
 
 
@@ -42,9 +42,9 @@ def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
     """Measure the largest error of a handwired machine's predictions and state, over all rounds.
 
     Args:
-        model: a handwired one.
+        model: a handwired machine.
         sizes: how much is measured.
-        key: of the measure.
+        key: key of the measure.
     """
     result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)
     largest = float(result.summary()["error"].max())

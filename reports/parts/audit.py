@@ -1,4 +1,4 @@
-"""The robustness checks of an audit on a page: a measure for each, then the tables behind them."""
+"""The report part on robustness checks of an audit: a measure for each check, then its tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SAYS = TEXTS["audit"]
 
 
 def part(result: AuditResult | None = None) -> Part:
-    """Make the part of an audit; it is computed for the page if ``result`` is None."""
+    """Make the report part of an audit; the audit is run for the page if ``result`` is None."""
 
     def compute(context: Context) -> AuditResult:
         if result is not None:
@@ -68,7 +68,7 @@ def _draw(result: AuditResult, context: Context) -> list[object]:
 
 
 def _draw_decay(result: AuditResult) -> list[Figure]:
-    """Draw the effect of two changes of the whole state by the rounds that follow."""
+    """Draw the effect of replacing the whole state, by the number of rounds after the replacement."""
     table = result.tables["used"]
     shown = table[(table["channel"] == ALL) & table["change"].isin(EITHER)]
     if shown["rounds_on"].nunique() < 2:

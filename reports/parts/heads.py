@@ -1,4 +1,4 @@
-"""Where heads look in some rounds, and how a handwired circuit is wired."""
+"""Report parts on heads: their attention in some rounds, and the wiring of a handwired circuit."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _SAYS = TEXTS["heads"]
 
 
 def attention(paper: str = "") -> Part:
-    """Make the part of the attention of every head, as a figure and as an interactive view.
+    """Make the report part on the attention of every head, with a figure and an interactive view.
 
     Args:
-        paper: the matching figure of the paper, as "figure 1, right".
+        paper: the matching figure of the paper, such as "figure 1, right".
     """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
@@ -63,7 +63,7 @@ def attention(paper: str = "") -> Part:
 
 
 def _describe_heads(heads: Heads) -> str:
-    """Say what the heads are called, layer by layer."""
+    """Return a sentence per layer with the names of its heads."""
     sentences = []
     for layer, of_layer in enumerate(heads):
         names = [f"{address} {text}" for address, text in of_layer.items() if text]
@@ -73,8 +73,8 @@ def _describe_heads(heads: Heads) -> str:
 
 
 def _attend(context: Context) -> AttentionView:
-    """Show the patterns of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, including the round
-    looked at.
+    """Return the attention of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, with the detailed
+    round.
     """
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]
@@ -89,7 +89,7 @@ def _attend(context: Context) -> AttentionView:
 
 
 class _Read(NamedTuple):
-    """The strongest read of a head: indices, and the weight."""
+    """The largest attention weight of a head, and its indices."""
 
     weight: float
     layer: int
@@ -99,10 +99,9 @@ class _Read(NamedTuple):
 
 
 def _find_strongest(view: AttentionView) -> _Read:
-    """Find the strongest read of any head; reads within one position, or of the first one, are left
-    out.
+    """Return the largest attention weight of any head between two different positions.
 
-    Heads rest on the first position.
+    Attention to the first position is left out, since heads rest there.
     """
     n = len(view.labels)
     is_own = np.eye(n, dtype=bool)
@@ -116,14 +115,14 @@ def _find_strongest(view: AttentionView) -> _Read:
 
 
 def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
-    """Draw a handwired circuit as it is wired."""
+    """Draw the wiring of a handwired circuit, for the top of the page."""
     caption = "An arrow means that one head reads what another head wrote."
     picture = _draw_wiring(circuit, "The circuit", caption, width=4.5)
     return [picture] if isinstance(picture, Figure) else []
 
 
 def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
-    """Show what was wired: heads, which reads which, and where each causal variable lives."""
+    """Return the blocks on a circuit: its heads, which reads which, and the sites of its variables."""
     caption = (
         "The wiring: an arrow means that one head reads what another head wrote. Its "
         "colour shows the input (query, key or value)."
@@ -152,7 +151,9 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
 
 
 def _call_heads(circuit: Circuit) -> dict[str, str]:
-    """Call the circuit's heads as the model's are: head "1.4 tag" is "L0H3 tag (step 1.4)"."""
+    """Return the circuit's heads and neurons by name, with names as for models: "L0H3 tag (step
+    1.4)".
+    """
     names = {}
     for neuron in circuit.neurons:
         words = worded(re.sub(r"^[0-9]+ ", "", neuron.name))
@@ -164,7 +165,7 @@ def _call_heads(circuit: Circuit) -> dict[str, str]:
 
 
 def _list_heads(circuit: Circuit) -> pd.DataFrame:
-    """List the circuit's heads."""
+    """Return the circuit's table of heads, named as for models."""
     table = circuit.to_frame()
     return table.assign(
         head=table["head"].replace(_call_heads(circuit)),
@@ -174,20 +175,20 @@ def _list_heads(circuit: Circuit) -> pd.DataFrame:
 
 
 def _list_edges(circuit: Circuit) -> pd.DataFrame:
-    """List which head reads what an earlier head, or an embedding, wrote."""
+    """Return the circuit's edges as a table, with heads named as for models."""
     names = _call_heads(circuit)
     edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
     return edges.replace({"source": names, "target": names})
 
 
 def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> Figure | Prose:
-    """Draw which head reads what another wrote; say why not where the circuit lists no edges.
+    """Draw which head reads the output of which other head; say so if the circuit lists no edges.
 
     Args:
-        circuit: with its edges.
-        title: for screen readers.
-        caption: under the picture.
-        size: width of the picture, in inches.
+        circuit: the circuit.
+        title: description for screen readers.
+        caption: text under the picture.
+        **size: width of the picture, in inches.
     """
     if not circuit.edges:
         return Prose(_NO_EDGES.format(name=circuit.name))
@@ -214,4 +215,4 @@ CIRCUIT = Part(
     applies=wired,
     lacking=needing("pattern"),
 )
-"""Which head of a handwired model reads what another wrote, and where the variables live."""
+"""The report part on the wiring of a handwired model and the sites of its variables."""

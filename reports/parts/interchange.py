@@ -1,4 +1,4 @@
-"""Interventions that an algorithm foretells: variables set to another episode's values, states written into latents."""
+"""Report parts on interventions whose effect the algorithm predicts: interchange and steering."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
 _Tables = tuple[pd.DataFrame, pd.DataFrame | None]
-"""What places carry, and learned subspaces, where there are any, of :mod:`interp.interventions.causal_tables`."""
+"""Results of interchange at sites, and of learned subspaces (or None): see
+:mod:`interp.interventions.causal_tables`.
+"""
 
 
 def _compute(context: Context) -> _Tables:
-    """Measure interchange at the places that a handwired model's circuit names; of a learned model,
-    those its task claims.
+    """Measure interchange interventions at claimed sites, and learn subspaces in a full report.
+
+    The claims are those of the circuit for a handwired model, else those of the task.
     """
     model = context.model
     bases, sources = context.pairs
@@ -50,7 +53,9 @@ def _compute(context: Context) -> _Tables:
 
 
 def _nowhere(context: Context) -> str:
-    """Return what a circuit lacks if it does not name the places that carry its variables."""
+    """Return a sentence if a circuit does not name the sites that carry its variables, otherwise
+    "".
+    """
     try:
         claimed = not context.compiled or bool(context.circuit.carried)
     except InputError:
@@ -62,7 +67,10 @@ def _nowhere(context: Context) -> str:
 
 
 def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
-    """Return a measure for each outcome and word that variables which should show in it have; the weakest decides."""
+    """Return one measure for each outcome (prediction, state) and verdict.
+
+    It merges all variables with this verdict, and the weakest one gives its number.
+    """
     carried = computed[0]
     claimed = carried.loc[~carried["control"].astype(bool), ["variable", "outcome"]]
     claimed = carried.merge(claimed.drop_duplicates())
@@ -75,7 +83,7 @@ def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
 
 
 def _merge(measures: Sequence[Measure]) -> Measure:
-    """Merge the measures of variables that have one word: the weakest, with the names of all."""
+    """Merge the measures of several variables with the same verdict: the weakest, with all names."""
     weakest = min(measures, key=lambda measure: measure.number.estimate)
     outcome = weakest.key
     names = list(dict.fromkeys(measure.claim for measure in measures))
@@ -96,9 +104,7 @@ def _merge(measures: Sequence[Measure]) -> Measure:
 
 
 def _find_best(rows: pd.DataFrame) -> Measure:
-    """Measure the best place of one variable (the claim) under one outcome (the key), with its best
-    control.
-    """
+    """Return the measure of a variable's best site under one outcome, with the best control."""
     is_control = rows["control"].astype(bool)
     best = rows[~is_control].sort_values("score", ascending=False).iloc[0]
     scores = pd.Series([best["random_score"], *rows.loc[is_control, "score"]], dtype=float).dropna()
@@ -117,12 +123,12 @@ def _find_best(rows: pd.DataFrame) -> Measure:
 
 
 def _score(row: Any) -> Interval:
-    """Return the score of a place, with its interval."""
+    """Return a site's score with its interval."""
     return Interval(row["score"], row["score_low"], row["score_high"])
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
-    """Show the score of every place, the numbers behind it, and learned subspaces."""
+    """Return the blocks: the score of every site, a table, and learned subspaces."""
     carried, aligned = computed
     is_control = carried["control"].astype(bool)
     names = carried["places"].map(_write_places)
@@ -145,7 +151,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
 
 
 def _tabulate(carried: pd.DataFrame) -> Table:
-    """Make a table of what every place carries, and what chance gives."""
+    """Make the table of interchange accuracy and chance at every site."""
     bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
     shown = joined(carried.rename(columns=bounds))
     shown["variable"] = shown["noun"].str.removeprefix("the ")
@@ -165,7 +171,9 @@ _THREE_DIGITS = ("chance_informative", "random", "random_score", "iia", "chance"
 
 
 def _draw_learned(aligned: pd.DataFrame) -> list[object]:
-    """Show the accuracy of learned subspaces with their controls, and which were not learned."""
+    """Return the blocks on learned subspaces: accuracies with controls, and which were refused and
+    why.
+    """
     bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
     aligned = aligned.rename(columns=bounds)
     aligned["site"] = aligned["site"].map(_name_site)
@@ -196,7 +204,8 @@ def _draw_learned(aligned: pd.DataFrame) -> list[object]:
 
 
 def _name_site(text: str) -> str:
-    """Name a site without its address: ``resid_post[0]@p?`` is "residual stream after layer 0 at p?".
+    """Replace site addresses by words: ``resid_post[0]@p?`` is "residual stream after layer 0 at
+    p?".
 
     >>> _name_site("resid_post[0]@p? (rank 2)"), _name_site("L2H0@w?")
     ('residual stream after layer 0 at p? (rank 2)', 'head L2H0 at w?')
@@ -213,7 +222,7 @@ def _name_site(text: str) -> str:
 
 
 def _write_places(text: str) -> str:
-    """Write places of one component together.
+    """Name sites in words, and merge positions of the same component.
 
     >>> _write_places("embed@p_1 (rank 2) + embed@p_2 (rank 2)")
     'embed at p_1, p_2 (rank 2)'
@@ -237,7 +246,10 @@ _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directio
 
 
 def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
-    """Measure whether doses that move the algorithm move the model equally, and random directions less: the worst."""
+    """Measure whether steering changes the model as much as the algorithm; the worst dose decides.
+
+    Doses that hardly change the algorithm are left out. The control is random directions.
+    """
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
     moves = (frame["algorithm"] - rest).abs() >= _SMALLEST
     moving = frame[moves & frame["score"].notna()]
@@ -263,7 +275,9 @@ def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
-    """Draw how doses of a state change move the model, the algorithm, and the model in random directions."""
+    """Draw the effect of each dose on the model and the algorithm, and of random directions on the
+    model.
+    """
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
     drawn = figures.curves(
@@ -299,7 +313,7 @@ _STEERED = {
     "max_error": "largest",
     "random_mean_error": "of random directions, mean",
 }
-"""Column of the table of steering -> its header."""
+"""Headers of the steering table, by column."""
 
 
 INTERCHANGE = Part(
@@ -313,7 +327,7 @@ INTERCHANGE = Part(
     _interchanged,
     lacking=_nowhere,
 )
-"""Which places carry which variables of the algorithm, beside what chance would give."""
+"""The report part on which sites carry which variables of the algorithm, against chance."""
 STEERING = Part(
     "steering",
     "Steering",
@@ -322,4 +336,5 @@ STEERING = Part(
     lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
     _steered,
 )
-"""What a model does after the task's state change is written into its latents, beside what the algorithm would."""
+"""The report part on steering: changing the state in the latents, against the algorithm's response.
+"""

@@ -1,4 +1,4 @@
-"""How fast settings learn: the picture of `interp curves`."""
+"""The picture of `interp curves`: how fast training settings learn."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from reports.texts import TEXTS
 
 
 def draw(losses: pd.DataFrame, floor: str) -> Figure:
-    """Draw the excess loss over steps, a curve a setting: the mean of its seeds, and a band from lowest to highest."""
+    """Draw excess loss over steps, one curve per setting: the mean over seeds, and their range as a
+    band.
+
+    Args:
+        losses: table of losses.
+        floor: name of the loss that is subtracted.
+    """
     mean = over_seeds(losses).rename(columns={"setting": "algorithm"})
     return curves(TEXTS["learning"]["curves"], mean, floor=floor)

@@ -1,4 +1,4 @@
-"""What a report opens and ends with: what was found, and how to get the numbers again."""
+"""Report parts at the beginning and the end of a page: results, and how to reproduce them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ONE_RUN = "This model is one training run; another run may differ."
 
 
 def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
-    """Make the part of the measures of all parts.
+    """Make the report part that lists the measures of all parts, and titles the page.
 
     Args:
-        title: of a page on a handwired model.
-        handwired: the lead of such a page.
-        learned: the lead of a page on a learned transformer.
+        title: title of a page on a handwired model.
+        handwired: lead of such a page.
+        learned: lead of a page on a learned transformer.
     """
 
     def heading(context: Context) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def _draw(computed: None, context: Context) -> list[object]:
 
 
 def _find_limits(context: Context) -> str:
-    """Say what the page is not evidence of: in the words of the model's card, where there is one."""
+    """Return what the page is no evidence of: the "Limits" of the model's card if there is one."""
     if context.model.is_handwired:
         return _BY_HAND
     if not context.source:
@@ -71,7 +71,7 @@ def _find_limits(context: Context) -> str:
 
 
 def _read_limits(card: str) -> str:
-    """Return the items of a card's section "Limits"."""
+    """Return the items of the section "Limits" of a model card."""
     limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", card, re.M | re.S)
     if limits is None:
         return _ONE_RUN
@@ -79,7 +79,7 @@ def _read_limits(card: str) -> str:
 
 
 def measures_of(context: Context) -> Measures:
-    """Return the measures of all parts, and an undecided one for each part that could not be computed."""
+    """Return the measures of all parts, with an undecided one for each part that failed."""
     measures: list[Measure] = []
     places: list[tuple[str, str]] = []
     for part in context.parts:
@@ -94,7 +94,7 @@ def measures_of(context: Context) -> Measures:
 
 
 def sampled(context: Context) -> str:
-    """Say in a line what the model was run on."""
+    """Return a line that describes the episodes."""
     episodes = context.episodes
     words = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds"]
     words += [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
@@ -115,7 +115,7 @@ def sampled(context: Context) -> str:
 
 
 def _describe(model: Any) -> dict[str, str]:
-    """Return a model in a line; one without heads by what it carries and its points."""
+    """Return facts about a model: heads and layers, or else its carried channels and hook points."""
     n_weights = sum(int((p != 0).sum()) for p in model.parameters())
     weights = f"{number(n_weights)} non-zero weights"
     precision = str(model.dtype).removeprefix("torch.")
@@ -145,13 +145,13 @@ _REPRODUCE = "How to reproduce"
 
 
 def _draw_commands(computed: None, context: Context) -> Section:
-    """Show the command and the Python that give the same numbers."""
+    """Make the section with the command and the Python code that reproduce the numbers."""
     shell = _write_command(context) if context.source else ""
     return commands(shell, _write_python(context))
 
 
 def _write_command(context: Context) -> str:
-    """Write the shell command of this report."""
+    """Return the shell command of this report."""
     sizes, arguments = context.asked
     words = [f"interp report {context.source}"]
     words += [f"--{option} {value}" for option, value in sizes.items()]
@@ -177,7 +177,7 @@ def _write_command(context: Context) -> str:
 
 
 def _write_python(context: Context) -> str:
-    """Write Python that runs the model on the same episodes."""
+    """Return Python code that runs the model on the same episodes."""
     model = "...  # the model that the report was given"
     if context.source:
         model = f"interp.load({context.source!r}{write_arguments(context.arguments)})"
@@ -200,16 +200,16 @@ def _write_python(context: Context) -> str:
 
 
 def write_arguments(arguments: Mapping[str, Any]) -> str:
-    """Write named arguments of a call, each after a comma."""
+    """Return keyword arguments as Python source, each after a comma."""
     return "".join(f", {name}={value!r}" for name, value in arguments.items())
 
 
 REPRODUCE = Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)
-"""The shell command and the Python that give these numbers again, as a part."""
+"""The report part with the shell command and the Python code that reproduce the numbers."""
 
 
 def commands(shell: str, python: str) -> Section:
-    """Make the section of a shell command (empty where there is none) and lines of Python."""
+    """Make the section "How to reproduce" from a shell command ("" for none) and lines of Python."""
     text = (
         "The same command with the same versions of libraries gives the same numbers. "
         "Seeds, versions and digests are below."

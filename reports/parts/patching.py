@@ -1,4 +1,4 @@
-"""Where a difference passes: activation patching of positions and heads, and circuits of edges."""
+"""Report parts on where a difference passes: activation patching, and circuits of edges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = [
     "fraction_high",
     "p_value",
 ]
-"""Columns of a sweep that a page lists for each site."""
+"""Columns of a patching sweep that the page lists for each site."""
 _LISTED = 0.01  # cells that restore less of the difference are left to the pictures
 _SAYS = TEXTS["patching"]
 _SAYING = {"resid_pre": "by the residual stream before each layer", "z": "by each head's output"}
@@ -37,20 +37,24 @@ _MOST_POINTS = 24  # cells of a machine without layers that a picture shows
 
 
 _Patched = tuple[str, PatchingResult]
-"""What was corrupted, in words, and a sweep over the sites that the difference could pass."""
+"""What was corrupted, in words, and the patching sweep."""
 
 
 def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32) -> Part:
-    """Patch the residual stream and the heads, under some differences, or every corruption of the task.
+    """Make the report part that patches the residual stream and the heads.
 
     Args:
-        differences: what to call it, the key of a corruption, and the metric that shows it: when empty the probability,
-            or the "prediction" of a real number.
-        n_episodes: pairs of episodes of a full report.
+        differences: for each difference, its name, the key of a corruption, and the metric that
+            shows it ("" for the default: the probability, or the prediction of a real number). All
+            corruptions of the task when empty.
+        n_episodes: pairs of episodes in a full report.
     """
 
     def compute(context: Context) -> list[_Patched]:
-        """Patch the round looked at; a prediction is read where the difference first shows, the state at once."""
+        """Patch the detailed round under every difference.
+
+        A prediction is read in the round where the difference first shows, the state at once.
+        """
         layout, t = context.model.layout, context.looked_at
         few = QUICK_EPISODES if len(layout.labels) < _LONG else QUICK_EPISODES // 2
         some = context.episodes.select(slice(few if context.quick else n_episodes))
@@ -84,7 +88,7 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
 
 
 def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
-    """List every corruption of the task as a difference."""
+    """Return every corruption of the task as (name, key, metric), with the default metric."""
     records = context.task.analysis.corruptions()
     return [(record.name.capitalize(), record.key, "") for record in records]
 
@@ -120,10 +124,10 @@ def _describe(result: PatchingResult) -> str:
 
 
 def _list_cells(what: str, result: PatchingResult) -> Table:
-    """List the cells that restore most, by their addresses.
+    """Return a table of the sites that restore most of the difference.
 
     Args:
-        what: was corrupted, in words.
+        what: what was corrupted, in words.
         result: the sweep.
     """
     frame = result.to_frame()
@@ -133,13 +137,15 @@ def _list_cells(what: str, result: PatchingResult) -> Table:
 
 
 def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
-    """Draw what each place of the residual stream and each head restores, on one scale; rows without any are out.
+    """Draw heatmaps of what each place of the residual stream and each head restores.
+
+    Rows that restore nothing are left out.
 
     Args:
-        what: was corrupted, in words.
+        what: what was corrupted, in words.
         caption: what was patched and read.
         result: the sweep.
-        heads: what the heads are called.
+        heads: names of the heads by layer.
     """
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
     for of_layer in heads:
@@ -170,12 +176,12 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
 
 
 def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
-    """Draw a row for every point and place of a machine that has no layers and heads.
+    """Draw one row per hook point and position of a machine without layers and heads.
 
     Args:
-        what: was corrupted, in words.
+        what: what was corrupted, in words.
         caption: what was patched and read.
-        frame: a row a site.
+        frame: table with one row per site.
     """
     shown = frame.assign(name=frame["site"], estimate=frame["fraction"], control=False)
     shown = shown.rename(columns={"fraction_low": "low", "fraction_high": "high"})
@@ -199,7 +205,7 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
 def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
-    """Measure whether few edges suffice for the difference, and as many at random do not."""
+    """Measure whether few edges suffice for the difference while equally many random edges do not."""
     circuit = tables["circuit"].iloc[0]
     random = float(circuit["random_max"])
     share = circuit["size"] / circuit["of"]
@@ -219,7 +225,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
 
 
 def _faithfulness(circuit: pd.Series) -> Interval:
-    """Return the faithfulness of a circuit with its interval."""
+    """Return the faithfulness of a circuit, with its interval."""
     return Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
 
 
@@ -265,7 +271,7 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
 
 
 def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """List the best-scored edges, with their nodes named as in the pictures."""
+    """Return a table of the best-scored edges, with nodes named as in the pictures."""
     listed = edges.query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
@@ -274,8 +280,8 @@ def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 
 
 def _name_node(name: str, heads: Heads) -> str:
-    """Return the text for a node of the graph: ``L0H3.v`` as the head's name and the port that
-    reads.
+    """Return the text for a node of the edge graph: ``L0H3.v`` becomes the head's name and its
+    input.
     """
     if name.startswith("mlp "):
         return f"MLP of layer {int(name[4:])}"
@@ -293,7 +299,7 @@ def _name_node(name: str, heads: Heads) -> str:
 
 
 def _find_circuit(context: Context) -> dict[str, pd.DataFrame]:
-    """Find the circuit of edges under the task's default corruption."""
+    """Find the circuit of edges for the task's default corruption."""
     model, episodes = context.smooth, context.pairs[0]
     t, seed = context.looked_at, context.seed
     return causal_tables.circuit_tables(model, episodes, t, seed, in_full=False)
@@ -309,4 +315,7 @@ EDGES = Part(
     slow=True,
     lacking=needing("pattern"),
 )
-"""Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
+"""The report part on the smallest faithful circuit of edges, against random circuits.
+
+It uses the task's default corruption.
+"""

@@ -1,4 +1,4 @@
-"""Probes of the latents, with the controls that calibrate a score, and the state over time."""
+"""Report parts on probes of the latents, with their controls, and on the state over time."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ _DECODED = (
 
 
 def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
-    """Make the part that probes the latents after every round.
+    """Make the report part that probes the latents after every round.
 
     Args:
-        targets: keys of what is decoded; those that the task names when empty.
-        n_claimed: so many of the first should be read; a quick report leaves out the rest.
+        targets: keys of the targets; the task's default targets when empty.
+        n_claimed: number of targets, from the first on, that should be decodable; a quick report
+            leaves out the others.
     """
 
     def choose_targets(context: Context) -> tuple[str, ...]:
@@ -106,7 +107,9 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
 
 def _widest_site(context: Context) -> str:
-    """Return the site of all that is carried, or of the widest channel where another one grows with every round."""
+    """Return the site to probe: all latents, or the widest channel of fixed size if another one
+    grows.
+    """
     channels = context.model.channels
     fixed = [channel for channel in channels if not channel.grows] or channels
     if len(fixed) == len(channels):
@@ -116,9 +119,7 @@ def _widest_site(context: Context) -> str:
 
 
 def _say_roughly(measure: Measure) -> Measure:
-    """Replace "read" by "roughly read" in the sentence where a map reads less than ``ROUGH`` of the
-    variable.
-    """
+    """Replace "read" by "roughly read" in the measure's phrase if its R2 is below ``ROUGH``."""
     is_rough = measure.unit == "R2" and measure.number.estimate < ROUGH
     if not is_rough:
         return measure
@@ -126,22 +127,23 @@ def _say_roughly(measure: Measure) -> Measure:
 
 
 ROUGH = 0.98
-"""R2 below which a state is said to be held roughly, and is decoded for the figure by a map of more episodes."""
+"""R2 below which a state is called roughly decoded, and the figure decodes it with more episodes.
+"""
 _N_DECODED = 256
-"""Episodes that such a map is fitted on."""
+"""Number of episodes for this decoding."""
 
 
 @dataclass(frozen=True)
 @checked_result
 class Trajectory:
-    """What is drawn of a variable in one episode.
+    """A variable over one episode, in the model and in the algorithm.
 
     Attributes:
-        noun: what a sentence calls the variable.
-        state: what the model holds, ``[step, series]``.
-        reference: what the algorithm holds, ``[step, series]``.
+        noun: name of the variable in a sentence.
+        state: the model's values, ``[step, series]``.
+        reference: the algorithm's values, ``[step, series]``.
         labels: a name for each series.
-        r2: how well a map decodes the variable over all episodes; None where it is read exactly.
+        r2: R2 of decoding the variable over all episodes; None if it is read exactly.
     """
 
     noun: str
@@ -151,7 +153,7 @@ class Trajectory:
     r2: float | None = None
 
     def describe_difference(self) -> str:
-        """Say how far the model and the algorithm differ in this episode."""
+        """Return a phrase on how much model and algorithm differ in this episode."""
         difference = np.abs(self.state - self.reference)
         if not difference.max():
             return "are equal in every bit"
@@ -171,17 +173,17 @@ def state(
     units: tuple[str, str] = ("", ""),
     shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),
 ) -> Part:
-    """Make the part that shows the state of one episode over time, with the algorithm's.
+    """Make the report part that draws the state over one episode, beside the algorithm's.
 
     Args:
-        title: of the section.
-        read: the text where the state is read from a handwired model; ``{name}`` is a parameter of
+        title: title of the section.
+        read: text for a handwired model, whose state is read exactly; ``{name}`` is a parameter of
             the algorithm.
-        decoded: the text where the state is decoded from a learned model.
-        probed: variable that is decoded, one of those that the report probes; the algorithm's
-            memory when empty.
-        units: label of the axis where the state is read, and where it is decoded.
-        shown: what is drawn where the state is read, and where it is decoded.
+        decoded: text for a learned model, whose state is decoded.
+        probed: variable to decode, one of the report's probe targets; the algorithm's memory when
+            empty.
+        units: axis labels for an exactly read and for a decoded state.
+        shown: captions for an exactly read and for a decoded state.
     """
 
     def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:
@@ -228,12 +230,12 @@ def state(
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values with a row a step."""
+    """Return values as a table with one row per step."""
     return values.reshape(len(values), -1)
 
 
 def _read_memory(context: Context) -> Trajectory:
-    """Read the memory of a handwired model's latents, before the first round and after every one."""
+    """Read the state of a handwired model exactly, before the first round and after every one."""
     key = context.algorithm.memory
     variable = context.algorithm.variable(key)
     states = context.model.read_state(context.run.latents)
@@ -251,7 +253,7 @@ def _read_memory(context: Context) -> Trajectory:
 
 
 def _decode_memory(context: Context, key: str) -> Trajectory:
-    """Decode a variable from the latents after every round of one episode."""
+    """Return a variable decoded from the latents after every round of one episode."""
     results = {result.target.key: result for result in context.result(KEY)}
     wanted = key or context.algorithm.memory
     result = results.get(wanted, next(iter(results.values())))
@@ -269,14 +271,16 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
 
 
 def _score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
-    """Return R2 over all numbers of a variable, ``[episode, round, ...]``, from the mean of each."""
+    """Return R2 over all numbers of a variable ``[episode, round, ...]``, each against its own
+    mean.
+    """
     residual = ((decoded - truth) ** 2).sum()
     deviation = truth - truth.mean((0, 1))
     return float(1 - residual / (deviation**2).sum())
 
 
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
-    """Decode a probe's target in the report's episodes by a least-squares map of ``_N_DECODED`` other ones."""
+    """Decode a probe's target by least squares, fitted on ``_N_DECODED`` other episodes."""
     model = context.model
     others = context.sample(_N_DECODED, context.n_rounds, context.seed + 2)
     (known,) = compute_targets([result.target.key], others, model)

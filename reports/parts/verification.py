@@ -1,4 +1,4 @@
-"""A handwired model against its algorithm."""
+"""The report part that verifies a handwired model against its algorithm."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MEASURES = {"error": "absolute error", "relative": "relative error"}
 
 
 def _unlisted(context: Context) -> str:
-    """Return what a machine lacks if it has no circuit, or one that does not locate what it
-    predicts.
+    """Return a sentence if the machine has no circuit, or one without a site of its prediction;
+    else "".
     """
     if not context.compiled:
         return uncompiled(context)
@@ -39,12 +39,12 @@ def _unlisted(context: Context) -> str:
 
 
 def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
-    """Make the part of the largest error of every variable of a handwired model.
+    """Make the report part on the largest error of every variable of a handwired model.
 
     Args:
-        sizes: at which it is verified, as :func:`circuits.verify` takes them.
-        n_episodes: of each size, at most.
-        shown: the page opens with the measures of these variables; the tables hold all.
+        sizes: task sizes at which it is verified, as for :func:`circuits.verify`.
+        n_episodes: largest number of episodes per size.
+        shown: variables whose measures are in the page's overview; the tables have all.
     """
 
     def compute(context: Context) -> VerificationResult:
@@ -78,7 +78,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
-    """Show the largest errors, and every check."""
+    """Return the blocks: the largest errors, and all checks."""
     checks = result.table()
     checks["size"] = checks["size"].map(_write_size)
     sizes = ", ".join(checks["size"].unique())
@@ -103,7 +103,7 @@ def _write_size(size: Any) -> str:
 
 
 def _find_largest(result: VerificationResult) -> pd.DataFrame:
-    """Make a row for each variable: how far off it ever was in either precision, by the measure that judges it."""
+    """Return one row per variable with its largest error in each dtype, and the tolerance."""
     checks = pd.DataFrame([vars(check) for check in result.checks])
     checks["judged"] = [check.judged for check in result.checks]
     checks["passed"] = [check.passed for check in result.checks]

@@ -1,4 +1,6 @@
-"""The parts that every report has, and what only a report on one task holds: a file per task, by its key."""
+"""The parts of a report for each task: those of every report, and those of one task (a file per
+task).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _EVERY_TASK = (
     heads.CIRCUIT,
     overview.REPRODUCE,
 )
-"""What needs no more than a task's record, in page order. A part that every report should have is added here."""
+"""Parts of every report, in page order. They need only the record of a task."""
 
 
 def default_parts(
@@ -40,13 +42,12 @@ def default_parts(
     after: Mapping[str, Sequence[Part]] | None = None,
     said: Mapping[str, Any] | None = None,
 ) -> tuple[Part, ...]:
-    """Return the parts that every report has, in page order, with those of a task.
+    """Return the parts of every report, in page order, together with those of a task.
 
     Args:
-        replace: parts that replace those of their key.
-        after: key of a part -> parts of the task that follow it.
-        said: texts of a task with a handwired machine for the parts that each such task has, by
-            part.
+        replace: parts that replace those with the same key.
+        after: further parts, by the key of the part that they follow.
+        said: texts for the common parts, by part, for a task with a handwired machine.
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'The state over time', 'Probes']
@@ -74,12 +75,12 @@ def default_parts(
 
 
 def prose(task: str) -> dict[str, Any]:
-    """Return what the page on a task says, by part."""
+    """Return the texts of the page on a task, by part."""
     return PROSE[task]
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:
-    """Return the parts of a report on a task: those of its record, or of its file here, or the
+    """Return the parts of a report on a task: those of its record, of its file here, or the
     default.
     """
     if task.report.parts is not None:

@@ -47,9 +47,11 @@ _RIVALS = _BASELINES[:4]  # those that are told neither the prior nor the accura
 
 @dataclass(frozen=True)
 class _Scored:
-    """A predictor scored on the episodes.
+    """The scores of one predictor on the episodes.
 
     Attributes:
+        name: name of the predictor.
+        scores: its scores.
         beyond: its regret after the last round minus the model's, paired by episode.
         curve: its regret over rounds.
     """
@@ -61,7 +63,7 @@ class _Scored:
 
 
 def _score(context: Context) -> dict[str, _Scored]:
-    """Score the model (under the key "model", first) and the baselines on the same episodes."""
+    """Score the model (first, with the key "model") and the baselines on the same episodes."""
     episodes = context.episodes
     predicted = {"model": predictors.ExpertRun(predictions_of(context.run))}
     names = {"model": context.model.name}
@@ -92,8 +94,9 @@ def _score(context: Context) -> dict[str, _Scored]:
 
 
 def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measure]:
-    """Measure whether it makes fewer mistakes than a majority vote, and predicts as well as
-    Bayes.
+    """Measure whether the model makes fewer mistakes than a majority vote.
+
+    For a learned model, also measure whether it predicts as well as the Bayes predictor.
     """
     fewer = scored["majority_vote"].beyond
     vote = scored["majority_vote"].scores.get("regret").estimate
@@ -118,7 +121,7 @@ _NOBODY = "nobody can do better here: the Bayes predictor makes as many mistakes
 
 
 def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
-    """Draw the regret of every predictor, and tabulate its scores."""
+    """Return the blocks: curves of regret, and a table of all predictors' scores."""
     episodes: ExpertEpisodes = context.episodes
     rows = []
     for key, by_key in scored.items():

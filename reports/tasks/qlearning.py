@@ -30,7 +30,7 @@ _FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
 
 def _compare(context: Context) -> tuple[Scores, Scores]:
-    """Compare the choices of the model, and of an untrained copy, with the table's."""
+    """Measure how often the model, and an untrained copy, choose the greedy action of the Q-table."""
     table = reference_table(context.model)
     chosen = predictions_of(context.run)
     blank = probable(predictions_of(context.blank_run))
@@ -42,7 +42,7 @@ def _compare(context: Context) -> tuple[Scores, Scores]:
 
 
 def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list[Measure]:
-    """Measure whether it chooses as its table does, and whether it bootstraps."""
+    """Measure whether the model chooses as its Q-table does, and whether it bootstraps."""
     result, blank = results
     n_steps = result.beside["disputed", "all"]["n_steps"]
     few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
@@ -63,7 +63,7 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
 
 
 def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[object]:
-    """Show how often the model chooses as its table does, and as one that never bootstraps."""
+    """Return the blocks on agreement with the Q-table, and with a table that does not bootstrap."""
     result = results[0]
     rows = []
     for key in ("untied", "random_ties", "disputed"):

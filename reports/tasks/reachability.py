@@ -26,7 +26,7 @@ _SHOWN = (
     "frozen",
     "discrete",
 )
-"""What is drawn; the table holds all."""
+"""The predictors that are drawn; the table has all."""
 
 
 def parts() -> tuple[Part, ...]:
@@ -41,11 +41,12 @@ def parts() -> tuple[Part, ...]:
 
 
 _Answers = tuple[pd.DataFrame, measured.Read, measured.Write]
-"""Accuracy by regime, predictor, depth and round; how sets are read and written."""
+"""Accuracy by regime, predictor, depth and round; functions that read and write the model's sets.
+"""
 
 
 def _compute(context: Context) -> _Answers:
-    """Compute the answers in the episodes of every regime."""
+    """Compute the accuracy of all predictors in the episodes of every regime."""
     model, seed = context.model, context.seed
     read, write = measured.reading(model, seed, 8 * context.n_episodes)
     frames = []
@@ -56,8 +57,8 @@ def _compute(context: Context) -> _Answers:
 
 
 def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
-    """Measure whether it finds the farthest targets as soon as it can, and whether it answers right
-    in the end.
+    """Measure whether the model finds the farthest targets as early as possible, and is right at
+    the end.
     """
     frame = data[0]
     trained = frame[frame["regime"] == measured.REGIMES[0]]
@@ -81,9 +82,7 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
 
 
 def _measure_last(last: pd.DataFrame) -> Measure:
-    """Measure whether it answers right when all can be known, at the depth at which it does
-    worst.
-    """
+    """Measure the accuracy in the last round, at the depth where it is worst."""
     last = last.sort_values("estimate", kind="stable")
     worst = last[last["key"] == MODEL].iloc[0]
     rivals = last[(last["depth"] == worst["depth"]) & ~last["key"].isin(_SEARCHES)]
@@ -95,11 +94,13 @@ def _measure_last(last: pd.DataFrame) -> Measure:
 
 
 _SEARCHES = (MODEL, "breadth_first")
-"""What should answer right: no controls of it."""
+"""Predictors that should be right, and are therefore no controls."""
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
-    """Draw the accuracy over rounds at the largest depth of every regime, and tabulate that of the last round."""
+    """Return the blocks: accuracy over rounds at the largest depth of every regime, and a table of
+    the last round.
+    """
     frame = data[0]
     blocks: list[Any] = [Prose(_PROSE["answers"])]
     for regime, of_regime in frame.groupby("regime", sort=False):

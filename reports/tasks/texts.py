@@ -1,4 +1,4 @@
-"""What the pages on one task say, by task and part; what stands in braces is filled in."""
+"""Texts of the pages on one task, by task and part; names in braces are filled in."""
 
 from __future__ import annotations
 
