@@ -1,12 +1,12 @@
-"""How much depends on where a machine begins: one with an ``initial=`` that draws its start, as
-recurrent depth does.
+"""Measure how much a machine with a random initial state, such as recurrent depth, depends on it.
 
-Starts and episodes are crossed: every episode is run from every start.
+Every episode is run from every initial state ("start").
 
-    share of the start, in round t = mean over episodes of the variance over starts / variance over both
+    share of the start, in round t = mean over episodes of the variance over starts / variance over
+    both
 
-It is 0 where a start is forgotten, and 1 where only the start counts. It is NOT evidence that a
-state was forgotten which returns in a later round.
+The share is 0 if the start is forgotten, and 1 if only the start matters. A low share is NOT
+evidence that the start stays forgotten: its effect may return in a later round.
 """
 
 from __future__ import annotations
@@ -30,19 +30,23 @@ from interp.support.checks import checked, checked_result, integer
 from interp.support.provenance import provenance
 
 _SAME = 0.01
-"""Final states are one attractor within this share of the typical distance between the states of two episodes."""
+"""Two final states are one attractor if their distance is below this share of the distance between
+episodes.
+"""
 
 
 @dataclass(frozen=True)
 @checked_result
 class Starts(Result):
-    """What several starts lead to.
+    """Effect of the initial state on a machine's runs.
 
     Attributes:
-        table: a row a round: the share of the start in the variance of the state and of the prediction, and how often
-            two starts lead to the same choice.
-        attractors: the number of the attractor that each start leads to in each episode, in the order in which starts
-            reach one.
+        name: name of the machine.
+        table: one row per round: the start's share of the variance of the state and of the
+            prediction, and how often two starts lead to the same choice.
+        attractors: number of the attractor that each start leads to in each episode, in order of
+            first occurrence.
+        settings: provenance of the result.
     """
 
     name: str
@@ -56,7 +60,9 @@ class Starts(Result):
 
     @property
     def sentence(self) -> str:
-        """Whether the answer depends on the start."""
+        """The finding in one sentence: how much the final state and prediction depend on the
+        start.
+        """
         last = self.table.iloc[-1]
         n_attractors = self.attractors.max(0) + 1
         return (
@@ -66,19 +72,19 @@ class Starts(Result):
         )
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the share of the start by round."""
+        """Draw the start's share of the variance by round."""
         lines = self.table.melt("round", ["state", "prediction"], "algorithm", "mean")
         return figures.curves(lines, ylabel="share of the start in the variance")
 
 
 @checked
 def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) -> Starts:
-    """Run episodes from several starts of a machine that draws its start; its first channel is the state.
+    """Run episodes from several random initial states of a machine, and measure their effect.
 
     Args:
-        machine: the machine.
-        episodes: of its task.
-        n_starts: how many starts are drawn, of the seeds from 0 on.
+        machine: a machine with a random initial state; its first channel is taken as the state.
+        episodes: episodes of its task.
+        n_starts: number of initial states, with seeds 0, 1, ...
     """
     runs = [
         rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
@@ -105,7 +111,7 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
 
 
 def _read_state(machine: AdaptedMachine, run: Rollout) -> NDArray[Any]:
-    """Return what the first channel of a machine holds after each round, ``[episode, round, number]``."""
+    """Return the first channel of a machine after each round, ``[episode, round, number]``."""
     state = unpack(machine.channels, run.latents[:, 1:])[machine.channels[0].name]
     return np.asarray(state.flatten(2).numpy(force=True))
 
@@ -118,17 +124,17 @@ def over_starts(
     n_starts: int = 8,
     by: Sequence[str] = ("site",),
 ) -> pd.DataFrame:
-    """Run any analysis from several starts, and measure how much its numbers depend on the start.
+    """Run any analysis from several random initial states, and summarise how its results vary.
 
     Args:
-        machine: that draws its start.
-        analysis: a machine to a table, such as ``lambda m: patching.sweep(m, ...).to_frame()``.
-        n_starts: how many starts are drawn, of the seeds from 0 on.
-        by: the columns that name a row.
+        machine: a machine with a random initial state.
+        analysis: maps a machine to a data frame, such as
+            ``lambda m: patching.sweep(m, ...).to_frame()``.
+        n_starts: number of initial states, with seeds 0, 1, ...
+        by: columns that identify a row.
 
     Returns:
-        A row for each name: the mean, the least and the largest of every column of numbers over
-            starts.
+        One row for each value of ``by``: mean, minimum and maximum of every numeric column.
     """
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
     rows = pd.concat(frames).groupby(list(by), sort=False)
@@ -139,15 +145,17 @@ def over_starts(
 
 
 def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -> NDArray[Any]:
-    """Return the share of the variance over starts and episodes that is within episodes, by round."""
+    """Return the share of the total variance that is between starts of the same episode, by
+    round.
+    """
     of_start = values.var(0).mean(0).sum(-1)
     of_both = values.var((0, 1)).sum(-1)
     return of_start / np.where(of_both > 0, of_both, 1)
 
 
 def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> NDArray[np.int_]:
-    """Count the distinct final states of each episode, and return their numbers: two that lie close
-    have one number.
+    """Return the number of the attractor of each final state; states that are close share a
+    number.
     """
     apart = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
     numbers = np.zeros(states.shape[:2], dtype=int)

@@ -1,4 +1,4 @@
-"""Learners to train here: each kind of core between two small parts that know a task's rounds, for any task.
+"""Untrained machines to be trained: a core of a known kind, with small input and output networks.
 
     >>> import interp
     >>> machine = learner("lstm", "experts", width=8)
@@ -7,8 +7,8 @@
     >>> interp.check_machine(machine)
     '12 checks passed'
 
-``interp train TASK --machine KIND-TASK`` trains one: each kind has a builder for each task, as the models that ship
-have. :mod:`interp.machines.presets` lists them among the models.
+``interp train TASK --machine KIND-TASK`` trains one: every kind has a builder for every task.
+:mod:`interp.machines.presets` adds these builders to the list of models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from interp.support.checks import checked, integer
 from interp.support.errors import require, require_known
 
 _N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
-"""Rounds that a cache has room for, cycles of a loop in a round, and hidden units of what hears and what reads."""
+"""Rounds in a cache; cycles of a loop per round; hidden units of the input and output networks."""
 
 
 def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
@@ -40,7 +40,7 @@ def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
 
 
 class _Learner(nn.Module):
-    """A core that reads a round with its truth, and a readout of its state and of the round's
+    """A core that reads each round with its outcome; the prediction is read from its state and the
     question.
     """
 
@@ -52,7 +52,9 @@ class _Learner(nn.Module):
 
 
 class _Reader(nn.Module):
-    """A core that reads a round as two inputs, the question and then all with the truth, and predicts between them."""
+    """A core that reads each round as two inputs, the question and then everything; it predicts in
+    between.
+    """
 
     def __init__(self, said: Said, core: nn.Module, width: int) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class _Reader(nn.Module):
 
 
 class _Refine(nn.Sequential):
-    """A block that adds a little to its input."""
+    """A block with a small residual update: ``z + 0.1 f(z)``."""
 
     def forward(self, z: Tensor) -> Tensor:
         return z + 0.1 * super().forward(z)
@@ -80,15 +82,15 @@ def learner(
     n_rounds: int = _N_ROUNDS,
     sizes: Mapping[str, Any] | None = None,
 ) -> AdaptedMachine:
-    """Make an untrained machine of a kind, one of :data:`KINDS`.
+    """Make an untrained machine.
 
     Args:
-        kind: of its core.
-        task, sizes: as ``interp.adapt`` takes them.
-        width: of its state, or of its embeddings.
-        n_layers: of cells, state spaces and thoughts; a loop has one block.
-        n_rounds: how many rounds the cache of "thoughts" has room for; the remaining kinds take any
-            number.
+        kind: kind of its core, a key of :data:`KINDS`.
+        task, sizes: as in ``interp.adapt``.
+        width: width of its state, or of its embeddings.
+        n_layers: number of layers of cells, state spaces and thoughts; a loop has one block.
+        n_rounds: number of rounds that the cache of "thoughts" has room for; other kinds have no
+            limit.
     """
     require_known("kind of learner", kind, list(KINDS))
     require(
@@ -132,11 +134,11 @@ def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
 
 
 def _read_in(module: Any, said: Said, fed: EncodedRounds) -> list[Tensor]:
-    """Return the two inputs of a round: its question, and all of it with the truth.
+    """Return the two inputs of a round: its question, and all of it with the outcome.
 
     Args:
-        module: reads them in.
-        said: writes a round as numbers.
+        module: has the input networks.
+        said: encodes a round as numbers.
         fed: the round.
     """
     return [module.ask(said.before(fed)), module.hear(said.after(fed))]
@@ -147,7 +149,7 @@ def _mamba(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachi
 
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
     module = _Reader(said, MambaModel(config), width)
-    del module.begin  # it has no place for a thought
+    del module.begin  # unused, since there is no position for a thought
     del module.core.embeddings
 
     def embed(module: Any, fed: EncodedRounds) -> Tensor:
@@ -160,7 +162,7 @@ def _mamba(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachi
 def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import GPT2Config, GPT2Model
 
-    # Every batch is new, so there is nothing to overfit, and a count that is to be exact suffers from noise.
+    # No dropout: every batch is new, so nothing overfits, and noise makes exact counts harder.
     silent = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
     config = GPT2Config(
         vocab_size=1,
@@ -170,7 +172,7 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
         n_layer=n_layers,
         n_head=math.gcd(4, width),
         n_positions=3 * n_rounds,
-        initializer_range=0.08,  # as the house's transformers begin; GPT-2's own .02 is for widths of 768
+        initializer_range=0.08,  # as our transformers; GPT-2's .02 is for a width of 768
         **silent,
     )
     module = _Reader(said, GPT2Model(config), width)
@@ -192,7 +194,7 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
 
 
 def _ends(said: Said) -> dict[str, Any]:
-    """Return what a learner reads of a round, and how its prediction is read."""
+    """Return the functions ``hear`` and ``read`` of a learner, for an adapter."""
 
     def hear(module: Any, fed: EncodedRounds) -> Tensor:
         return cast(Tensor, module.hear(said.after(fed)))
@@ -211,10 +213,12 @@ KINDS: dict[str, Callable[..., AdaptedMachine]] = {
     "mamba": _mamba,
     "thoughts": _thoughts,
 }
-"""Kind -> its builder, of a round in numbers, a width, a number of layers and of rounds."""
+"""Kind -> its builder, which takes an encoder of rounds, a width, a number of layers and of
+rounds.
+"""
 
 
-# KIND-TASK is the builder of that kind for that task, by which checkpoints are made again.
+# Checkpoints name their builder KIND-TASK.
 for _task in catalog.every():
     for _kind in KINDS:
         _build = partial(learner, _kind, _task.key)

@@ -1,4 +1,4 @@
-"""Lists the builders of every kind of learner for every task among the models, where this module is imported::
+"""When imported, adds the builders of every kind of learner for every task to the list of models.
 
     interp --import interp.machines.presets models
 
@@ -6,7 +6,7 @@ In Python, after ``import interp.machines.presets``::
 
     interp.load("mamba-experts", width=32)
 
-Training one, and loading a model that was trained, needs no import::
+Training a learner, and loading a trained one, does not need this import::
 
     interp train experts --preset laptop --machine gru-experts --set lr=3e-3 --name mine
 """

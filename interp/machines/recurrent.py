@@ -1,10 +1,10 @@
-"""Recurrent machines of foreign models: cells and layers, a block that loops, the LSTM of an agent.
+"""Adapters for recurrent models: cells and layers, a block that loops, the LSTM of an agent.
 
-:func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells, :func:`loop` a block
-that is applied several times in a round, :func:`depth` one that runs once a round,
-:func:`agent` what ``sb3-contrib`` trained. Each takes two functions of the user's, what the model
-reads of a round and how its prediction is read; :class:`Said` writes a round as numbers where a
-model has no input format.
+:func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells. :func:`loop` takes a
+block that is applied several times in a round, :func:`depth` one that runs once a round, and
+:func:`agent` an agent that ``sb3-contrib`` trained. Each takes two functions of the user's: one
+that reads a round's inputs, and one that reads the prediction. :class:`Said` encodes a round as
+numbers, for models without an input format of their own.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from interp.support.files import reading
 
 _Tree = dict[str, Tensor]
 _Hear = Callable[[Any, Any], Tensor]
-"""``(module, fed)`` to what the model hears of a round."""
+"""``(module, fed)`` -> the model's input in a round."""
 _Read = Callable[[Any, Tensor, Any], Tensor]
-"""``(module, state, fed)`` to the scores ``[batch, outcome]``."""
+"""``(module, state, fed)`` -> the scores ``[batch, outcome]``."""
 _KINDS = {
     name: kind_of(parameter.annotation, unwrap(adapt).__globals__)
     for name, parameter in signature(adapt).parameters.items()
 }
 _OPTIONS = sorted(_KINDS.keys() - {"module", "task", "step", "channels"})
-"""What of ``interp.adapt`` an adapter passes on."""
+"""Options of ``interp.adapt`` that adapters pass on."""
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 _OF_THE_CRITIC = (
     "lstm_critic.",
@@ -61,11 +61,11 @@ _OF_THE_CRITIC = (
     "value_net.",
     "vf_features_extractor.",
 )
-"""Where a policy's weights that act on nothing begin."""
+"""Beginnings of the names of a policy's weights that do not affect actions."""
 
 
 class Said:
-    """The tokens of a round as indicators, and its payloads as they are, where the layout has any.
+    """Encodes a round as numbers: tokens as one-hot vectors, and payloads (if any) unchanged.
 
     >>> from interp.tasks import experts
     >>> layout = experts.TASK.layout(n_experts=2)
@@ -74,9 +74,11 @@ class Said:
     (['e_1', 'p_1', 'e_2', 'p_2'], ['e_1', 'p_1', 'e_2', 'p_2', 'y'])
 
     Attributes:
-        asked: the positions that a model may see before it predicts; no attention sink, and no latent.
-        told: these, and those between the prediction and the update: all that there is to learn from.
-        n_asked, n_told: how many numbers say them.
+        asked: positions that a model may read before it predicts, without attention sink and
+            latents.
+        told: these positions and those between prediction and update: all that there is to learn
+            from.
+        n_asked, n_told: lengths of the two encodings.
     """
 
     def __init__(self, layout: RoundLayout) -> None:
@@ -91,13 +93,13 @@ class Said:
         self.n_told = len(self.told) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
-        """Return the inputs of a round before the prediction, ``[batch, n_asked]``, in the dtype of
-        the machine.
+        """Return the round's inputs before the prediction, ``[batch, n_asked]``, in the machine's
+        dtype.
         """
         return self._numbers(fed, self.asked)
 
     def after(self, fed: EncodedRounds) -> Tensor:
-        """Return all inputs of a round, with the truth, ``[batch, n_told]``."""
+        """Return all inputs of the round, including the outcome, ``[batch, n_told]``."""
         return self._numbers(fed, self.told)
 
     def _numbers(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
@@ -111,12 +113,12 @@ class Said:
 def with_points(
     options: Mapping[str, Any], points: Mapping[str, str | Point], *own_options: str
 ) -> dict[str, Any]:
-    """Return options for ``interp.adapt`` with the points of an adapter before those of the user.
+    """Return options for ``interp.adapt`` in which the adapter's points precede the user's.
 
     Args:
-        options: that the user gave.
-        points: of the adapter.
-        own_options: names of options that the adapter takes itself.
+        options: options that the user passed.
+        points: points of the adapter.
+        own_options: names of options that the adapter handles itself.
     """
     for name in options:
         require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own_options])
@@ -139,25 +141,25 @@ def cell(
     show_gates: bool = True,
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of a module with a recurrent cell or layers in it.
+    """Make a machine from a module that contains a recurrent cell or layers.
 
-    One is made from a file in docs/tutorials/your-model.md.
+    An example from a file is in docs/tutorials/your-model.md.
 
     Args:
-        module: with a submodule ``core``.
-        task, options: as ``interp.adapt`` takes them: ``sizes``, ``name``, further ``points``,
-            ``output``, ...
-        hear: ``(module, fed)`` to the cell's input ``[batch, input]``.
-        read: ``(module, h, fed)`` to scores; ``h`` is ``[batch, width]``, of several layers the top
-            one's.
-        core: name of the submodule: ``nn.RNNCell``, ``nn.GRUCell``, ``nn.LSTMCell``, or layers of
-            one direction.
-        hears: "after": the prediction is read from what is carried, and then the cell reads the
-            round with its truth; "before": the cell reads the round, and the prediction is read
+        module: the module, with a submodule ``core``.
+        task, options: as in ``interp.adapt``: ``sizes``, ``name``, further ``points``, ``output``,
+            ...
+        hear: ``(module, fed)`` -> the cell's input ``[batch, input]``.
+        read: ``(module, h, fed)`` -> the scores; ``h`` is ``[batch, width]``, of the top layer.
+        core: name of the submodule: an ``nn.RNNCell``, ``nn.GRUCell`` or ``nn.LSTMCell``, or layers
+            of one direction.
+        hears: "after": the prediction is read from the carried state, and then the cell reads the
+            round with its outcome. "before": the cell reads the round, and the prediction is read
             from its new state.
-        first: the input ``[1, input]`` that the cell reads before round 0, where there is one.
-        show_gates: whether the gates are points. The cell then computes in its open form, which
-            equals PyTorch's kernel to rounding; without, bit for bit.
+        first: maps the module to an input ``[1, input]`` that the cell reads before round 0; None
+            for no such input.
+        show_gates: True to make the gates hook points. The cell then computes gate by gate, equal
+            to PyTorch's kernel up to rounding; otherwise it uses the kernel.
     """
     cells: Any = _find_cells(module, core)
     n_layers = getattr(cells, "num_layers", 1)
@@ -214,7 +216,9 @@ def cell(
 
 
 def _find_cells(module: nn.Module, core: str) -> nn.Module:
-    """Return the submodule called ``core``, which must be a cell or layers of one direction."""
+    """Return the submodule called ``core``; refuse anything but a cell or layers of one
+    direction.
+    """
     parts = dict(module.named_modules())
     part = parts.get(core)
     is_cell = isinstance(part, nn.RNNCellBase)
@@ -228,7 +232,9 @@ def _find_cells(module: nn.Module, core: str) -> nn.Module:
 
 
 def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return what cells hold after one input: each part ``[batch, width]``, or ``[batch, layer, width]``."""
+    """Return the state after one input: each part ``[batch, width]``, or ``[batch, layer,
+    width]``.
+    """
     if isinstance(cells, nn.RNNCellBase):
         return _as_tuple(cells(x, _as_single(state)))
     has_one_layer = cells.num_layers == 1
@@ -242,12 +248,12 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
 
 
 def _as_single(state: tuple[Tensor, ...]) -> Any:
-    """Return a state of one part as that part, as PyTorch's cells take it."""
+    """Return a state of one part as this part, which PyTorch's cells expect."""
     return state if len(state) > 1 else state[0]
 
 
 def _as_tuple(state: Any) -> tuple[Tensor, ...]:
-    """Return a state that a cell gave as a tuple of its parts."""
+    """Return the state that a cell returned as a tuple of its parts."""
     return state if isinstance(state, tuple) else (state,)
 
 
@@ -264,24 +270,25 @@ def loop(
     inject: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of a module with a block that loops.
+    """Make a machine from a module with a block that is applied several times in a round.
 
-    Its points ``entered`` and ``cycle`` are the input and the output of each run of the block.
-
-    The block refines what is carried ``cycles`` times, and reads the round's inputs every time.
-    Sites write the index of a cycle where they write that of a layer. One is made in
+    The block refines the carried state ``cycles`` times, and reads the round's inputs each time.
+    Its hook points ``entered`` and ``cycle`` are the input and output of each run; sites give the
+    index of a cycle where they would give a layer. An example is in
     docs/method/kinds-of-machine.md.
 
     Args:
-        module: with a submodule ``block``.
-        task, options: as ``interp.adapt`` takes them.
-        cycles: how often the block runs in a round; 1 where the rounds themselves are the loop.
-        shape: of what is carried, without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: ``(module, fed)`` to what the round gives the block, in the shape of what is carried.
-        read: ``(module, z, fed)`` to scores, from what was carried into the round, ``[batch,
+        module: the module, with a submodule ``block``.
+        task, options: as in ``interp.adapt``.
+        cycles: number of times that the block runs in a round; 1 if the rounds themselves are the
+            loop.
+        shape: shape of the carried state without the batch axis: ``(width,)``, or ``(pos, width)``.
+        hear: ``(module, fed)`` -> the round's input to the block, in the shape of the state.
+        read: ``(module, z, fed)`` -> the scores, from the state before the round, ``[batch,
             *shape]``.
-        block: name of the submodule; it takes a tensor, and returns one of the same shape.
-        inject: ``(module, z, heard)`` to the input of the block; their sum when None.
+        block: name of the submodule; it maps a tensor to one of the same shape.
+        inject: ``(module, z, heard)`` -> the input of the block; the sum of state and input when
+            None.
     """
     integer("cycles", cycles, 1)
     axes, labels = _find_places(module, block, shape)
@@ -309,9 +316,9 @@ def _find_places(
     """Return the axes and labels of a block's output; refuse a block that does not exist.
 
     Args:
-        module: has the block.
-        block: its name.
-        shape: of the state.
+        module: the module.
+        block: name of the submodule.
+        shape: shape of the state.
     """
     require(len(shape) in (1, 2), f"shape is (width,) or (pos, width), got {shape}")
     names = [name for name, _ in module.named_modules() if name]
@@ -338,31 +345,32 @@ def depth(
     whole: Callable[[Any, Any], Tensor] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of a module that thinks about one question: every recurrence is a round.
+    """Make a machine from a module that thinks about one question; each recurrence is a round.
 
-    The question is read in the first round and carried; inputs of later rounds are ignored. Each
-    round runs the block once, from the state that the one before left, and predicts from what it
-    gives. Rounds beyond those that the module was trained with are only more rounds. One is made in
+    The question is read in the first round and then carried; inputs of later rounds are ignored.
+    Each round runs the block once, from the state after the previous round, and predicts from the
+    result. More rounds than in training are possible. An example is in
     docs/method/kinds-of-machine.md.
 
     Args:
-        module: with a submodule ``core``.
-        task, options: as ``interp.adapt`` takes them.
-        shape: of the state, without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: ``(module, fed)`` to what the question gives the block in every round, ``[batch,
+        module: the module, with a submodule ``core``.
+        task, options: as in ``interp.adapt``.
+        shape: shape of the state without the batch axis: ``(width,)``, or ``(pos, width)``.
+        hear: ``(module, fed)`` -> the question as the block's input in every round, ``[batch,
             *heard]``.
-        read: ``(module, z, fed)`` to scores, from the state after this round's recurrence,
-            ``[batch, *shape]``.
-        core: name of the submodule; it takes a tensor, and returns one of the state's shape.
-        heard: the shape of what ``hear`` gives; that of the state when None.
-        begin: ``(module, heard)`` to the state before the first recurrence; ``initial=``, or zeros,
-            when None.
-        inject: ``(module, z, heard)`` to the input of the block; their sum when None.
-        gate: ``(module, z)`` to the module's decision whether it is done, ``[batch]``: a channel,
-            "gate", which no later round reads.
-        cycles: how many recurrences ``whole`` runs.
-        whole: ``(module, fed)`` to the scores of the module's original pass over the question; the
-            machine is refused where its round ``cycles`` gives different ones.
+        read: ``(module, z, fed)`` -> the scores, from the state after the round, ``[batch,
+            *shape]``.
+        core: name of the submodule; it maps its input to a tensor of the state's shape.
+        heard: shape of what ``hear`` returns; that of the state when None.
+        begin: ``(module, heard)`` -> the state before the first recurrence; when None, that of
+            ``initial=``, or zeros.
+        inject: ``(module, z, heard)`` -> the input of the block; the sum of state and question when
+            None.
+        gate: ``(module, z)`` -> the module's decision whether it is done, ``[batch]``. It is stored
+            in a channel "gate", which later rounds do not read.
+        cycles: number of recurrences that ``whole`` runs.
+        whole: ``(module, fed)`` -> scores of the module's original forward pass over the question.
+            The machine is refused if its predictions after ``cycles`` rounds differ from these.
     """
     integer("cycles", cycles, 1)
     axes, labels = _find_places(module, core, shape)
@@ -398,12 +406,12 @@ def depth(
 def _require_own_pass(
     machine: AdaptedMachine, cycles: int, whole: Callable[[Any, Any], Tensor]
 ) -> None:
-    """Refuse a machine if the prediction of its last round differs from the module's original pass.
+    """Refuse a machine whose last prediction differs from the module's original forward pass.
 
     Args:
         machine: the machine.
         cycles: number of rounds.
-        whole: module and question to scores.
+        whole: ``(module, question)`` -> the scores.
     """
     episodes = catalog.get(machine.layout.task).sample_for(machine, 4, cycles, 0)
     run = rollout(machine, episodes)
@@ -421,7 +429,16 @@ def _require_own_pass(
 
 
 class Actor(nn.Module):
-    """The acting half of a recurrent policy: an LSTM, a few linear layers, and a score for each action."""
+    """The acting part of a recurrent policy: an LSTM, linear layers, and a score for each action.
+
+    Args:
+        n_inputs: size of the observation.
+        width: width of the LSTM.
+        policy: widths of the linear layers.
+        n_actions: number of actions.
+        n_layers: number of layers of the LSTM.
+        act: activation of the linear layers: "tanh", "relu" or "elu".
+    """
 
     def __init__(
         self,
@@ -442,17 +459,22 @@ class Actor(nn.Module):
         self.action = nn.Linear(width, n_actions)
 
     def scores(self, h: Tensor) -> Tensor:
-        """Return the logits of the actions ``[batch, action]``, from the LSTM's ``h``."""
+        """Return the logits of the actions, ``[batch, action]``, from the LSTM's hidden state
+        ``h``.
+        """
         return cast(Tensor, self.action(self.policy(h)))
 
 
 @checked
 def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] = "tanh") -> Actor:
-    """Read the actor in a file that RecurrentPPO of ``sb3-contrib`` saved, of discrete actions and observed vectors.
+    """Read the actor from a file that RecurrentPPO of ``sb3-contrib`` saved.
+
+    It must have discrete actions and vector observations.
 
     Args:
-        path: of the file.
-        activation: of the layers after the LSTM; the file says it only in a pickle, which is not opened.
+        path: the file.
+        activation: activation of the layers after the LSTM; the file stores it only in a pickle,
+            which is not opened.
     """
     path = Path(file_path(path, "the agent"))
     with (
@@ -488,8 +510,8 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
 
 
 def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights of a policy by the names of :class:`Actor`, and the names of further
-    weights that act.
+    """Return a policy's weights by the names of :class:`Actor`, and names of other weights that
+    affect actions.
     """
     weights: dict[str, Tensor] = {}
     unread = []
@@ -508,10 +530,10 @@ def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
 
 
 def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
-    """Load a state dict: tensors by their names, and no other object of Python.
+    """Load a state dict of tensors; refuse any other Python object.
 
     Args:
-        path: for sentences.
+        path: path of the file, for error messages.
         source: a path, or an open file.
     """
     with reading(path):
@@ -528,15 +550,15 @@ def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
 def agent(
     actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **options: Any
 ) -> AdaptedMachine:
-    """Make a machine of an agent: its prediction is the probability of each action.
+    """Make a machine from an agent; its prediction is the probability of each action.
 
-    Its LSTM reads a round before the prediction, and what passes is the actor's ``h`` and ``c``.
-    One is made in docs/method/kinds-of-machine.md.
+    The LSTM reads the round before the prediction. The carried state is the actor's ``h`` and
+    ``c``. An example is in docs/method/kinds-of-machine.md.
 
     Args:
-        actor: as :func:`read_agent` reads it.
-        task, options: as ``interp.adapt`` takes them.
-        hear: ``(actor, fed)`` to the observation ``[batch, input]``, as the environment gave it.
+        actor: the actor that :func:`read_agent` returned.
+        task, options: as in ``interp.adapt``.
+        hear: ``(actor, fed)`` -> the observation ``[batch, input]``, as the environment gave it.
     """
     options = with_points(options, {"policy": "policy"}, "core", "first")
 

@@ -1,7 +1,7 @@
-"""Machines of foreign models that read a round as a sequence: Mamba, HRM-Text, and a GPT-2 that
-thinks in embeddings.
+"""Adapters for models that read a round as a sequence: Mamba, HRM-Text, and GPT-2 with latent
+thoughts.
 
-:class:`Embedded` says how a round becomes the input embeddings of such a model, and where its
+:class:`Embedded` defines how a round becomes such a model's input embeddings, and where the
 prediction is read.
 """
 
@@ -34,20 +34,24 @@ from interp.support.files import reading
 _PREFIX, _ALIAS = "base_causallm.", "embedding."
 _Tree = dict[str, Tensor]
 _CACHES = ("cache_params", "past_key_values", "state")
-"""What models of ``transformers`` call their cache, where they take it and where they give it back."""
+"""Names of the cache in models of ``transformers``, as an argument and in the output."""
 _NO_EXPONENT = -1e4
-"""An exponent whose power is 0 in every precision; the library begins at -1e30."""
+"""Initial value of an exponent so that its power is 0 in every precision; the library uses
+-1e30.
+"""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Embedded:
-    """How a round becomes the input embeddings of a model that reads sequences.
+    """How a round becomes the input embeddings of a sequence model.
 
     Attributes:
-        embed: ``(model, fed)`` to ``[batch, n_pos, width]``.
-        at: the position where the prediction is read; later ones may hold the truth.
-        slot: the position that what is carried takes, or is added to; its embedding stands there in the first round.
+        embed: ``(model, fed)`` -> embeddings ``[batch, n_pos, width]``.
+        n_pos: number of positions of a round.
+        at: position where the prediction is read; later positions may contain the outcome.
+        slot: position of the carried state, which replaces the embedding there or is added to it;
+            in the first round the embedding stays.
     """
 
     embed: Callable[[Any, Any], Tensor]
@@ -57,12 +61,12 @@ class Embedded:
 
     @classmethod
     def tokens(cls, layout: RoundLayout, table: str, ids: Sequence[int] | None = None) -> Embedded:
-        """Make embeddings of the round's tokens, by the embedding called ``table`` of a model.
+        """Embed the round's tokens by the embedding layer called ``table`` of a model.
 
         Args:
-            layout: of the round.
-            table: name of the embedding within the model.
-            ids: the model's token for each token of the layout's vocabulary; their numbers when
+            layout: layout of the round.
+            table: name of the embedding layer within the model.
+            ids: the model's token id for each token of the layout's vocabulary; 0, 1, ... when
                 None.
 
         >>> from interp.tasks import experts
@@ -82,7 +86,13 @@ class Embedded:
 
 
 def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
-    """Return the model's own tokens for as many words of a layout, all different."""
+    """Return token ids of the model; refuse repeated ids, or another number of them than words.
+
+    Args:
+        what: name of the ids in the error message.
+        ids: the model's token ids.
+        stands_for: the words of the layout that they stand for.
+    """
     is_each_once = len(set(ids)) == len(ids) == len(stands_for)
     require(
         is_each_once and min(ids) >= 0,
@@ -92,13 +102,13 @@ def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list
 
 
 def _find_core(module: nn.Module, core: str, attribute: str, what: str) -> Any:
-    """Return the submodule called ``core``, which must be ``what``: it has an attribute.
+    """Return the submodule called ``core``; refuse one without an expected attribute.
 
     Args:
-        module: that holds it.
-        core: its name; "" for the module itself.
-        attribute: that it has.
-        what: it is, in words.
+        module: the module that contains it.
+        core: name of the submodule; "" for the module itself.
+        attribute: the attribute that it must have.
+        what: what it must be, in words.
     """
     parts = dict(module.named_modules())
     part = parts.get(core)
@@ -111,8 +121,8 @@ def _find_core(module: nn.Module, core: str, attribute: str, what: str) -> Any:
 
 
 def _redraw(module: nn.Module) -> None:
-    """Draw all weights anew: those of models of ``transformers`` by the rule of the library, those
-    of other parts by ``reset_parameters``.
+    """Initialise all weights anew: those of ``transformers`` models by the library, others by
+    ``reset_parameters``.
     """
     reset_parameters(module)
     for part in module.modules():
@@ -131,26 +141,27 @@ def state_space(
     core: str = "core",
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of a module with recurrent layers of ``transformers`` in it, such as a
-    ``MambaModel``.
+    """Make a machine from a module that contains a ``transformers`` model with recurrent layers,
+    such as Mamba.
 
-    A round may be several inputs; the prediction is read after one of them, from the core's normed
-    output. Every tensor of the model's cache is a channel, called as it is there. The model is
-    refused if such a run differs from its forward pass over the whole sequence. RWKV, xLSTM, Mamba
-    2 and FalconMamba are accepted; where a state is stored elsewhere, or a cache grows, the error
-    states the reason. The equations, and one that is made: docs/method/kinds-of-machine.md.
+    A round may consist of several inputs; the prediction is read from the normalised output at one
+    of them. Every tensor of the model's cache becomes a channel, with the name that it has in the
+    cache. The model is refused if such a run differs from its own forward pass over the sequence.
+    RWKV, xLSTM, Mamba 2 and FalconMamba are supported; if a state is stored elsewhere, or a cache
+    grows, the error says so. Equations and an example: docs/method/kinds-of-machine.md.
 
-    Its points, for every input of a round: ``layer_1``, ``layer_2``, ... are what the layers give.
-    Of Mamba, which runs in plain PyTorch, ``selected_1``, ... are what dt, B and C are read from,
-    and ``gated_1``, ... what the layer's state gives, before the projection out.
+    Hook points for every input of a round are the outputs of the layers, ``layer_1``, ``layer_2``,
+    ... A ``MambaModel`` runs in plain PyTorch, and instead has ``selected_1``, ... (from which dt,
+    B and C are computed) and ``gated_1``, ... (the gated output of the layer's state, before the
+    projection).
 
     Args:
-        module: that holds the model.
-        task, options: as ``interp.adapt`` takes them.
+        module: the module that contains the model.
+        task, options: as in ``interp.adapt``.
         embedded: how a round becomes inputs; its ``slot`` is not used.
-        read: ``(module, y, fed)`` to scores from the core's normed output ``[batch, width]`` at the
-            prediction.
-        core: name of the model within ``module``; "" for itself.
+        read: ``(module, y, fed)`` -> the scores, from the normalised output ``[batch, width]`` at
+            the position of the prediction.
+        core: name of the model within ``module``; "" for the module itself.
     """
     model = _find_core(module, core, "config", "model of transformers with recurrent layers")
     layers: list[Any] = list(getattr(model, "layers", None) or getattr(model, "blocks", None) or ())
@@ -201,8 +212,11 @@ def state_space(
 
 
 class _Cached:
-    """A model of ``transformers`` that is run from the tensors of its cache, by its forward
-    pass.
+    """Runs a ``transformers`` model from the tensors of its cache, by the model's own forward pass.
+
+    Args:
+        model: the model.
+        n_at_once: number of inputs per forward pass.
     """
 
     def __init__(self, model: Any, n_at_once: int) -> None:
@@ -241,7 +255,7 @@ class _Cached:
 
     @plainly()
     def _look(self, model: Any, n_inputs: int) -> Any:
-        """Return the cache of a copy of the model after some inputs of two rows."""
+        """Return the cache of a copy of the model after some inputs, for a batch of two."""
         copied = copy.deepcopy(model).eval()
         weight = next(copied.parameters())
         inputs = weight.new_zeros(2, n_inputs, model.config.hidden_size)
@@ -253,7 +267,16 @@ class _Cached:
         return output.get(self.argument)
 
     def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
-        """Return the normed outputs ``[batch, input, width]``, and what is carried then."""
+        """Run the model on some inputs.
+
+        Args:
+            model: the model.
+            inputs: ``[batch, input, width]``.
+            carried: the tensor of each channel.
+
+        Returns:
+            The normalised outputs ``[batch, input, width]``, and the channels after the inputs.
+        """
         outputs = []
         parts = [carried[channel.name] for channel in self.channels]
         for x in inputs.split(self.n_at_once, 1):
@@ -271,7 +294,7 @@ class _Cached:
 def _find_tensors(
     value: Any, path: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """Yield the tensors of a cache that have a row for each of a batch, and where they are in it."""
+    """Yield the tensors of a cache that have a batch axis, each with its path of keys."""
     if isinstance(value, Tensor):
         if value.ndim > 1:
             yield path, value
@@ -283,12 +306,12 @@ def _find_tensors(
 
 
 def _shapes_of(cache: Any) -> list[tuple[int, ...]]:
-    """Return the shape of every tensor of a cache, ``(batch, ...)``."""
+    """Return the shapes of a cache's tensors, ``(batch, ...)``."""
     return [tuple(tensor.shape) for _, tensor in _find_tensors(cache)]
 
 
 def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
-    """Return a copy of a cache with a tensor in a place."""
+    """Return a copy of a cache with the tensor at ``path`` replaced."""
     if not path:
         return tensor
     key, *rest = path
@@ -296,7 +319,9 @@ def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
 
 
 class _Mamba:
-    """A ``MambaModel`` that is run one input at a time in plain PyTorch, so that its parts can be looked into."""
+    """Runs a ``MambaModel`` in plain PyTorch, one input at a time, so that hooks can reach its
+    parts.
+    """
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -307,17 +332,20 @@ class _Mamba:
         self.n_at_once = 1
 
     def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
-        """Return the normed outputs ``[batch, input, width]``, and what is carried then."""
+        """Run the model on some inputs; arguments and results are those of :func:`_run_mamba`."""
         return _run_mamba(model, inputs, carried)
 
 
 def _run_mamba(model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
-    """Return the normed outputs ``[batch, input, width]``, and what is carried then.
+    """Run a Mamba on some inputs.
 
     Args:
         model: a ``MambaModel``.
         inputs: ``[batch, input, width]``.
         carried: "state" and "conv" of every layer, ``[batch, layer, inner * ...]``.
+
+    Returns:
+        The normalised outputs ``[batch, input, width]``, and the carried state after the inputs.
     """
     inner = model.config.intermediate_size
     by_layer = {}
@@ -343,14 +371,15 @@ def _hold_against(
     width: str = "hidden_size",
     n_inputs: int = 5,
 ) -> None:
-    """Refuse a model if its forward pass, on a few inputs, gives different numbers than the
-    adapter's form of it.
+    """Refuse a model whose own forward pass differs from the adapter's version on a few random
+    inputs.
 
     Args:
-        model: of ``transformers``.
-        adapted_form: (copy of the model, inputs) to its last hidden state, ``[batch, pos, width]``.
-        width: what the model's configuration calls the size of its inputs.
-        n_inputs: how many inputs.
+        model: a model of ``transformers``.
+        adapted_form: ``(copy of the model, inputs)`` -> its last hidden state, ``[batch, pos,
+            width]``.
+        width: attribute of the model's configuration with the size of its inputs.
+        n_inputs: number of inputs.
     """
     copied = copy.deepcopy(model).eval()
     kind = type(model).__name__
@@ -376,13 +405,16 @@ def _hold_against(
 
 
 def _mix(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output of a Mamba mixer for one input ``[batch, width]``, and what it holds then.
+    """Run a Mamba mixer on one input.
 
     Args:
-        mixer: of a layer.
-        x: ``[batch, width]``.
-        state: ``[batch, inner, state]``.
-        conv: ``[batch, inner, kernel - 1]``, the last inputs of the convolution.
+        mixer: the mixer of a layer.
+        x: the input, ``[batch, width]``.
+        state: the state-space state, ``[batch, inner, state]``.
+        conv: the last inputs of the convolution, ``[batch, inner, kernel - 1]``.
+
+    Returns:
+        The output ``[batch, width]``, the state and the last inputs after this input.
     """
     heard, gate = mixer.in_proj(x).chunk(2, -1)
     window = torch.cat([conv, heard.unsqueeze(2)], 2)
@@ -410,19 +442,18 @@ def hrm(
     ids: Sequence[int] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of an ``HrmTextForCausalLM``.
+    """Make a machine from an ``HrmTextForCausalLM``.
 
-    Its points ``fast`` and ``slow`` are what the stacks give in each of their runs.
-
-    Both states are carried: the one at the end of a round is added where the next one begins. From
-    a zero state, a round is the model's forward pass, bit for bit. One is made in
-    docs/method/kinds-of-machine.md.
+    Both of its states are carried: each state at the end of a round is added to the initial state
+    of the next round. From a zero state, a round equals the model's forward pass bit for bit. The
+    hook points ``fast`` and ``slow`` are the outputs of the two stacks in each of their runs. An
+    example is in docs/method/kinds-of-machine.md.
 
     Args:
         model: an ``HrmTextForCausalLM``.
-        task, options: as ``interp.adapt`` takes them.
-        outcomes: the model's tokens that stand for the outcomes, in the layout's order.
-        ids: the model's token for each token of the layout's vocabulary; their numbers when None.
+        task, options: as in ``interp.adapt``.
+        outcomes: the model's token ids for the outcomes, in the layout's order.
+        ids: the model's token id for each token of the layout's vocabulary; 0, 1, ... when None.
     """
     inner: Any = getattr(model, "model", None)
     require(
@@ -459,13 +490,13 @@ def hrm(
 
 
 def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two states ``[batch, pos, width]`` after all cycles.
+    """Return the slow and the fast state ``[batch, pos, width]`` after all cycles.
 
     Args:
-        model: with the two stacks.
+        model: the model with both stacks.
         x: input embeddings, ``[batch, pos, width]``.
-        above: what is carried of the slow state, ``[batch, width]``.
-        below: what is carried of the fast state, ``[batch, width]``.
+        above: carried part of the slow state, ``[batch, width]``.
+        below: carried part of the fast state, ``[batch, width]``.
     """
     from transformers.masking_utils import create_causal_mask
 
@@ -494,7 +525,7 @@ def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor
 
 
 class _Thinker(nn.Module):
-    """A GPT-2 with places where the thought and the cache that enter a round can be seen."""
+    """A GPT-2 with identity modules at which hooks see the incoming thought and cache."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -516,29 +547,28 @@ def thoughts(
     project: Callable[[Any, Tensor], Tensor] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine of a GPT-2 of ``transformers``, or of a module that holds one.
+    """Make a machine from a GPT-2 of ``transformers``, or from a module that contains one.
 
-    Two things pass from round to round, each a channel, and a point where it enters the round: the
-    *thought* and the growing *cache* of keys and values. Which of them is used, and one that is
-    made: docs/method/kinds-of-machine.md.
+    Two channels pass from round to round: the *thought*, a vector that replaces an input embedding,
+    and the growing *cache* of keys and values. Each is also a hook point where it enters a round.
+    Which of them known methods use, and an example: docs/method/kinds-of-machine.md.
 
     Args:
-        model: a GPT-2, or a module that holds one.
-        task, options: as ``interp.adapt`` takes them.
-        n_rounds: how many rounds the cache has room for; the model needs as many positions times
-            those of a round.
-        outcomes: the model's tokens that stand for the outcomes, in the layout's order.
-        read: instead, ``(model, hidden, fed)`` to scores from the hidden state ``[batch, n_embd]``
-            at the prediction.
-        ids: the model's token for each token of the layout's vocabulary; their numbers when None.
-        embedded: how a round becomes embeddings; when None, its tokens, with the thought in the
-            place of the latent.
-        core: name of the ``GPT2Model`` within ``model``; "" for itself.
-        uses: what a round reads of "thought" and "cache": leave one out for a model that does
-            without.
-        project: ``(model, hidden)`` to the thought, from the last hidden state
-            ``[batch, n_embd]``; that state itself when None. CODI's is
-            ``lambda model, h: model.prj(h)``, that of soft thinking :func:`mixture`.
+        model: a GPT-2, or a module that contains one.
+        task, options: as in ``interp.adapt``.
+        n_rounds: number of rounds that the cache has room for; the model needs this number times
+            the positions of a round as its own positions.
+        outcomes: the model's token ids for the outcomes, in the layout's order.
+        read: in place of ``outcomes``, ``(model, hidden, fed)`` -> the scores, from the hidden
+            state ``[batch, n_embd]`` at the prediction.
+        ids: the model's token id for each token of the layout's vocabulary; 0, 1, ... when None.
+        embedded: how a round becomes embeddings; when None, its tokens, with the thought in place
+            of the latent.
+        core: name of the ``GPT2Model`` within ``model``; "" for the model itself.
+        uses: which of "thought" and "cache" a round reads.
+        project: ``(model, hidden)`` -> the thought, from the last hidden state ``[batch, n_embd]``;
+            when None, that state itself. For CODI use ``lambda model, h: model.prj(h)``, for soft
+            thinking :func:`mixture`.
     """
     require(
         bool(uses) and {*uses} <= {"thought", "cache"},
@@ -597,9 +627,9 @@ def thoughts(
 
 @checked
 def mixture(temperature: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
-    """Return the thought of soft thinking, ``project=`` of :func:`thoughts`: a mixture of the words' embeddings.
+    """Return the function ``project=`` of :func:`thoughts` for soft thinking.
 
-    thought = sum over words of softmax(logits / temperature) times the word's embedding
+    The thought is the mean of all word embeddings, weighted by ``softmax(logits / temperature)``.
     """
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
@@ -611,13 +641,13 @@ def mixture(temperature: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
 
 
 def _put_thought(x: Tensor, thought: Tensor, slot: int, length: Tensor) -> Tensor:
-    """Put the thought at its slot; in the first round there is none yet, and the token's embedding stays.
+    """Return input embeddings with the thought at its slot; unchanged in the first round.
 
     Args:
         x: input embeddings, ``[batch, pos, width]``.
         thought: ``[batch, width]``.
-        slot: its position.
-        length: rows of the cache that are written, ``[batch]``.
+        slot: position of the thought.
+        length: number of filled rows of the cache, ``[batch]``; 0 in the first round.
     """
     is_slot = torch.arange(x.shape[1], device=x.device) == slot
     is_replaced = is_slot & (length > 0).unsqueeze(1)
@@ -625,7 +655,9 @@ def _put_thought(x: Tensor, thought: Tensor, slot: int, length: Tensor) -> Tenso
 
 
 def _run_in_halves(core: Any, x: Tensor) -> Tensor:
-    """Run a sequence of inputs in two parts, the second of which reads the first from the cache."""
+    """Run a sequence in two parts, of which the second reads the first from the cache; a
+    self-test.
+    """
     n_rows, n_first = len(x), 2
     empty = x.new_zeros(n_rows, 0, 2 * core.config.n_layer * core.config.n_embd)
     length = torch.zeros(n_rows, dtype=torch.long)
@@ -639,14 +671,18 @@ def _run_in_halves(core: Any, x: Tensor) -> Tensor:
 def _run_gpt2(
     core: Any, x: Tensor, cache: Tensor, is_read: Tensor, length: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return last hidden states ``[batch, pos, width]`` and what they add to the cache, ``[batch, pos, row]``.
+    """Run a GPT-2 on the positions of one round.
 
     Args:
         core: a ``GPT2Model``.
         x: input embeddings, ``[batch, pos, width]``.
-        cache: keys and values of every layer at each position before, ``[batch, position, row]``.
-        is_read: which of its rows are read, ``[batch, position]``.
-        length: how many positions came before, ``[batch]``.
+        cache: keys and values of all layers at earlier positions, ``[batch, position, row]``.
+        is_read: True for the rows of the cache that are read, ``[batch, position]``.
+        length: number of earlier positions, ``[batch]``.
+
+    Returns:
+        Last hidden states ``[batch, pos, width]``, and the new rows of the cache ``[batch, pos,
+        row]``.
     """
     from transformers import DynamicCache
 
@@ -658,7 +694,7 @@ def _run_gpt2(
         past.update(keys, values, layer)
     mask = torch.cat([is_read, is_read.new_ones(len(x), n)], 1)
     positions = length.unsqueeze(1) + torch.arange(n, device=x.device)
-    # Beyond the last position the cache has no room either, which the machine then says.
+    # Positions are clipped, since the machine reports a full cache with a clearer error.
     result = core(
         inputs_embeds=x,
         attention_mask=mask.long(),
@@ -673,11 +709,14 @@ def _run_gpt2(
 
 @checked
 def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
-    """Read the GPT-2 in a checkpoint of Coconut, a state dict with keys that begin with
+    """Read the GPT-2 from a checkpoint of Coconut: a state dict whose keys begin with
     ``base_causallm.``.
 
-    Sizes are read from the weights, except the number of heads, which is that of GPT-2, one for 64
-    dimensions, when None. Only tensors are unpickled.
+    Sizes are read from the weights. Only tensors are unpickled.
+
+    Args:
+        path: the file.
+        n_head: number of heads; when None, one per 64 dimensions, as in GPT-2.
     """
     path = Path(file_path(path, "the checkpoint"))
     tensors = load_tensors(path, path)
@@ -701,15 +740,19 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
 
 @checked
 def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> nn.Module:
-    """Read the GPT-2 and the projection ``prj`` in a checkpoint of CODI, whose keys begin with ``codi.`` and ``prj.``.
+    """Read the GPT-2 and the projection ``prj`` from a checkpoint of CODI.
+
+    Its keys begin with ``codi.`` and ``prj.``.
 
     Args:
-        path: a file of tensors by their names.
-        scale: of the low-rank updates, ``lora_alpha / r``, which the file does not say; they are added to the weights.
-        n_head: as of :func:`read_coconut`.
+        path: a file with a state dict.
+        scale: factor of the low-rank updates, ``lora_alpha / r``, which the file does not store;
+            the updates are added to the weights.
+        n_head: as in :func:`read_coconut`.
 
     Returns:
-        The GPT-2, with ``prj`` as a submodule: linear, GELU, linear, and a norm where the file has one.
+        The GPT-2, with ``prj`` as a submodule: linear, GELU, linear, and a LayerNorm if the file
+        has one.
     """
     path = Path(file_path(path, "the checkpoint"))
     stored = load_tensors(path, path)
@@ -745,12 +788,12 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
 
 
 def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
-    """Return the GPT-2 of these weights, whose sizes are read off them.
+    """Return a GPT-2 with these weights, whose sizes are read from them.
 
     Args:
-        path: of their file, for sentences.
-        weights: by GPT-2's names.
-        n_head: how many heads; one for 64 dimensions when None.
+        path: path of the file, for error messages.
+        weights: weights by GPT-2's names.
+        n_head: number of heads; one per 64 dimensions when None.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -778,7 +821,7 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
 
 
 def _require_ties(path: Path, model: Any, stored: _Tree) -> None:
-    """Refuse a checkpoint that has other numbers where GPT-2 has the same weights."""
+    """Refuse a checkpoint with different values for weights that GPT-2 shares."""
     tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
     differing = [
         name

@@ -201,7 +201,7 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
 
 
 def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
-    """Check the losses of constant predictions, for one model and for a stack of two models.
+    """Check the losses of constant predictions, without and with an additional leading batch axis.
 
     Args:
         task: the task that defines the losses.

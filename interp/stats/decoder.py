@@ -98,7 +98,8 @@ class Affine:
 
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
-        """The change of ``x`` that changes one decoded output by 1 and no other, for each output.
+        """For each decoded output, the change of the features that changes this output by 1 and no
+        other.
 
         ``(A^T C A)^-1 A^T C`` for slopes A and feature covariance C. Outputs that cannot vary
         alone, such as numbers that sum to zero, get the closest possible change.

@@ -764,7 +764,9 @@ def _merged_spellings(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
-    """Return label -> number of cells of the first frame with it, for the labels of all frames."""
+    """Count the labels that occur in any of the frames; only cells of the first frame are
+    counted.
+    """
     counts: dict[str, int] = {}
     for frame in frames:
         is_first = frame is frames[0]

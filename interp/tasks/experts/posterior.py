@@ -41,9 +41,9 @@ def check_bounds(bounds: Bounds) -> None:
 
 
 def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
-    """Return the posterior mean of an accuracy with prior U[low, high].
+    """Return the posterior mean of an expert's accuracy with prior U[low, high].
 
-    For U[0, 1] this is Laplace's rule of succession, (k + 1) / (k + l + 2):
+    For U[0, 1], k hits and l misses this is Laplace's rule of succession, (k + 1) / (k + l + 2):
 
     >>> mean_accuracy(np.array([0, 7]), np.array([0, 1]), (0.0, 1.0)).tolist()
     [0.5, 0.8]
@@ -51,7 +51,7 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     Args:
         hits: how often the expert was right.
         misses: how often it was wrong.
-        bounds: low and high.
+        bounds: low and high of the prior.
     """
     check_bounds(bounds)
     low, high = bounds
@@ -74,7 +74,7 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     Args:
         hits: number of rounds in which the expert was right.
         misses: number of rounds in which it was wrong.
-        bounds: low and high.
+        bounds: low and high of the prior.
     """
     check_bounds(bounds)
     low, high = bounds

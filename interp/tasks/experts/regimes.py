@@ -87,8 +87,8 @@ class ExpertRegime:
 
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
-        """Return the accuracy interval of each of ``n_experts`` experts, before they are
-        permuted.
+        """Return the accuracy interval of each expert, in the regime's order; sampling permutes the
+        experts.
         """
         integer("n_experts", n_experts, most=1_000_000)
         require(

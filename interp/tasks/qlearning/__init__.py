@@ -1,11 +1,12 @@
-"""Tabular Q-learning (paper, section 4): all that is particular to this task. ``interp.tasks.mdp`` is its data side.
+"""The task of tabular Q-learning (paper, section 4). Its episodes and samplers are in
+``interp.tasks.mdp``.
 
     >>> from interp.tasks import mdp
     >>> episodes = mdp.sample(n_episodes=2, n_rounds=5, n_states=4, n_actions=3, seed=0)
     >>> episodes.states.shape, episodes.q_tables.shape
     ((2, 5), (2, 6, 4, 3))
 
-No handwired model (``circuits``) and no picture (``reports``) lives here.
+Handwired models are in the package ``circuits``, figures in ``reports``.
 """
 
 from pathlib import Path

@@ -1,14 +1,16 @@
 """Tabular Q-learning as a causal model of one round (paper, section 4)::
 
-    column = Q(., a)    current_value = column(s)    next_values = Q(s', .)    maximum = max next_values
-    td_error = r + gamma maximum - current_value      change = alpha td_error e_s      next_column = column + change
+    column = Q(., a)    current_value = column(s)    next_values = Q(s', .)    maximum = max
+    next_values td_error = r + gamma maximum - current_value      change = alpha td_error e_s
+    next_column = column + change
 
-The choice is by the table before the update, as in the construction; the lowest index on ties, or
-the one that a slope on the index gives (``tie_slope``), a Boltzmann policy (``beta``), or a softmax
-so hard that it hardly differs from the choice (``hardness``). ``greedy_action`` is by the table
-after the update, as the recorded targets are.
+The choice maximises the next state's values in the table before the round's update, as in the
+handwired construction; on ties it has the lowest index. Options replace it by a choice with a
+penalty on the index (``tie_slope``), a Boltzmann policy (``beta``), or a softmax so hard that it is
+nearly the choice (``hardness``). ``greedy_action`` uses the table after the update, as the recorded
+targets do.
 
-``visits`` is no part of Q-learning: it counts where the table was written.
+``visits`` is not part of Q-learning: it counts how often each entry of the table was written.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ _INPUTS = {
     "next_state": "next_states",
     "noise": "noise",
 }
-"""Input -> the array of the episodes that holds it."""
+"""Input -> name of the array of the episodes with its values."""
 
 
 def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
-    """Return the inputs of every round."""
+    """Return the inputs of every round by key, ``[episode, round]``."""
     if "noise" in inputs and episodes.noise is None:
         raise InputError(
             "these episodes have no noise, which q_learning(noise=True) is given; sample them, give "
@@ -54,7 +56,7 @@ def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
 
 
 def pair(v: Values) -> _Array:
-    """Return 1 at the round's state and action and 0 elsewhere, ``[..., S, A]``."""
+    """Return 1 at the round's state and action, and 0 elsewhere, ``[..., state, action]``."""
     n_states, n_actions = v["table"].shape[-2:]
     states = np.eye(n_states)[v["state"]]
     actions = np.eye(n_actions)[v["action"]]
@@ -74,24 +76,26 @@ VARIABLES = variable_table(
 
 
 def _write_column(v: Values) -> _Array:
-    """Return the table with the new column of the action taken."""
+    """Return the table with the updated column of the action taken."""
     table = v["table"]
     is_taken = np.eye(table.shape[-1], dtype=bool)[v["action"]]
     return np.where(is_taken[..., None, :], v["next_column"][..., None], table)
 
 
 def _next_values_after(v: Values) -> _Array:
-    """Return the values at the next state by the table after the round."""
+    """Return the action values at the next state, from the table after the round's update."""
     return rows_at(v["next_table"], v["next_state"])
 
 
 def _greedy_after(v: Values) -> _Array:
-    """Return the greedy action at the next state by the table after the round."""
+    """Return the greedy action at the next state, from the table after the round's update."""
     return _next_values_after(v).argmax(-1)
 
 
 def _has_one_greedy(v: Values) -> _Array:
-    """Return whether one action alone is greedy at the next state by the table after the round."""
+    """Return True where exactly one action is greedy at the next state, after the round's
+    update.
+    """
     greedy = bellman.greedy_sets(_next_values_after(v))
     return greedy.sum(-1) == 1
 
@@ -125,7 +129,7 @@ _SCORED: dict[str, Equation] = {
     "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
     "greedy_action": _has_one_greedy,
 }
-"""Variable -> the entries of it that a probe's score counts."""
+"""Variable -> mask of its entries that count in a probe's score."""
 
 
 @checked
@@ -137,16 +141,19 @@ def q_learning(
     hardness: float | None = None,
     noise: bool = False,
 ) -> Algorithm:
-    """Return tabular Q-learning; ``gamma=0`` is the table that never bootstraps.
+    """Return tabular Q-learning; with ``gamma=0`` it never bootstraps.
 
     Args:
         alpha: learning rate in (0, 1].
         gamma: discount in [0, 1).
         tie_slope: the choice is ``argmax_a Q(s', a) - tie_slope a``.
-        beta: the policy is Boltzmann's at this inverse temperature, instead of the choice.
-        hardness: the policy is a softmax of this inverse temperature of the sloped values.
-        noise: a round also gives the draw of an epsilon-greedy learner, 0 or a + 1: the policy is then action a. The
-            choice, and the update, are as without it.
+        beta: inverse temperature of a Boltzmann policy, which replaces the choice; None for the
+            choice.
+        hardness: inverse temperature of a softmax of the sloped values, which replaces the choice;
+            None for the choice.
+        noise: True if each round contains the random draw of an epsilon-greedy learner: 0, or a + 1
+            to take action a. A draw of a + 1 makes the policy choose action a; the variable
+            ``choice`` and the update do not depend on it.
     """
     bellman.check_rates(alpha, gamma)
     for what, value in (("beta", beta), ("hardness", hardness)):
@@ -216,20 +223,22 @@ def q_learning(
 
 
 def _start(episodes: MDPEpisodes) -> dict[str, _Array]:
-    """Return the table before the first round, and no visits."""
+    """Return the table before the first round, and zero visits."""
     table = episodes.q_tables[:, 0]
     return {"table": table, "visits": np.zeros_like(table)}
 
 
 def no_bootstrap(alpha: float = 0.1) -> Algorithm:
-    """Return the table of discount 0: the mean reward of every pair, recent ones counting more."""
+    """Return Q-learning with discount 0: a running mean of each pair's rewards that weighs recent
+    ones more.
+    """
     return replace(
         q_learning(alpha, 0.0), key="no_bootstrap", name="Q-learning without bootstrapping"
     )
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """List the algorithms of this task."""
+    """Return the records of the algorithms that this task registers."""
     plain = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(

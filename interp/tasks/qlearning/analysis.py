@@ -1,7 +1,6 @@
-"""What interventions and probes need of a model of this task: where variables could be, controls,
-corrupted episodes.
+"""Probes and interventions for this task: hypotheses about sites, controls, corruptions, steering.
 
-Every model is compared with tabular Q-learning, a handwired one at the learning rate and discount
+Every model is compared with tabular Q-learning; a handwired model at the learning rate and discount
 that it was built with.
 """
 
@@ -24,12 +23,12 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
-    """Return ``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` by the table before each round.
+    """Return ``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` with the Q-table before each round's update.
 
     Args:
-        predictions: pi, ``[*batch, episode, round, action]``.
-        episodes: have the tables.
-        rounds: those that were predicted.
+        predictions: the policy pi, ``[*batch, episode, round, action]``.
+        episodes: the episodes, which have the Q-tables.
+        rounds: slice of the rounds that are predicted.
 
     Returns:
         The losses, ``[*batch, episode, round]``.
@@ -45,13 +44,19 @@ def hypothesis(model: Machine) -> Algorithm:
 
 
 def rates(model: Machine) -> dict[str, float]:
-    """Return the learning rate and discount of a handwired model, or those that the learned ones were trained on."""
+    """Return the learning rate and discount of a handwired model; for a learned one those of its
+    training data.
+    """
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return {"alpha": arguments.get("alpha", 0.1), "gamma": arguments.get("gamma", 0.9)}
 
 
 def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
-    """Return states, action and reward of each round, then also the pair and its reward: what one round says."""
+    """Return what can be read from a single round: states, action, reward; and in a second form
+    also the pair.
+
+    The second form adds a one-hot code of the state-action pair, and its product with the reward.
+    """
     n_states, n_actions = episodes.n_states, episodes.n_actions
     states, actions, next_states = episodes.states, episodes.actions, episodes.next_states
     state_indicators, action_indicators = np.eye(n_states), np.eye(n_actions)
@@ -64,7 +69,9 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """List where the variables of a round are claimed to be, and where they cannot be."""
+    """Return hypotheses about the sites that hold the round's variables, and controls that cannot
+    hold them.
+    """
     model = Model(machine)
     if not model.has_layers:
         return Place("table"), Place("table", outcome="state")
@@ -97,7 +104,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """List the variables and sites for learned subspaces; the last is a place that cannot hold the variable."""
+    """Return pairs (variable, site) for learned subspaces; the last site cannot hold its
+    variable.
+    """
     model = Model(machine)
     if not model.has_layers:
         return ("table", "latent"), ("next_state", "latent")
@@ -109,9 +118,9 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: higher values of the first action, measured by its probability.
+    """Return the default steering: increase the first action's values, and measure its probability.
 
-    Doses are not negative, since values of non-negative rewards never are.
+    Doses are not negative, since rewards and therefore values are not.
     """
     return Steering(
         change=lambda shape: 0.2 * first_element(shape),
@@ -135,13 +144,15 @@ exchange_history = partial(task.exchange_history, remade=_relearned)
 def _change_reward(
     episodes: MDPEpisodes, round: int, reward: float | None = None
 ) -> tuple[Any, Any]:
-    """Set the reward of one round.
+    """Change the reward of one round.
 
     Args:
         episodes: the episodes.
-        round: counted from 0.
-        reward: the new one; None moves it by a half, ``r -> (r + 1/2) mod 1``, which always changes
-            it.
+        round: index of the round.
+        reward: the new reward; when None, ``r -> (r + 1/2) mod 1``, which always changes it.
+
+    Returns:
+        The episodes, and a copy with the changed reward and the Q-tables that follow from it.
     """
 
     def edit(episodes: MDPEpisodes, t: int) -> Any:
@@ -153,10 +164,10 @@ def _change_reward(
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """List the corruptions of this task: a corrupted episode gets the Q-tables that its transitions
-    produce.
+    """Return the corruptions of this task for patching.
 
-    A reward is read after the round's choice, so its corruption shows from the next round on.
+    Corrupted episodes have the Q-tables that follow from their transitions. A reward is read after
+    the round's choice, so changing it affects predictions from the next round on.
     """
     return (
         Corruption(

@@ -1,13 +1,12 @@
-r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives the optimal policies
-of known MDPs.
+r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives optimal policies.
 
     Q_{t+1}(s_t, a_t) = Q_t(s_t, a_t) + alpha (r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t))
     V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')    (no discount, V_0 = 0)
 
-(paper, section 4). The greedy action is the lowest index among the exactly largest values. Ties are
-found with a tolerance, since values that are equal on paper may differ in the last bit. Bernoulli
-rewards enter the optimum by their mean; no learner that must first find out what the MDP is reaches
-it.
+(paper, section 4). The greedy action is the one with the lowest index among the exactly largest
+values. Tied actions are found with a tolerance, since equal values may differ in the last bit.
+Optima use the mean of Bernoulli rewards. They are for agents that know the MDP; a learner, which
+must first explore it, cannot reach them.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ def q_update(
     alpha: float,
     gamma: float,
 ) -> _Table:
-    """Return the tables after one update per episode; the argument is not changed.
+    """Return the tables after one Q-learning update per episode, as new arrays.
 
     Args:
-        table: before the update.
+        table: the tables before the update, ``[episode, state, action]``.
         states, actions, rewards, next_states: the transition of each episode.
         alpha: learning rate.
         gamma: discount.
@@ -71,14 +70,14 @@ def replay_tables(
     gamma: float,
     missing: Bool[np.ndarray, "episode round"] | None = None,
 ) -> Float[np.ndarray, "episode step state action"]:
-    """Compute the tables that Q-learning makes of recorded transitions.
+    """Compute the tables of Q-learning from recorded transitions.
 
     Args:
         states, actions, rewards, next_states: ``[episode, round]``.
         initial: the tables before the first round.
         alpha: learning rate.
         gamma: discount.
-        missing: rounds that leave the table as it is.
+        missing: Bool[episode, round], True for rounds that leave the table unchanged.
 
     Returns:
         Tables ``[episode, round + 1, state, action]``.
@@ -97,14 +96,14 @@ def replay_tables(
 def rows_at(
     tables: Float[np.ndarray, "*batch state action"], states: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch action"]:
-    """Return ``tables[..., states[...], :]``: the action values at one state of every table."""
+    """Return ``tables[..., states[...], :]``: the action values at one state of each table."""
     return np.take_along_axis(tables, states[..., None, None], -2)[..., 0, :]
 
 
 def columns_at(
     tables: Float[np.ndarray, "*batch state action"], actions: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch state"]:
-    """Return ``tables[..., :, actions[...]]``: the values of one action at every state of every
+    """Return ``tables[..., :, actions[...]]``: the values of one action in all states, for each
     table.
     """
     return np.take_along_axis(tables, actions[..., None, None], -1)[..., 0]
@@ -113,12 +112,12 @@ def columns_at(
 def entries_at(
     rows: Shaped[np.ndarray, "*batch index"], index: Int[np.ndarray, "*batch"]
 ) -> Shaped[np.ndarray, "*batch"]:
-    """Return ``rows[..., index[...]]``: one entry of every row."""
+    """Return ``rows[..., index[...]]``: one entry of each row."""
     return np.asarray(np.take_along_axis(rows, index[..., None], -1)[..., 0])
 
 
 def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, "*batch action"]:
-    """Find the greedy actions: those tied with the largest value."""
+    """Return True for the greedy actions: those whose values tie with the largest."""
     return values >= values.max(-1, keepdims=True) - _TIE_TOLERANCE
 
 
@@ -126,14 +125,20 @@ def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, 
 
 
 class _FinitePlan(NamedTuple):
-    """The optimum over a fixed number of rounds; ``values`` are expected sums of rewards still to come, the last 0."""
+    """The optimal policy over a fixed number of rounds.
+
+    Attributes:
+        values: expected sum of the remaining rewards, ``[mdp, round + 1, state]``; 0 after the last
+            round.
+        policy: the optimal action, ``[mdp, round, state]``.
+    """
 
     values: Float[np.ndarray, "mdp steps state"]
     policy: Int[np.ndarray, "mdp round state"]
 
 
 def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
-    """Compute values and a policy by backward induction on every MDP of the batch."""
+    """Compute the optimal values and policy for each MDP by backward induction."""
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     policy = np.zeros((len(mdps), n_rounds, mdps.n_states), np.int64)
@@ -145,7 +150,7 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
 
 
 def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps state"]:
-    """Compute the expected sum of future rewards under uniform actions, ``[mdp, round + 1,
+    """Compute the expected sum of the remaining rewards under random actions, ``[mdp, round + 1,
     state]``.
     """
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")

@@ -1,12 +1,12 @@
-"""Recorded Q-learning episodes: frozen, validated when they are made.
+"""Episodes of Q-learning, with the Q-table before and after every round.
 
-An :class:`MDPEpisodes` holds what happened in a batch of MDPs (one per episode), with the Q-table before and after
-every round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table *after* the update (paper, appendix
-F.2). The handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`MDPEpisodes.greedy_before`; the two
-differ only where ``s_{t+1} = s_t``.
+:class:`MDPEpisodes` has one MDP per episode. Its target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``
+uses the table *after* the round's update (paper, appendix F.2). The handwired circuit chooses
+before it updates, and so uses ``Q_t``; the two differ only if ``s_{t+1} = s_t``.
 
-Every episode of a batch has the same number of states and actions. An episode that ends early has missing rounds
-(:class:`interp.core.task.BaseEpisodes`); a state that ends a task can also be written as a loop onto itself.
+All episodes of a batch have the same numbers of states and actions. An episode that ends early has
+missing rounds (:class:`interp.core.task.BaseEpisodes`). A terminal state can also be written as a
+state that leads to itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 _TABLE_TOLERANCE = 1e-9
 
 _TRANSITIONS = ("states", "actions", "rewards", "next_states")
-"""The arrays ``[episode, round]`` that say what happened."""
+"""Names of the arrays ``[episode, round]`` that describe what happened."""
 _PASSED_ON = (
     "alpha",
     "gamma",
@@ -50,26 +50,31 @@ _PASSED_ON = (
     "missing",
     "participants",
 )
-"""What episodes with other transitions keep."""
+"""Fields that :meth:`MDPEpisodes.relearned` keeps."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MDPEpisodes(BaseEpisodes):
-    """Recorded episodes of tabular Q-learning (or of any agent, with the tables that Q-learning makes of them).
+    """Episodes of tabular Q-learning, or of any agent with the tables that Q-learning makes from
+    them.
 
     Attributes:
-        states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
-        greedy: ``a*_t``, the greedy action at ``s_{t+1}`` by the table after the update, ``[episode, round]``.
-        q_tables: ``[episode, round + 1, state, action]``; entry t is the table before round t.
-        mdps: the MDP of each episode; None where it is not known, as in recorded data: only what plays or plans in it
-            needs it.
+        states, actions, rewards, next_states: transitions, ``[episode, round]``; states and actions
+            are numbered from 0.
+        greedy: ``a*_t``, the greedy action at ``s_{t+1}`` in the table after the update,
+            ``[episode, round]``.
+        q_tables: ``[episode, round + 1, state, action]``; index t is the table before round t.
+        mdps: the MDP of each episode; None if unknown, as in recorded data. Only planning and
+            acting need it.
         alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
-        epsilon: exploration rate of each episode; NaN where the behaviour has none.
-        noise: the draw that decides how the next round's action is chosen, ``[episode, round]``: 0 greedily, a + 1 for
-            action a at random; 0 in the last round. None where it is not known, as in recorded data.
+        epsilon: exploration rate of each episode; NaN if the agent has none.
+        regime: name of the regime of MDPs.
+        seed: seed of the sampler.
+        noise: how the action of the next round is chosen, ``[episode, round]``: 0 for greedily, a +
+            1 for the random action a; 0 in the last round. None if unknown, as in recorded data.
 
     Raises:
-        InputError: tables that the transitions do not produce, or targets that are not greedy.
+        InputError: the tables do not follow from the transitions, or the targets are not greedy.
     """
 
     task: ClassVar[str] = "qlearning"
@@ -120,7 +125,9 @@ class MDPEpisodes(BaseEpisodes):
         self._check_tables()
 
     def _check_tables(self) -> None:
-        """Refuse tables that the transitions do not produce, and targets that are not greedy."""
+        """Refuse tables that do not follow from the transitions, and targets that are not
+        greedy.
+        """
         before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
         visited = (*np.indices(self.states.shape), self.states, self.actions)
         target = self.rewards + self.gamma * self.next_values_before.max(-1)
@@ -164,16 +171,19 @@ class MDPEpisodes(BaseEpisodes):
         missing: ArrayLike | None = None,
         participants: Any = None,
     ) -> MDPEpisodes:
-        """Make episodes from transitions alone: the tables are learned from them.
+        """Make episodes from transitions; the Q-tables are computed from them.
 
         Args:
             mdps: the MDP of each episode; None for recorded data.
-            states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
-            alpha, gamma, epsilon, regime, seed, noise: as above.
-            initial: the tables before the first round, ``[episode, state, action]``; zeros when None.
-            n_states, n_actions: for recorded data, how many there are; one more than the largest label when None.
-            missing, participants: as in :class:`interp.core.task.BaseEpisodes`; a missing round leaves the table as
-                it is.
+            states, actions, rewards, next_states: ``[episode, round]``; states and actions are
+                numbered from 0.
+            alpha, gamma, epsilon, regime, seed, noise: attributes of the class.
+            initial: the tables before the first round, ``[episode, state, action]``; zeros when
+                None.
+            n_states, n_actions: sizes, for recorded data; one more than the largest number when
+                None.
+            missing, participants: as in :class:`interp.core.task.BaseEpisodes`; a missing round
+                leaves the table unchanged.
 
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
         (1, 3, 3, 2)
@@ -213,7 +223,9 @@ class MDPEpisodes(BaseEpisodes):
 
     @classmethod
     def of(cls, **given: Any) -> MDPEpisodes:
-        """Make episodes of unequal length by :meth:`from_transitions` (see :class:`interp.core.task.BaseEpisodes`)."""
+        """Make episodes of unequal length by :meth:`from_transitions`, from one list of rounds per
+        episode.
+        """
         return cls.from_transitions(**{"mdps": None, **padded(_TRANSITIONS, given)})
 
     @checked
@@ -223,12 +235,13 @@ class MDPEpisodes(BaseEpisodes):
         gamma: float | None = None,
         transitions: Mapping[str, NDArray[Any]] | None = None,
     ) -> MDPEpisodes:
-        """Return episodes with the tables and targets of other rates, or of other transitions.
+        """Return episodes with the tables and targets for other rates or other transitions.
 
         Args:
             alpha: learning rate; that of these episodes when None.
             gamma: discount; that of these episodes when None.
-            transitions: arrays ``[episode, round]`` in place of these episodes', by a name of :data:`_TRANSITIONS`.
+            transitions: new arrays ``[episode, round]`` by name; missing ones are those of these
+                episodes.
         """
         changed = {} if transitions is None else transitions
         for name in changed:
@@ -252,7 +265,7 @@ class MDPEpisodes(BaseEpisodes):
 
     @property
     def known_mdps(self) -> MDPs:
-        """:attr:`mdps`, for what cannot do without them."""
+        """:attr:`mdps`; raises an error if they are None."""
         if self.mdps is None:
             raise InputError(
                 "the MDPs of these recorded episodes are not known, and this plays or plans in them; give the episodes "
@@ -262,28 +275,33 @@ class MDPEpisodes(BaseEpisodes):
 
     @property
     def next_values_after(self) -> Float[np.ndarray, "episode round action"]:
-        """``Q_{t+1}(s_{t+1}, .)``, the values that ``greedy`` maximises."""
+        """``Q_{t+1}(s_{t+1}, .)``: the next state's values after the update, which ``greedy``
+        maximises.
+        """
         return bellman.rows_at(self.q_tables[:, 1:], self.next_states)
 
     @property
     def next_values_before(self) -> Float[np.ndarray, "episode round action"]:
-        """``Q_t(s_{t+1}, .)``, the values that the update bootstraps from."""
+        """``Q_t(s_{t+1}, .)``: the next state's values before the update, from which it
+        bootstraps.
+        """
         return bellman.rows_at(self.q_tables[:, :-1], self.next_states)
 
     @property
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
-        """Every greedy action of the table after the update, ties included."""
+        """True for all greedy actions at the next state after the update, including ties."""
         return bellman.greedy_sets(self.next_values_after)
 
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPEpisodes:
-        """Return the same episodes under new labels (see :meth:`MDPs.permuted`); targets that tie
-        go to the lowest new label.
+        """Return the same episodes with states and actions renumbered (see :meth:`MDPs.permuted`).
+
+        If several actions are greedy, the target is the one with the lowest new number.
 
         Args:
-            states: the new label of each state, ``[episode, state]``.
-            actions: the new label of each action, ``[episode, action]``.
+            states: new number of each state, ``[episode, state]``.
+            actions: new number of each action, ``[episode, action]``.
         """
         rows = np.arange(len(self))[:, None]
         old_states = inverse_labels("states", states, len(self), self.n_states)
@@ -317,16 +335,18 @@ def read(
     gamma: float = 0.9,
     **columns: Any,
 ) -> MDPEpisodes:
-    """Read recorded transitions from a table with a row a trial, as :func:`interp.tasks.bandit.read` does.
+    """Read recorded transitions from a table with one row per trial, like
+    :func:`interp.tasks.bandit.read`.
 
-    Columns are named by ``participant``, ``session``, ``order``, ``state``, ``action``, ``reward`` and ``next_state``;
-    labels of states and of actions become 0, 1, ... in sorted order. ``missed``, ``scale``, ``lookalikes``,
-    ``most_arms`` (of states, too), ``encoding`` and ``decimal`` are as there.
+    The labels of states and of actions become 0, 1, ... in sorted order.
 
     Args:
-        path: of the table.
-        alpha, gamma: of the tables that the transitions make.
-        columns: names of columns, and how the table is read.
+        path: the file.
+        alpha, gamma: learning rate and discount of the Q-tables that are computed.
+        columns: names of the columns ``participant``, ``session``, ``order``, ``state``,
+            ``action``, ``reward`` and ``next_state``. Options ``missed``, ``scale``,
+            ``lookalikes``, ``most_arms`` (a limit for states, too), ``encoding`` and ``decimal``
+            are as in that function.
     """
     import pandas as pd
 
@@ -364,13 +384,14 @@ def read(
 def _check_rounds(
     arrays: Mapping[str, Any], n_episodes: int, n_states: int, n_actions: int
 ) -> dict[str, NDArray[Any]]:
-    """Check arrays ``[episode, round]``: labels of states and actions, the draws of ``noise``, and rewards.
+    """Return checked arrays ``[episode, round]``: numbers of states and actions, draws, and
+    rewards.
 
     Args:
-        arrays: by their names, states first.
-        n_episodes: length of each.
-        n_states: bound of the labels of states.
-        n_actions: bound of the labels of actions.
+        arrays: the arrays by name, states first.
+        n_episodes: number of episodes.
+        n_states: number of states.
+        n_actions: number of actions.
     """
     largest = {"states": n_states - 1, "next_states": n_states - 1, "noise": n_actions}
     largest |= dict.fromkeys(("actions", "greedy"), n_actions - 1)
@@ -390,7 +411,7 @@ def _check_rounds(
 
 
 def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
-    """Return ``number``, or one more than the largest label when it is None."""
+    """Return ``number``; when None, one more than the largest number that occurs."""
     if number is not None:
         return integer(name, number, 1)
     seen = [array_of("labels", values) for values in labels]
@@ -403,24 +424,25 @@ def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
 
 
 def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_actions: int) -> None:
-    """Refuse transitions with tables that this machine's memory cannot hold.
+    """Refuse transitions whose tables would not fit into this machine's memory.
 
     Args:
-        n_episodes: how many.
-        shape: of the transitions, ``[episode, round]``.
-        n_states, n_actions: of the tables.
+        n_episodes: number of episodes.
+        shape: shape of the transitions, ``[episode, round]``.
+        n_states, n_actions: sizes of the tables.
     """
     n_rounds = shape[1] if len(shape) > 1 else 1
     n_numbers = n_episodes * (n_rounds + 1) * n_states * n_actions
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",
-        32.0
-        * n_numbers,  # the tables, those before each round, those that are expected, and their gap
+        32.0 * n_numbers,  # for four arrays: tables, previous tables, expected tables, differences
     )
 
 
 def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
-    """Return exploration rates, which lie in [0, 1]; NaN means that the behaviour has none."""
+    """Return exploration rates as an array; refuse rates outside of [0, 1]. NaN stands for no
+    exploration rate.
+    """
     values = array_of("epsilon", epsilon).astype(np.float64)
     for wrong in values[(values < 0) | (values > 1)][:1]:
         raise InputError(f"epsilon must lie in [0, 1], got {wrong}")
@@ -433,7 +455,7 @@ Batches = MDPEpisodes | Iterable[MDPEpisodes]
 
 
 def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
-    """Return one batch, or several of different sizes, as a tuple."""
+    """Return one batch, or several batches of different sizes, as a tuple of batches."""
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
     require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
     for batch in batches:
@@ -445,8 +467,8 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
     """Pair every batch with its array.
 
     Args:
-        name: of the arrays, for sentences.
-        arrays: one for each batch; the array itself where ``episodes`` is one batch.
+        name: name of the arrays in the error message.
+        arrays: one array per batch; just the array if ``episodes`` is a single batch.
         episodes: one batch or several.
     """
     batches = as_batches(episodes)
@@ -465,7 +487,9 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
 
 
 def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
-    """Return the provenance of a result on batches: their regimes and seeds, then ``settings``."""
+    """Return a provenance record for a result on these batches: their regimes and seeds, and
+    ``settings``.
+    """
     regimes = sorted({batch.regime for batch in batches})
     seeds = sorted({batch.seed for batch in batches})
     return provenance(regimes=regimes, seeds=seeds, **settings)

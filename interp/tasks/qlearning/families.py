@@ -1,12 +1,12 @@
-"""What could explain a policy besides tabular Q-learning, and where a fit looks for the parameters.
+"""Rivals of tabular Q-learning that could explain a policy, and the grids of their parameters.
 
-Rivals keep a table that is zero at first and is written where the round's pair (s, a) meets. SARSA
-is on-policy: it follows the recorded actions, whoever chose them. :func:`acting` defines how a
-table becomes a policy. The policy is not learned, so :func:`families` combines each learner with
-every way to act by its table. Q-learning's discount starts at .2, since a discount of 0 is a
+Every rival keeps a table that begins at zero, and updates it at the round's state-action pair.
+SARSA is on-policy: it uses the recorded actions, whoever chose them. :func:`acting` defines how a
+table becomes a policy. This way to act is not learned, so :func:`families` combines each learner
+with every way to act. Q-learning's discount is at least .2 in fits, since a discount of 0 is a
 separate family.
 
-All of them with their updates: docs/method/families.md.
+All rivals with their updates: docs/method/families.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Array = NDArray[Any]
 
 
 def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return Q-learning by its rates alone."""
+    """Return Q-learning with its learning rate and discount as the only parameters."""
     return replace(
         q_learning(alpha, gamma), name="Q-learning", parameters={"alpha": alpha, "gamma": gamma}
     )
@@ -39,7 +39,7 @@ def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 late_q, stopped_q = lapsed(late, _plain, "late_q"), lapsed(stopped, _plain, "stopped_q")
 
 
-# Where a fit looks for each parameter, but for what a family says itself.
+# The grid of each parameter in a fit, unless a family has its own.
 _ALPHA = Searched("alpha", (0.03, 0.1, 0.3, 1.0))
 _GAMMA = Searched("gamma", (0.2, 0.5, 0.7, 0.9, 0.97))
 _LAG = Searched("lag", (1, 2), kind="choice")
@@ -49,8 +49,9 @@ _AFTER = Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",))
 _SHARED_TIES = Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",))
 _TEMPERATURE = Searched("temperature", (0.0, 0.003, 0.01, 0.03, 0.1, 0.3), enters=("policy",))
 
-# The same of what a round makes of a table: the temperature is of the soft maximum, in units of reward; "keep" is of
-# every entry of a table that fades, a round; "trace" of a pair's eligibility after a round, beside the discount.
+# The same for fits to the update of a table. "temperature" is that of the soft maximum, in units of
+# reward; "keep" is the factor of a fading table's entries in a round; "trace" is the decay of a
+# pair's eligibility in a round, besides the discount.
 _STEP_ALPHA = Searched("alpha", (0.03, 0.1, 0.3, 1.0))
 _STEP_GAMMA = Searched("gamma", (0.0, 0.2, 0.5, 0.7, 0.9, 0.97, 0.995))
 _STEP_TEMPERATURE = Searched("temperature", (0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
@@ -74,14 +75,14 @@ def _family(
     searched: tuple[Searched, ...],
     extends: str = "",
 ) -> Family:
-    """Return a learner with every way to act by its table.
+    """Return a family of one learner with every way to act by its table.
 
     Args:
-        key: of the family.
-        name: of the family.
-        learner: parameters to the algorithm.
-        searched: where a fit looks for the parameters, those of acting among them.
-        extends: key of the family that it adds something to.
+        key: key of the family.
+        name: name of the family.
+        learner: makes the learner from parameters.
+        searched: the parameters that a fit searches, including those of acting.
+        extends: key of the simpler family that this one extends; "" for none.
     """
 
     def make(
@@ -93,11 +94,12 @@ def _family(
 
 
 def families() -> tuple[Family, ...]:
-    """List what a model of Q-learning is compared with: each learner with every way to act by its
-    table.
+    """Return the families that a Q-learning model is compared with: each learner with every way to
+    act.
 
-    Extensions, which make a table late or stop it, are tried at few temperatures. A lag of one of
-    the table after the round equals Q-learning that chooses before its update, and is left out.
+    Extensions, which delay or stop learning, are tried at few temperatures. A lag of one round for
+    a policy that uses the table after the round is left out, since it equals Q-learning that
+    chooses before its update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
@@ -123,7 +125,9 @@ def families() -> tuple[Family, ...]:
 
 
 def updates() -> tuple[Family, ...]:
-    """List what a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
+    """Return the families of updates of a table, which differ in rate, discount and bootstrapped
+    value.
+    """
     return (
         Family("q_learning", "the maximum", q_learning, searched=(_STEP_ALPHA, _STEP_GAMMA)),
         Family(
@@ -155,13 +159,15 @@ def updates() -> tuple[Family, ...]:
 def acting(
     algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True
 ) -> Algorithm:
-    """Return the same learner with another choice at the state reached.
+    """Return the same learner with another policy at the next state.
 
     Args:
         algorithm: the learner.
-        temperature: of the softmax of the values, in their units; 0 is greedy.
-        shared_ties: whether tied greedy actions share the probability, or the lowest index takes it.
-        after: whether it chooses by the table after the round, or by the one before, as the construction does.
+        temperature: temperature of the softmax over action values, in their units; 0 is greedy.
+        shared_ties: True if tied greedy actions share the probability; False if the one with the
+            lowest index gets all of it.
+        after: True to use the table after the round's update; False for the table before it, which
+            the handwired construction uses.
     """
     require(temperature >= 0, f"temperature must be at least 0, got {temperature}")
     moment = "acting_after" if after else "acting_before"
@@ -198,7 +204,13 @@ _Q = q_learning()  # whose inputs, table and visits the rivals share
 
 @dataclass(frozen=True)
 class _Memory:
-    """A further table that a learner keeps, zero at first; ``after`` is its equation after a round."""
+    """A further table that a learner keeps; it begins at zero.
+
+    Attributes:
+        key: key of the variable.
+        meaning: what it is, in words.
+        after: equation of its value after a round.
+    """
 
     key: str
     meaning: str
@@ -211,11 +223,11 @@ def _learner(
     """Make a learner that chooses greedily by its table.
 
     Args:
-        key: of the algorithm.
-        name: of the algorithm.
-        table: its equation after a round.
+        key: key of the algorithm.
+        name: name of the algorithm.
+        table: equation of the table after a round.
         memories: further tables that it keeps.
-        parameters: that it was made with.
+        parameters: its parameters, for its record.
     """
     variables = [v for v in _Q.variables if v.role in ("input", "state")]
     for memory in memories:
@@ -248,18 +260,18 @@ def _learner(
 
 
 def _of_pairs(key: str, meaning: str, **rest: Any) -> Variable:
-    """Return a variable with a number for every pair of state and action."""
+    """Return a variable with one number for every state-action pair."""
     outputs = _Q.variable("table").outputs
     return Variable(key, key, meaning, "reward", outputs=outputs, **rest)
 
 
 def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
-    """Return the table with the round's entry moved towards a target.
+    """Return the table with the entry of the round's pair moved towards a target.
 
     Args:
         v: values of the round.
-        rate: share of the distance.
-        target: ``[...]``, one number per table.
+        rate: share of the distance to move by.
+        target: one number per table, ``[...]``.
     """
     gap = target[..., None, None] - v["table"]
     return v["table"] + rate * pair(v) * gap
@@ -273,15 +285,16 @@ def _bootstrapping(
     gamma: float,
     **parameters: Any,
 ) -> Algorithm:
-    """Make Q-learning with another value of the next state than the maximum.
+    """Make a variant of Q-learning with another function in place of the maximum over next actions.
 
     Args:
-        key: of the algorithm.
-        name: of the algorithm.
-        value: of the values of the next actions, ``[..., action]``.
+        key: key of the algorithm.
+        name: name of the algorithm.
+        value: maps the values of the next actions, ``[..., action]``, to the bootstrapped value.
         alpha: learning rate.
         gamma: discount.
-        parameters: further ones; ``keep`` is what is left of the table after each round.
+        parameters: further parameters. The table is multiplied by ``keep``, if given, after each
+            round.
     """
     bellman.check_rates(alpha, gamma)
     keep = parameters.get("keep", 1.0)
@@ -295,18 +308,21 @@ def _bootstrapping(
 
 
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions."""
+    """Return Q-learning that bootstraps from the mean over next actions, the value of a random
+    policy.
+    """
     name = "Q-learning with the mean in place of the maximum"
     return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
 
 
 def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
-    """Return Q-learning with a soft maximum: the next values weighted by their softmax.
+    """Return Q-learning with a soft maximum: the mean of the next values, weighted by their
+    softmax.
 
     Args:
         alpha: learning rate.
         gamma: discount.
-        temperature: above 0, in units of reward; near 0 it is the maximum, large the mean.
+        temperature: above 0, in units of reward; near 0 it gives the maximum, if large the mean.
     """
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
@@ -321,12 +337,12 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 
 
 def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
-    """Return Q-learning with a table that fades.
+    """Return Q-learning with a table that decays.
 
     Args:
         alpha: learning rate.
         gamma: discount.
-        keep: factor of each entry after a round, in [0, 1].
+        keep: factor by which each entry is multiplied after a round, in [0, 1].
     """
     number("keep", keep, 0, 1)
     name = "Q-learning that forgets"
@@ -334,12 +350,12 @@ def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Alg
 
 
 def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algorithm:
-    """Return Q-learning with eligibility traces: earlier pairs learn, too.
+    """Return Q-learning with eligibility traces, so that earlier pairs also learn from an error.
 
     Args:
         alpha: learning rate.
         gamma: discount.
-        trace: a pair learns ``gamma trace`` times as much with each further round.
+        trace: lambda: a pair's eligibility is multiplied by ``gamma trace`` in each further round.
     """
     bellman.check_rates(alpha, gamma)
     number("trace", trace, 0, 1)
@@ -359,7 +375,9 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return SARSA: it bootstraps from the value of the action that is taken next, as soon as it is known."""
+    """Return SARSA: it bootstraps from the value of the action taken next, once this action is
+    known.
+    """
     bellman.check_rates(alpha, gamma)
 
     def table(v: Values) -> _Array:
@@ -374,7 +392,7 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 
 
 def _mean_reward() -> Algorithm:
-    """Return the mean reward of every pair, 0 where it was never visited."""
+    """Return the algorithm whose table has the mean reward of each pair, 0 if never visited."""
 
     def table(v: Values) -> _Array:
         return _move_towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
@@ -383,7 +401,9 @@ def _mean_reward() -> Algorithm:
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
-    """Return how often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
+    """Return the algorithm that chooses the most visited action (sign 1, a habit) or the least
+    visited (-1).
+    """
     return _learner(
         "visit_counts", "counts of visits", lambda v: sign * v["next_visits"], sign=sign
     )

@@ -1,4 +1,4 @@
-"""The round of tabular Q-learning (paper, section 4); :class:`QLearningRound` has its positions."""
+"""Layout of a round of tabular Q-learning (paper, section 4)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class QLearningRound(SizedRound):
-    """A round of tabular Q-learning.
+    """Layout of a round: ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a*
+    Update``.
 
-    ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update``: 3 A + 10 positions;
-    latent ``c_i`` belongs to action i. The vocabulary serves the ranges of sizes; only these sizes
-    when the ranges are None. With ``noise``, ``n`` follows the latents: an epsilon-greedy machine's
-    draw of the round, ``greedy`` or ``explore_i``.
+    It has 3 A + 10 positions for A actions. Latent ``c_i`` holds the column of action i.
+
+    Attributes:
+        n_states, n_actions: the sizes.
+        n_states_range, n_actions_range: smallest and largest size that the vocabulary supports;
+            only the sizes themselves when None.
+        noise: True for a further position ``n`` after the latents. It has the random draw of an
+            epsilon-greedy machine, ``greedy`` or ``explore_i``.
     """
 
     n_states: int
@@ -64,7 +69,7 @@ class QLearningRound(SizedRound):
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """In the order of the episodes' ``noise``."""
+        """Tokens of the random draw, in the order of the episodes' ``noise``."""
         if not self.noise:
             return ()
         _, (_, max_actions) = self.served
@@ -73,12 +78,12 @@ class QLearningRound(SizedRound):
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict()
         if not self.noise:
-            del fields["noise"]  # a layout without the position is written as before there was one
+            del fields["noise"]  # as in checkpoints from before this field existed
         return fields
 
     @property
     def n_latents(self) -> int:
-        """One latent for each action holds its column of the Q-table."""
+        """Number of latents: one per action, which holds this action's column of the Q-table."""
         return self.n_actions
 
     @property
@@ -112,7 +117,7 @@ class QLearningRound(SizedRound):
 
     @checked
     def state(self, readout: Shaped[Tensor, "*batch action state"]) -> Tensor:
-        """Return the table ``[..., S, A]`` of its columns ``[..., A, S]``."""
+        """Return the table ``[..., state, action]`` from its columns ``[..., action, state]``."""
         return rearrange(readout, "... action state -> ... state action")
 
     @checked
@@ -121,7 +126,7 @@ class QLearningRound(SizedRound):
 
     @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the column of the action taken.
+        """Return the column of the action taken, which the round's update writes.
 
         Args:
             state: the table, ``[..., state, action]``.
@@ -141,7 +146,7 @@ def _numbered(letter: str, n: int) -> list[str]:
 
 
 def _noise_of(episodes: MDPEpisodes) -> Tensor:
-    """Return the draw of every round, which a model with ``noise`` reads."""
+    """Return the episodes' random draws; refuse episodes that have none."""
     if episodes.noise is None:
         raise InputError(
             "these episodes have no noise, the draw of every round that this model reads at 'n'; sample them, "
@@ -151,7 +156,7 @@ def _noise_of(episodes: MDPEpisodes) -> Tensor:
 
 
 def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the smallest and largest number of states, and of actions, that a model serves."""
+    """Return the smallest and largest number of states, and of actions, that a model supports."""
     layout = model.layout
     if not isinstance(layout, QLearningRound):
         raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of Q-learning")
@@ -160,7 +165,7 @@ def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def serves(model: Machine, n_states: int, n_actions: int) -> bool:
-    """Return whether a model serves these sizes.
+    """Return whether a model supports these sizes.
 
     Args:
         model: the model.
@@ -170,13 +175,13 @@ def serves(model: Machine, n_states: int, n_actions: int) -> bool:
 
 
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
-    """Return a small, a middle and a large (n_states, n_actions) among those that a model serves."""
+    """Return a small, a medium and a large size (n_states, n_actions) that a model supports."""
     sizes = [_nearest(model, *size) for size in ((4, 2), (6, 3), (8, 4))]
     return list(dict.fromkeys(sizes))
 
 
 def _nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
-    """Return the sizes next to these that a model serves.
+    """Return the sizes closest to these that a model supports.
 
     Args:
         model: the model.

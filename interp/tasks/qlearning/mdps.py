@@ -1,24 +1,24 @@
-"""Batches of finite MDPs of one size, frozen and validated when made, and where they come from.
+"""Batches of finite MDPs, and the regimes that they are sampled from.
 
     P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
 
-They come from named reward families, transition concentrations, and the regimes built from them.
+A regime combines families of reward distributions with concentrations of the Dirichlet distribution
+of transitions. The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2). It has six
+reward families, and transitions of concentration .1 (nearly deterministic), 1 and 5 (diffuse), all
+combinations equally often. The other regimes are for evaluation: single reward families with the
+same concentrations, shifts away from training, and two tasks where control matters.
 
-The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2): six reward families by
-Dirichlet transitions of concentration .1 (nearly deterministic), 1 and 5 (diffuse), in equal
-shares. The other regimes evaluate: one reward family at a time over the same three concentrations,
-shifts away from training, and two tasks where control matters.
+Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). The paper describes its
+Bernoulli family in two ways, and both are here. "bernoulli", part of the grid, pays R(s, a) ~
+U[.1, .9] itself. "bernoulli-draws" pays 1 with that probability and 0 otherwise; in the grid it
+would raise the share of steps with ties from 12.5 % to 14 %. "coin" draws each R(s, a) from {0, 1}
+once.
 
-Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). Its Bernoulli family is
-stated both ways, so both are here: "bernoulli", part of the grid, pays R(s, a) ~ U[.1, .9] as it
-is, and "bernoulli-draws" pays 1 with that probability and 0 otherwise; with draws in the grid, ties
-would rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from {0, 1} once.
-
-The paper shows a 4-state, 2-action chain "where a_0 is optimal" and no more: here action 0 steps
-right, every other action steps left, and only action 0 in the last state pays 1. The ladder is
-known by its returns over 50 rounds (optimal 48.3, random 1.7): with 8 states, 3 actions, a climb of
-1 by action 0, a fall of 2 by all remaining actions, reward (height reached / 7)^2 and a uniform
-start, exact expectations are 48.50 and 1.97; no other reading tried came closer.
+Of the 4-state, 2-action chain the paper says only that a_0 is optimal. Here action 0 steps right,
+every other action steps left, and only action 0 in the last state pays 1. Of the ladder the paper
+gives only returns over 50 rounds (optimal 48.3, random 1.7). The ladder here has 8 states, 3
+actions, a climb of 1 by action 0, a fall of 2 by the others, reward (height / 7)^2 and a uniform
+start. Its exact expected returns are 48.50 and 1.97; no other variant that was tried came closer.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _ROW_TOLERANCE = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class MDPs:
-    """A batch of finite MDPs of one size.
+    """A batch of finite MDPs with the same numbers of states and actions.
 
     Attributes:
         transitions: P(s' | s, a), ``[episode, state, action, next state]``.
         rewards: r(s, a), ``[episode, state, action]``.
-        families: the reward family of each MDP; "custom" by default.
-        concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were
-            not drawn so.
-        bernoulli: where True, the reward is 1 with probability r(s, a) and 0 otherwise; where False
-            it is r(s, a) itself.
+        families: reward family of each MDP; "custom" by default.
+        concentrations: Dirichlet concentration of each MDP's transitions; NaN if they were made
+            otherwise.
+        bernoulli: True for MDPs whose reward is 1 with probability r(s, a), and 0 otherwise; False
+            if the reward is r(s, a) itself.
 
     >>> MDPs(transitions=np.full((1, 2, 3, 2), 0.5), rewards=np.zeros((1, 2, 3))).n_actions
     3
@@ -110,11 +110,11 @@ class MDPs:
         )
 
     def _one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
-        """Return an array with an entry for each MDP.
+        """Return a field as an array with one entry per MDP.
 
         Args:
-            name: of the field.
-            default: the array if the field is empty; its dtype is used in any case.
+            name: name of the field.
+            default: returned if the field is empty; its dtype is used in any case.
         """
         values = array_of(name, getattr(self, name))
         return values.astype(default.dtype, copy=False) if values.size else default
@@ -127,7 +127,11 @@ class MDPs:
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPs:
-        """Return the MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
+        """Return the selected MDPs.
+
+        Args:
+            index: a slice, indices (repeats allowed) or a mask.
+        """
         chosen = chosen_indices(index, len(self))
         families = tuple(self.families[i] for i in chosen)
         return MDPs(
@@ -141,11 +145,11 @@ class MDPs:
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPs:
-        """Return the same MDPs under new labels.
+        """Return the same MDPs with states and actions renumbered.
 
         Args:
-            states: the new label of each state, ``[episode, state]``.
-            actions: the new label of each action, ``[episode, action]``.
+            states: new number of each state, ``[episode, state]``.
+            actions: new number of each action, ``[episode, action]``.
         """
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
@@ -157,13 +161,14 @@ class MDPs:
 
 
 def inverse_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArray[np.int64]:
-    """Return the old label of every new one.
+    """Return the old number for every new number, ``[episode, new]``; refuse what is no
+    permutation.
 
     Args:
-        name: of the labels, for sentences.
-        labels: the new label of every old one, ``[episode, old]``.
-        n_episodes: how many episodes.
-        size: how many labels.
+        name: name of the array in the error message.
+        labels: the new number for every old one, ``[episode, old]``.
+        n_episodes: number of episodes.
+        size: how many numbers there are.
     """
     array = episode_array(name, labels, "episode, label", whole=True)
     wanted = (n_episodes, size)
@@ -187,19 +192,20 @@ _BETAS = {
     "concentrated": (10.0, 10.0),
     "high-variance": (0.1, 0.1),
 }
-"""The parameters of the reward families that are beta distributions."""
+"""Parameters of the reward families that are beta distributions."""
 
 
 def _draw_rewards(
     family: str, rng: np.random.Generator, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Draw r(s, a), independently for each state and action; for "bernoulli-draws" the probability
-    of a reward of 1.
+    """Sample r(s, a), independently for each state and action.
+
+    For "bernoulli-draws" it is the probability of a reward of 1.
 
     Args:
-        family: of rewards.
-        rng: the generator.
-        shape: of the result.
+        family: name of the reward family.
+        rng: the random generator.
+        shape: shape of the result.
     """
     if family in _BETAS:
         return rng.beta(*_BETAS[family], shape)
@@ -214,8 +220,11 @@ class MDPRegime:
     """A named source of MDPs.
 
     Attributes:
-        cells: the (reward family, concentration) pairs drawn from in equal shares; empty for a fixed MDP.
-        build: (n_states, n_actions) -> the one MDP of a fixed regime; None for a random one.
+        key: name in code and on the command line.
+        name: description.
+        cells: pairs (reward family, concentration) that are sampled equally often; empty for a
+            fixed MDP.
+        build: ``(n_states, n_actions)`` -> the MDP of a fixed regime; None for a random one.
     """
 
     key: str
@@ -226,8 +235,9 @@ class MDPRegime:
 
 @checked
 def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
-    """Make one linear chain: action 0 steps right, every other action left; action 0 in the last
-    state pays 1, all else 0.
+    """Make one linear chain: action 0 steps right, every other action left.
+
+    Action 0 in the last state pays 1; everything else pays 0.
     """
     transitions = _steps("chain", n_states, n_actions, down=1)
     rewards = np.zeros((1, n_states, n_actions))
@@ -237,8 +247,9 @@ def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
 
 @checked
 def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
-    """Make one ladder: action 0 climbs one rung, every other action falls two; the reward is the
-    squared height, in [0, 1].
+    """Make one ladder: action 0 climbs one rung, and every other action falls two.
+
+    The reward is the square of the height reached, as a share of the ladder's height.
     """
     transitions = _steps("ladder", n_states, n_actions, down=2)
     return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))
@@ -246,12 +257,12 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
 
 def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
     """Return the transitions of a line of states: action 0 steps up by one, every other action
-    steps down.
+    down.
 
     Args:
-        kind: names the MDP in errors.
-        n_states, n_actions: at least 2 each.
-        down: states per step down.
+        kind: name of the MDP in the error message.
+        n_states, n_actions: sizes, at least 2 each.
+        down: number of states per step down.
     """
     require(
         n_states >= 2 and n_actions >= 2,
@@ -279,12 +290,12 @@ def _draw_regime(
     families: tuple[str, ...],
     kappas: tuple[float, ...] = _GRID_KAPPAS,
 ) -> MDPRegime:
-    """Make a regime that draws from every reward family with every concentration.
+    """Make a regime that combines every reward family with every concentration.
 
     Args:
-        key, name: of the regime.
-        families: of rewards.
-        kappas: concentrations of transitions.
+        key, name: those of the regime.
+        families: names of the reward families.
+        kappas: concentrations of the transitions.
     """
     return MDPRegime(key, name, cells=tuple(product(families, kappas)))
 
@@ -335,7 +346,9 @@ REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
 SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")
-"""Away from training: no cell of the training grid is among them, as "sparse" and "dense" are."""
+"""Regimes away from training: they share no cell with the training grid, as "sparse" and "dense"
+do.
+"""
 
 
 def draw(
@@ -346,15 +359,15 @@ def draw(
     shares: np.random.Generator,
     rng: np.random.Generator,
 ) -> MDPs:
-    """Draw MDPs, a cell for each in equal shares and shuffled.
+    """Sample MDPs of a regime; each of its cells is used equally often, in random order.
 
     Args:
-        regime: where they come from.
-        n: how many.
-        n_states: of each.
-        n_actions: of each.
-        shares: draws which cells get one more.
-        rng: draws rewards and transitions.
+        regime: the regime.
+        n: number of MDPs.
+        n_states: number of states of each.
+        n_actions: number of actions of each.
+        shares: random generator of the assignment of cells.
+        rng: random generator of rewards and transitions.
     """
     if regime.build is not None:
         built = regime.build(n_states, n_actions)

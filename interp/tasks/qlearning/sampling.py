@@ -1,13 +1,12 @@
-"""MDP episodes: act in a batch of MDPs round by round, and sample the episodes that Q-learning
-experiments need.
+"""Sample episodes of Q-learning, and let agents act in a batch of MDPs round by round.
 
-:func:`sample` draws episodes of one size; :class:`Interaction` lets any agent act. :func:`battery`
-draws episodes on which learners of tabular control choose differently; tabular Q-learning acts in
-all of them. States and actions are relabelled at random after an episode was made, and the targets
-``greedy`` break ties to the lowest *new* label. Two agents with one seed meet the same luck, and
-the same seed gives the same bytes.
+:func:`sample` returns episodes of one size; :class:`Interaction` lets any agent act.
+:func:`battery` returns episodes on which tabular learners choose differently; tabular Q-learning
+acts in all of them. States and actions are renumbered at random after an episode was made, and the
+targets ``greedy`` break ties by the lowest *new* number. Two agents with the same seed get the same
+random draws, and equal seeds give equal bytes.
 
-How an episode is drawn, and what each set of the battery distinguishes: docs/method/playing.md.
+How an episode is made, and what each set of the battery distinguishes: docs/method/playing.md.
 """
 
 from __future__ import annotations
@@ -34,12 +33,15 @@ from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.mdps import REGIMES, draw
 
 _HUB_REWARD = 0.1
-"""Largest reward at a hub; at a leaf it is 1. Here the tables of discount .9 and 0 disagree most (.09 nats a round)."""
+"""Largest reward at a hub; at a leaf it is 1.
+
+With this value the tables for discounts .9 and 0 disagree most (.09 nats a round).
+"""
 
 _PEAK_BYTES = 60.0
-"""The most that is held at once for each entry of all tables and transitions while episodes are drawn, as measured."""
+"""Measured peak memory while sampling, in bytes per entry of all tables and transitions."""
 _SECONDS_OF_A_NUMBER = 1e-7
-"""The least time that a probability of a transition takes to draw, of which 1.4e-7 were measured."""
+"""Least seconds to sample one transition probability; 1.4e-7 were measured."""
 
 _Epsilon = float | Literal["uniform"]
 _Drawn = TypeVar("_Drawn", MDPs, MDPEpisodes)
@@ -60,21 +62,31 @@ _STREAMS = (
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """Return the generator of one purpose: streams of one seed never share a draw."""
+    """Return the random generator for one purpose; generators for different purposes are
+    independent.
+
+    Args:
+        seed: the seed.
+        name: the purpose, one of ``_STREAMS``.
+    """
     return np.random.default_rng([seed_of(seed), _STREAMS.index(name)])
 
 
 class Interaction:
-    """Agents acting in MDPs, one round at a time, with the table that Q-learning makes of what they
-    do.
+    """Agents that act in MDPs round by round, with the Q-table that Q-learning makes from their
+    actions.
 
     Args:
-        seed: draws starts, exploration, transitions and Bernoulli rewards, but not the agents'
-            choices.
-        epsilon: probability of a uniform action in place of the agent's choice; one number, or one
-            per episode.
-        told: the agents read each round's draw (``noise``) and explore by themselves: their choices
-            are taken as they are, and only a first action, before any round, is drawn for them.
+        mdps: the MDP of each episode.
+        n_rounds: number of rounds.
+        seed: seed of initial states, exploration, transitions and Bernoulli rewards. The agents'
+            own choices do not depend on it.
+        epsilon: probability of a uniformly random action in place of the agent's choice: one
+            number, or one per episode.
+        alpha, gamma: learning rate and discount of the Q-table.
+        told: True if the agents read each round's random draw (``noise``) and explore by
+            themselves. Their choices are then used unchanged; only a missing first choice is drawn
+            for them.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
@@ -118,7 +130,7 @@ class Interaction:
         self._luck = stream(seed, "transition").random(shape)
         self._reward_luck = stream(seed, "reward").random(shape)
         total = mdps.transitions.cumsum(-1)
-        # Ends at exactly 1: no draw in [0, 1) falls on an impossible state.
+        # The last entry is exactly 1, so that no draw in [0, 1) selects an impossible state.
         self._reach = total / total[..., -1:]
         self._rows = np.arange(n_mdps)
         self._states = np.zeros((n_mdps, n_rounds + 1), np.int64)
@@ -135,17 +147,20 @@ class Interaction:
 
     @property
     def states(self) -> Int[np.ndarray, " episode"]:
-        """Where each agent stands now."""
+        """The current state of each agent."""
         return self._states[:, self.round]
 
     @property
     def values(self) -> Float[np.ndarray, "episode action"]:
-        """``Q_t(s_t, .)``: the current table's values where each agent stands."""
+        """``Q_t(s_t, .)``: values of the current state in the current table."""
         return self._tables[self._rows, self.round, self.states]
 
     @property
     def values_before(self) -> Float[np.ndarray, "episode action"]:
-        """``Q_{t-1}(s_t, .)``: what a machine sees that selects before it updates (zeros at the start)."""
+        """``Q_{t-1}(s_t, .)``: values of the current state in the table before the last update.
+
+        A machine that selects before it updates uses these. In the first round they are zero.
+        """
         before = max(self.round - 1, 0)
         return self._tables[self._rows, before, self.states]
 
@@ -153,8 +168,10 @@ class Interaction:
     def advance(self, choices: ArrayLike | None = None) -> None:
         """Play one round.
 
-        ``choices`` are the agents' actions, ``[episode]``; None stands for action 0, the greedy action of a table of
-        zeros, so that an agent with no first choice starts as a tabular learner does.
+        Args:
+            choices: the agents' actions, ``[episode]``. None stands for action 0, the greedy action
+                of a table of zeros, so that an agent without a first choice starts like a tabular
+                learner.
         """
         require(
             not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more"
@@ -175,7 +192,7 @@ class Interaction:
         self.round += 1
 
     def _choose(self, choices: ArrayLike | None) -> Int[np.ndarray, " episode"]:
-        """Return the actions of this round: the agents' choices, or random ones where they
+        """Return the actions of this round: the agents' choices, or random actions where they
         explore.
         """
         n_episodes = len(self._rows)
@@ -191,14 +208,17 @@ class Interaction:
         return np.where(explores, random_actions, agents)
 
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
-        """Play one round, and return it as episodes of one round; their first table is the current
-        one.
+        """Play one round and return it as episodes with this round only; their first table is the
+        current one.
+
+        Args:
+            choices: as in :meth:`advance`.
         """
         self.advance(choices)
         return self._record(self.round - 1, self.round)
 
     def episodes(self, regime: str = "custom") -> MDPEpisodes:
-        """Return the rounds played so far."""
+        """Return the rounds that were played so far, as episodes."""
         return self._record(0, self.round, regime)
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
@@ -239,15 +259,15 @@ def sample(
     epsilon: _Epsilon = "uniform",
     regime: str = "grid",
 ) -> MDPEpisodes:
-    """Draw episodes of epsilon-greedy tabular Q-learning, each in a new MDP.
+    """Sample episodes of epsilon-greedy tabular Q-learning, each in a new MDP.
 
     Args:
-        n_episodes, n_rounds, n_states, n_actions: sizes.
-        seed: of all draws.
+        n_episodes, n_rounds, n_states, n_actions: sizes of the batch.
+        seed: seed of all random draws.
         alpha: learning rate in (0, 1].
         gamma: discount in [0, 1).
-        epsilon: the exploration rate in [0, 1]; or "uniform": U(0, 1), drawn per episode.
-        regime: where the MDPs come from, a key of ``REGIMES``.
+        epsilon: exploration rate in [0, 1]; "uniform" draws it from U(0, 1) for each episode.
+        regime: source of the MDPs, a key of ``REGIMES``.
 
     >>> sample(n_episodes=64, n_rounds=50, n_states=4, n_actions=3, seed=0).q_tables.shape
     (64, 51, 4, 3)
@@ -268,12 +288,12 @@ def sample(
 def sample_mdps(
     n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid"
 ) -> MDPs:
-    """Draw MDPs without episodes, labels shuffled, for agents that act by themselves.
+    """Sample MDPs with random numbering, for agents that act in them.
 
     Args:
-        n_mdps, n_states, n_actions: sizes.
-        seed: of all draws.
-        regime: where they come from, a key of ``REGIMES``.
+        n_mdps, n_states, n_actions: sizes of the batch.
+        seed: seed of all random draws.
+        regime: source of the MDPs, a key of ``REGIMES``.
     """
     integer("n_mdps", n_mdps, 1)
     check_sizes(n_episodes=n_mdps, n_states=n_states, n_actions=n_actions)
@@ -283,12 +303,12 @@ def sample_mdps(
 def battery(
     n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
 ) -> dict[str, MDPEpisodes]:
-    """Draw a batch of episodes by the name of each set.
+    """Sample sets of episodes on which learners choose differently, by name.
 
     Args:
-        n_episodes: of each set.
-        n_rounds, n_states, n_actions: sizes.
-        seed: seed of the draws.
+        n_episodes: number of episodes of each set.
+        n_rounds, n_states, n_actions: sizes of the episodes.
+        seed: seed of the random draws.
 
     >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
     ['grid', 'explored', 'draws', 'chain', 'delayed']
@@ -305,12 +325,14 @@ def battery(
 
 
 def _delayed(n_mdps: int, n_states: int, n_actions: int, seed: int) -> MDPs:
-    """Draw MDPs in which the first half of states are hubs: each action leads from a hub to a leaf,
-    and back to a hub.
+    """Sample MDPs whose large rewards come one step late, which requires bootstrapping.
+
+    The first half of the states are hubs with small rewards; each action leads from a hub to a leaf
+    with a large or small reward, and from a leaf back to a hub.
 
     Args:
-        n_mdps, n_states, n_actions: sizes.
-        seed: seed of the draws.
+        n_mdps, n_states, n_actions: sizes of the batch.
+        seed: seed of the random draws.
     """
     rng = stream(seed, "mdps")
     n_hubs = n_states // 2
@@ -339,16 +361,16 @@ def _play(
     gamma: float = 0.9,
     regime: str = "delayed",
 ) -> MDPEpisodes:
-    """Run epsilon-greedy Q-learning, and shuffle the labels.
+    """Run epsilon-greedy Q-learning, and renumber states and actions at random.
 
     Args:
-        mdps: one per episode.
-        n_rounds: to play.
-        seed: seed of the luck.
-        epsilon: probability of a uniform action.
+        mdps: the MDP of each episode.
+        n_rounds: number of rounds.
+        seed: seed of the random draws.
+        epsilon: probability of a uniformly random action.
         alpha: learning rate.
         gamma: discount.
-        regime: its name, for the episodes.
+        regime: name of the regime, for the episodes.
     """
     interaction = Interaction(mdps, n_rounds, seed, epsilon, alpha, gamma)
     while not interaction.done:
@@ -357,7 +379,7 @@ def _play(
 
 
 def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
-    """Return the same MDPs or episodes, the states and actions of each labelled anew at random."""
+    """Return the same MDPs or episodes, with states and actions renumbered at random in each."""
     rng, n_episodes = stream(seed, "relabel"), len(drawn)
     states = np.tile(np.arange(drawn.n_states), (n_episodes, 1))
     actions = np.tile(np.arange(drawn.n_actions), (n_episodes, 1))
@@ -365,8 +387,8 @@ def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
 
 
 def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 1) -> None:
-    """Refuse sizes below 1, and episodes that this machine's memory cannot hold, or that take too
-    long.
+    """Refuse sizes below 1, and batches that would not fit into memory or would take too long to
+    sample.
 
     Args:
         n_episodes, n_states, n_actions, n_rounds: the sizes.

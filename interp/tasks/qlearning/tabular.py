@@ -1,8 +1,8 @@
-"""Tabular agents: epsilon-greedy Q-learning (with epsilon 1 a random policy), and an optimal agent.
+"""Tabular agents: epsilon-greedy Q-learning (a random policy for epsilon 1), and an optimal agent.
 
-The greedy action is the one of the lowest index on exact ties, or any of the tied ones at random:
-where rewards are far away, keeping to one index explores in a direction and choosing at random does
-not (paper, section 4).
+On exact ties the greedy action is the one with the lowest index, or a random one of the tied
+actions. If rewards are far away, always taking the lowest index explores in one direction, and
+random choices do not (paper, section 4).
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from interp.tasks.qlearning.sampling import Interaction, stream
 
 _Choices = Int[np.ndarray, " episode"]
 _Chooser = Callable[[], _Choices]
-"""Gives one action per episode for where the interaction stands when it is called."""
+"""Returns the agent's action in each episode, for the current state of the interaction."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class QLearner:
-    """Tabular Q-learning from a table of zeros.
+    """Tabular Q-learning that begins with a table of zeros.
 
     Args:
-        gamma: discount in [0, 1); 0 is the table that never bootstraps.
-        epsilon: probability of a uniform action.
-        before_update: act by ``Q_{t-1}(s_t, .)``, the table before the last update, as the
-            transformer circuit does (its Select precedes its Update); it matters only after a step
-            from a state to itself.
+        alpha: learning rate in (0, 1].
+        gamma: discount in [0, 1); 0 never bootstraps.
+        epsilon: probability of a uniformly random action.
+        before_update: True to act by ``Q_{t-1}(s_t, .)``, the table before the last update. The
+            transformer circuit does so, since its Select comes before its Update. It matters only
+            after a step from a state to itself.
+        random_ties: True to break ties at random, instead of by the lowest index.
     """
 
     alpha: float = 0.1
@@ -48,12 +50,11 @@ class QLearner:
         check_epsilon(self.epsilon)
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """Return a function that gives the actions of the next round, Int[episode], by the
-        interaction's table so far.
+        """Return a function that returns the next action of each episode, Int[episode].
 
         Args:
-            interaction: has the table.
-            rng: breaks ties at random, where the learner does.
+            interaction: the interaction, whose current Q-table the agent uses.
+            rng: used to break ties, if they are broken at random.
         """
 
         def choose() -> _Choices:
@@ -67,10 +68,9 @@ class QLearner:
 
 
 class OptimalAgent(QLearner):
-    """An agent that knows the MDP and maximises the expected sum of rewards over the rounds to
-    play.
+    """An agent that knows the MDP and maximises the expected sum of rewards over all rounds.
 
-    Q-learning's table is recorded, too, but the agent does not use it.
+    The Q-table of Q-learning is recorded along with its actions, but it does not use the table.
     """
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
@@ -90,13 +90,14 @@ AGENTS: Mapping[str, QLearner] = {
 
 @checked
 def run(learner: QLearner, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
-    """Run an agent: one episode per MDP.
+    """Run an agent in one episode per MDP.
 
     Args:
         learner: the agent.
-        mdps: one per episode.
-        n_rounds: to play.
-        seed: of starts, transitions, rewards and exploration: every agent meets the same luck.
+        mdps: the MDP of each episode.
+        n_rounds: number of rounds.
+        seed: seed of initial states, transitions, rewards and exploration, which are the same for
+            every agent.
     """
     interaction = Interaction(mdps, n_rounds, seed, learner.epsilon, learner.alpha, learner.gamma)
     choose = learner.chooser(interaction, stream(seed, "behaviour"))

@@ -1,11 +1,11 @@
-"""Directed reachability by continuous thought (Zhu et al., arXiv 2505.12514): all that is particular to this task.
+"""The task of directed reachability by continuous thought (Zhu et al., arXiv 2505.12514).
 
     >>> from interp.tasks import reachability
     >>> episodes = reachability.sample(n_episodes=4, n_rounds=5, n_nodes=16, n_edges=24, regime="matched", seed=0)
     >>> episodes.edges.shape, sorted(episodes.depths.tolist())
     ((4, 24, 2), [1, 2, 3, 4])
 
-No handwired model (``circuits``) and no picture (``reports``) lives here.
+Handwired models are in the package ``circuits``, figures in ``reports``.
 """
 
 from pathlib import Path

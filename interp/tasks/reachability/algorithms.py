@@ -1,12 +1,13 @@
-"""Reachability as causal models of one round: parallel breadth-first search, and its rivals.
+"""Algorithms for reachability as causal models of one round: breadth-first search and its rivals.
 
-The prediction is a distribution over nodes. It reads ``reached``, as the root is revealed only
-after the question: round t answers from the nodes within t steps. ``spread`` is the share that lies
-evenly on all nodes reached instead of on the candidates. Rivals (depth-first, random walk) hold one
-path and add one node a round; ``visits`` counts when a node was visited, 0 where it was not.
-Heuristics neither search nor carry a state: they are what matched graphs must rule out.
+The prediction is a distribution over nodes, computed from ``reached``, the set of nodes reached so
+far. The root is revealed only after the question, so round t answers from the nodes within t steps.
+A share ``spread`` of the prediction is uniform over all nodes reached; the rest is on the
+candidates. Rivals (depth-first search, random walk) follow one path and add one node per round;
+their ``visits`` is the order in which a node was visited, 0 if it was not. Heuristics do not search
+and carry no state: matched graphs must rule them out.
 
-The equations, and which rules the rivals follow: docs/method/reachability.md.
+The equations, and the rules of the rivals: docs/method/reachability.md.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 _Array = NDArray[Any]
 SPREAD = 0.6
-"""Share of what models are trained to predict that lies on all nodes reached."""
+"""Share of the training target that is uniform over all nodes reached."""
 
 
 def _n_nodes(values: Values) -> int:
@@ -54,7 +55,7 @@ def _take(values: _Array, index: _Array) -> _Array:
 
 
 def _expand(v: Values) -> _Array:
-    """Return the frontier with the targets of active edges."""
+    """Return the frontier plus the targets of all active edges, as 0 and 1 per node."""
     expanded = np.array(v["frontier"] > 0.5, dtype=np.float64)
     active = v["active"] > 0.5
     targets = np.broadcast_to(v["target"], active.shape)
@@ -64,12 +65,18 @@ def _expand(v: Values) -> _Array:
 
 
 def _follow_from(v: Values, starts: _Array) -> _Array:
-    """Return whether each edge starts at a node of the frontier."""
+    """Return 1 for edges that start at a node of the frontier, and 0 for the others."""
     return (_take(v["frontier"], starts) > 0.5).astype(np.float64)
 
 
 def _answer(scores: _Array, v: Values) -> _Array:
-    """Return the distribution over nodes that is all on the candidate of higher score ``[..., 2]``, halves on ties."""
+    """Return the distribution over nodes with all probability on the better candidate, or 1/2 each
+    on ties.
+
+    Args:
+        scores: score of each candidate, ``[..., 2]``.
+        v: values of the round.
+    """
     gap = np.sign(scores[..., 0] - scores[..., 1])
     answer = np.zeros((*gap.shape, _n_nodes(v)))
     shares = np.stack([1 + gap, 1 - gap], -1) / 2
@@ -78,7 +85,9 @@ def _answer(scores: _Array, v: Values) -> _Array:
 
 
 def _predict_with(spread: float) -> Equation:
-    """Return the prediction: reached candidates share it, but for the part that lies on all nodes reached."""
+    """Return the equation of the prediction: mostly the answer, and a share ``spread`` on all nodes
+    reached.
+    """
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
     def predict(v: Values) -> _Array:
@@ -94,13 +103,13 @@ def _predict_with(spread: float) -> Equation:
 
 
 def _members(v: Values) -> _Array:
-    """Return whether each candidate is reached."""
+    """Return 1 for candidates that are reached, and 0 for the others."""
     reached = _take(v["reached"], v["candidates"])
     return (reached > 0.5).astype(np.float64)
 
 
 def _all_nodes(episodes: ReachabilityEpisodes) -> _Array:
-    """Return the names of the nodes, the same in every round."""
+    """Return the numbers of all nodes, ``[episode, round, node]``, the same in every round."""
     shape = (len(episodes), episodes.n_rounds, episodes.n_nodes)
     return np.broadcast_to(np.arange(episodes.n_nodes), shape)
 
@@ -126,13 +135,13 @@ _algorithm = maker(
 
 
 def _search(key: str, name: str, spread: float, active: Equation, expand: Equation) -> Algorithm:
-    """Make a search that expands all nodes reached along the active edges.
+    """Make a search that expands all reached nodes along active edges.
 
     Args:
-        key, name: of the algorithm.
-        spread: share of the prediction that lies evenly on all nodes reached.
+        key, name: those of the algorithm.
+        spread: share of the prediction that is uniform over all nodes reached.
         active: equation of the active edges.
-        expand: equation of the next set.
+        expand: equation of the next set of nodes.
     """
 
     def frontier(v: Values) -> _Array:
@@ -153,9 +162,10 @@ def _search(key: str, name: str, spread: float, active: Equation, expand: Equati
 
 @checked
 def breadth_first(spread: float = 0.0) -> Algorithm:
-    """Return parallel breadth-first search: every round expands all nodes reached.
+    """Return parallel breadth-first search: every round expands all reached nodes.
 
-    A share ``spread`` of the prediction, in [0, 1), lies evenly on the nodes reached.
+    Args:
+        spread: share of the prediction that is uniform over all nodes reached, in [0, 1).
 
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
@@ -170,7 +180,9 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
 
 
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
-    """Return breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
+    """Return breadth-first search that stops after ``hops`` rounds, and never reaches nodes farther
+    away.
+    """
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
     plural = "" if hops == 1 else "s"
     name = f"breadth-first search of {hops} hop{plural}"
@@ -179,9 +191,7 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
 
 
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
-    """Return breadth-first search that is ``lag`` rounds late: its set is that of ``lag`` rounds
-    before.
-    """
+    """Return breadth-first search that starts ``lag`` rounds late."""
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
     search = breadth_first(spread)
@@ -189,7 +199,7 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
 
 
 def undirected(spread: float = 0.0) -> Algorithm:
-    """Return breadth-first search that follows every edge both ways."""
+    """Return breadth-first search that follows every edge in both directions."""
 
     def active(v: Values) -> _Array:
         return _follow_from(v, np.concatenate([v["source"], v["target"]], -1))
@@ -225,7 +235,9 @@ def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
 
 
 def _go_deeper(v: Values) -> _Array:
-    """Step to the first child without a visit, from the last visited node that has one."""
+    """Return the visits after a step to the first unvisited child of the latest visited node that
+    has one.
+    """
     source = _take(v["started"], v["source"])
     target = _take(v["started"], v["target"])
     rank = np.where(target == 0, source, 0)
@@ -234,7 +246,7 @@ def _go_deeper(v: Values) -> _Array:
 
 
 def _go_anywhere(v: Values) -> _Array:
-    """Step to a random child of the last node; back to the root's children at a sink."""
+    """Return the visits after a step to a random child of the last node; at a sink, of the root."""
     started = v["started"]
     from_last = _take(started, v["source"]) == started.max(-1, keepdims=True)
     from_root = v["source"] == v["root"][..., None]
@@ -245,7 +257,7 @@ def _go_anywhere(v: Values) -> _Array:
 
 
 def _start_at_root(v: Values) -> _Array:
-    """Return the visits, the root's included."""
+    """Return the visits, with the root marked as visited."""
     is_root = v["nodes"] == v["root"][..., None]
     return np.maximum(v["visits"], is_root)
 
@@ -253,13 +265,13 @@ def _start_at_root(v: Values) -> _Array:
 def _path(
     key: str, name: str, step: Equation, spread: float, **inputs: Callable[[Any], _Array]
 ) -> Algorithm:
-    """Make a search that holds one path.
+    """Make a search that follows one path.
 
     Args:
-        key, name: of the algorithm.
-        step: equation of the next visits.
-        spread: share of the prediction that lies evenly on all nodes reached.
-        **inputs: what it reads of episodes in addition to the graph.
+        key, name: those of the algorithm.
+        step: equation of the visits after a round.
+        spread: share of the prediction that is uniform over all nodes reached.
+        **inputs: functions that read further inputs from the episodes.
     """
     equations: dict[str, Equation | None] = {
         "visits": None,
@@ -273,13 +285,13 @@ def _path(
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Return depth-first search, a node a round."""
+    """Return depth-first search, one node per round."""
     return _path("depth_first", "depth-first search, a node a round", _go_deeper, spread)
 
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
-    """Return a random walk, a node a round; ``seed`` draws its luck."""
+    """Return a random walk, one node per round; ``seed`` is that of its random choices."""
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
         return np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
@@ -292,10 +304,13 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 
 @dataclass(frozen=True)
 class _Heuristic:
-    """A rule that answers without a search: the candidate with the larger number.
+    """A rule that answers without a search: the candidate with the larger score.
 
     Attributes:
-        number: adjacency Bool[..., source, target] and roots Int[...] to the number of each node, ``[..., node]``.
+        name: its name in sentences.
+        short_name: its name in legends.
+        number: maps adjacency Bool[..., source, target] and roots Int[...] to the score of each
+            node, ``[..., node]``.
     """
 
     name: str
@@ -341,7 +356,11 @@ _HEURISTICS = {
 
 
 def heuristic(key: str = "more_ancestors") -> Algorithm:
-    """Return a heuristic as an algorithm without a state."""
+    """Return an algorithm that answers by a heuristic, without a search and without a state.
+
+    Args:
+        key: name of the heuristic, such as "more_children".
+    """
     require_known("heuristic", key, _HEURISTICS)
     rule = _HEURISTICS[key]
 
@@ -355,7 +374,7 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """List the algorithms of this task, the ground truth first."""
+    """Return the records of the algorithms that this task registers, the correct one first."""
     known = [AlgorithmRecord("breadth_first", _BFS, "BFS", breadth_first)]
     for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops")):
         key, name = f"depth_limited_{n}", f"breadth-first search of {hops}"
@@ -372,18 +391,18 @@ def records() -> tuple[AlgorithmRecord, ...]:
 
 _BFS = "parallel breadth-first search"
 
-# Where a fit looks for each parameter.
+# The grid of each parameter in a fit.
 _SPREAD = Searched("spread", (0.0, 0.2, 0.4, 0.6, 0.8), enters=("prediction",))
 _HOPS = Searched("hops", (1, 2, 3), kind="choice")
 _LAG = Searched("lag", (1, 2), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
-    """List what a model of reachability is compared with.
+    """Return the families that a reachability model is compared with.
 
-    Searches may put a share of their answer on all nodes reached (``spread``), as the distribution that models are
-    trained on does. The undirected distance, which needs the root and so is not memoryless, is left to ``interp
-    audit``.
+    Searches have a parameter ``spread``, since models are trained on a target with such a share.
+    The undirected distance is not among them, but ``interp audit`` tests it: it needs the root, and
+    so is not memoryless.
     """
     plain = (
         ("breadth_first", _BFS, breadth_first),

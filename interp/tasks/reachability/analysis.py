@@ -1,8 +1,7 @@
-"""What interventions and probes need of a model of this task: where variables could be, controls,
-corrupted episodes.
+"""Probes and interventions for this task: hypotheses about sites, controls, corruptions, steering.
 
-All models are compared with parallel breadth-first search. For a learned one its prediction is the
-distribution that was trained on, which puts a part on all nodes reached.
+All models are compared with parallel breadth-first search. A learned model is compared at the
+``spread`` of its training target.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
-    """Return the share of the negative candidate among the two; a half where both have none.
+    """Return the share of the wrong candidate in the two candidates' probability; 1/2 if both have
+    0.
 
-    What is below 0, as an untrained copy of a handwired model may give, counts as none.
+    Negative predictions, which an untrained copy of a handwired model may make, count as 0.
 
     Args:
         predictions: ``[*batch, episode, round, node]``.
-        episodes: have the candidates.
-        rounds: those that were predicted.
+        episodes: the episodes, which have the candidates.
+        rounds: slice of the rounds that are predicted.
 
     Returns:
         The losses, ``[*batch, episode, round]``.
@@ -45,7 +45,13 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
 
 
 def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
-    """Return what predictions ``[..., episode, round, node]`` put on one node of each episode, at least 0."""
+    """Return the predicted probability of one node per episode, at least 0, ``[..., episode,
+    round]``.
+
+    Args:
+        predictions: ``[..., episode, round, node]``.
+        nodes: the node of each episode.
+    """
     index = torch.from_numpy(nodes).to(predictions.device)[:, None, None]
     shape = (*predictions.shape[:-1], 1)
     chances = predictions.gather(-1, index.expand(shape))
@@ -58,7 +64,11 @@ def hypothesis(model: Machine) -> Algorithm:
 
 
 def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
-    """Return root, candidates and degrees, then also the children of the root: what a round says without a search."""
+    """Return what can be read from a single round without a search: root, candidates and degrees of
+    nodes.
+
+    A second form adds the children of the root.
+    """
     matrix = graphs.adjacency(episodes.by_round("edges"), episodes.n_nodes)
     indicators = np.eye(episodes.n_nodes)
     roots = episodes.by_round("roots")
@@ -70,7 +80,9 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """List where the variables of a round are claimed to be, and where they cannot be."""
+    """Return hypotheses about the sites that hold the round's variables, and controls that cannot
+    hold them.
+    """
     model = Model(machine)
     if not model.has_layers:
         return Place("reached"), Place("reached", outcome="state")
@@ -90,7 +102,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """List the variables and sites for learned subspaces; the last is a place that cannot hold the variable."""
+    """Return pairs (variable, site) for learned subspaces; the last site cannot hold its
+    variable.
+    """
     model = Model(machine)
     if not model.has_layers:
         return ("reached", "latent"), ("candidates", "latent")
@@ -102,8 +116,10 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: every node is written into the set, measured by the target's
-    probability, which falls from 1 to a half.
+    """Return the default steering: write all nodes into the set of reached nodes, and measure
+    P(target).
+
+    That probability falls from 1 to 1/2.
     """
     return Steering(
         change=lambda shape: np.ones(shape),
@@ -118,8 +134,9 @@ def steering() -> Steering:
 
 
 def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Replace an edge by one from the root to the negative: an edge that is listed twice, or the
-    one farthest from the root.
+    """Return the edges with one replaced by an edge from the root to the wrong candidate.
+
+    The replaced edge is a repeated one, or else the one farthest from the root.
     """
     edges = episodes.by_round("edges")[:, t].copy()
     code = edges[..., 0] * episodes.n_nodes + edges[..., 1]
@@ -133,7 +150,9 @@ def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Replace the edges into the target by self-loops of the root, which have no effect."""
+    """Return the edges with those into the target replaced by self-loops of the root, which have no
+    effect.
+    """
     edges = episodes.by_round("edges")[:, t]
     roots = episodes.by_round("roots")[:, t, None, None]
     is_into_target = edges[..., 1:] == episodes.targets[:, None, None]
@@ -141,8 +160,8 @@ def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Move the end of every edge into the target to the negative, so that the search finds the
-    negative.
+    """Return the edges with those into the target leading to the wrong candidate, which a search
+    then finds.
     """
     edges = episodes.by_round("edges")[:, t].copy()
     ends = edges[..., 1]
@@ -152,7 +171,7 @@ def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Replace the target by the root, which is reached."""
+    """Return the candidates with the target replaced by the root, which is always reached."""
     candidates = episodes.by_round("candidates")[:, t]
     roots = episodes.by_round("roots")[:, t, None]
     is_asked = (candidates == roots).any(-1, keepdims=True)
@@ -167,24 +186,24 @@ def _in_round(
     edit: Callable[[ReachabilityEpisodes, int], NDArray[np.int64]],
     delay: int = 1,
 ) -> Corruption:
-    """Return a corruption of an array in one round alone.
+    """Return a corruption that changes one array in one round.
 
     Args:
-        key: of the corruption.
-        name: in words.
-        array: that is changed.
-        edit: episodes and a round to what stands in the array there.
-        delay: rounds until a prediction can differ.
+        key: key of the corruption.
+        name: its name in sentences.
+        array: name of the array.
+        edit: ``(episodes, round)`` -> the array's new values in that round.
+        delay: number of rounds until a prediction can differ.
     """
     build = in_one_round(array, edit, ReachabilityEpisodes.by_round)
     return Corruption(key, name, delay, build, possible=False)
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """List the corruptions of this task.
+    """Return the corruptions of this task for patching.
 
     All but the first change a single round, to separate what a latent holds from what a round
-    shows. An edge that is removed there delays what it leads to; the next round finds it again.
+    shows. If an edge is removed in one round, what it leads to is found one round later.
     """
     history = partial(
         exchange_history,

@@ -1,12 +1,12 @@
-"""Reachability episodes: a directed graph, a root, and two candidates, one of which can be reached
-from the root.
+"""Episodes of reachability: a directed graph, a root, and two candidate nodes, one of them
+reachable.
 
-Every round of an episode reads the same graph again; only the latent changes. Round t (counted from
-0) reads a latent that t rounds of thought have made, so an episode of T thoughts has T + 1 rounds,
-and a candidate d steps from the root can be recognised from round d on.
+Every round of an episode shows the same graph; only the latent changes. Round t (counted from 0)
+reads a latent after t rounds of thought. An episode of T thoughts therefore has T + 1 rounds, and a
+candidate that is d steps from the root can be recognised from round d on.
 
-Sizes are *capacities*: a graph uses some of the ``n_nodes`` names, and a list of edges is filled up
-to ``n_edges`` by repeating edges, which leaves the reachable nodes as they are.
+Sizes are upper limits: a graph uses some of the ``n_nodes`` names, and its list of edges is padded
+to ``n_edges`` by repeating edges, which does not change what is reachable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
 
 _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
-"""The axes of every array where all rounds of an episode agree."""
+"""Axes of each array if all rounds of an episode are equal."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,12 +38,14 @@ class ReachabilityEpisodes(BaseEpisodes):
     ([2], [0])
 
     Attributes:
-        edges: source and target, ``[episode, edge, 2]``; ``[episode, round, edge, 2]`` where rounds differ, as in
-            corrupted episodes.
-        roots: where the search starts, ``[episode]``; ``[episode, round]`` where rounds differ.
-        candidates: two different nodes, ``[episode, 2]``; ``[episode, round, 2]`` where rounds differ.
-        n_nodes: number of names for nodes, which are 0 to n_nodes - 1.
-        n_rounds: thoughts and one.
+        edges: source and target of each edge, ``[episode, edge, 2]``; ``[episode, round, edge, 2]``
+            if rounds differ, as in corrupted episodes.
+        roots: where the search starts, ``[episode]``; ``[episode, round]`` if rounds differ.
+        candidates: two different nodes, ``[episode, 2]``; ``[episode, round, 2]`` if rounds differ.
+        n_nodes: number of node names, which are 0 to n_nodes - 1.
+        n_rounds: number of rounds: one more than the number of thoughts.
+        regime: name of the regime; "custom" for graphs that the user made.
+        seed: seed of the sampler, if any.
     """
 
     task: ClassVar[str] = "reachability"
@@ -76,8 +78,8 @@ class ReachabilityEpisodes(BaseEpisodes):
             self._refuse_ties()
 
     def _checked_array(self, name: str) -> NDArray[np.int64]:
-        """Return an array of nodes with the axes of :data:`_AXES`, and an axis of rounds where
-        these differ.
+        """Return a checked array of nodes, with the axes of :data:`_AXES` and possibly an axis of
+        rounds.
         """
         values = getattr(self, name)
         axes = list(_AXES[name])
@@ -95,11 +97,11 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @property
     def _varying(self) -> list[str]:
-        """The arrays that differ from round to round."""
+        """Names of the arrays that differ between rounds."""
         return [name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes)]
 
     def _refuse_ties(self) -> None:
-        """Refuse episodes with both candidates equally far from the root."""
+        """Refuse episodes whose candidates are equally far from the root."""
         first, second = self.candidate_distances.T
         ties = np.flatnonzero(first == second).tolist()
         require(
@@ -113,7 +115,9 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @classmethod
     def of(cls, **given: Any) -> ReachabilityEpisodes:
-        """Make episodes of unequal length: ``n_rounds`` is a list with the number of each."""
+        """Make episodes of unequal length; ``n_rounds`` is a list with each episode's number of
+        rounds.
+        """
         lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
         is_over = np.arange(longest) >= lengths[:, None]
@@ -126,7 +130,7 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
-        """Return ``edges``, ``roots`` or ``candidates`` with a round axis after the first one.
+        """Return ``edges``, ``roots`` or ``candidates`` with a round axis after the episode axis.
 
         >>> edges, roots = np.array([[[0, 1], [1, 2]]]), np.array([0])
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
@@ -141,47 +145,57 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @cached_property
     def adjacency(self) -> NDArray[np.bool_]:
-        """Bool[episode, source, target]."""
+        """Adjacency of each episode's graph, Bool[episode, source, target]."""
         return graphs.adjacency(self.by_round("edges")[:, 0], self.n_nodes)
 
     @cached_property
     def distances(self) -> NDArray[np.int64]:
-        """Int[episode, node], steps from the root; ``n_nodes`` where there is no path."""
+        """Int[episode, node], number of steps from the root to each node; ``n_nodes`` if there is
+        no path.
+        """
         return graphs.distances(self.adjacency, self.by_round("roots")[:, 0])
 
     @cached_property
     def candidate_distances(self) -> NDArray[np.int64]:
-        """Int[episode, 2], steps from the root to each candidate; ``n_nodes`` where there is no path."""
+        """Int[episode, 2], number of steps from the root to each candidate; ``n_nodes`` if there is
+        no path.
+        """
         candidates = self.by_round("candidates")[:, 0]
         return np.take_along_axis(self.distances, candidates, -1)
 
     @property
     def answers(self) -> NDArray[np.int64]:
-        """Int[episode], which candidate (0 or 1) is reached, or reached sooner; 0 when neither is sooner."""
+        """Int[episode], index (0 or 1) of the candidate that is reached, or reached sooner; 0 on
+        ties.
+        """
         return self.candidate_distances.argmin(-1)
 
     @property
     def depths(self) -> NDArray[np.int64]:
-        """Int[episode], steps from the root to the candidate that is reached sooner; ``n_nodes`` when none is."""
+        """Int[episode], steps from the root to the nearer candidate; ``n_nodes`` if neither can be
+        reached.
+        """
         return self.candidate_distances.min(-1)
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """Int[episode], the candidate that is reached, or reached sooner."""
+        """Int[episode], the correct candidate: the one that is reached, or reached sooner."""
         return self._candidates_at(self.answers)
 
     @property
     def negatives(self) -> NDArray[np.int64]:
-        """Int[episode], the other candidate."""
+        """Int[episode], the wrong candidate."""
         return self._candidates_at(1 - self.answers)
 
     def _candidates_at(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return one candidate of each episode."""
+        """Return the candidate with the given index (0 or 1) in each episode."""
         return self.by_round("candidates")[np.arange(len(self)), 0, index]
 
     @checked
     def shuffled(self, rng: np.random.Generator) -> ReachabilityEpisodes:
-        """Return the same graphs with edges in another order and, in half of them, the candidates swapped."""
+        """Return the same graphs with edges in random order, and candidates swapped in half of
+        them.
+        """
         places = np.tile(np.arange(self.n_edges), (len(self), 1))
         order = rng.permuted(places, axis=1)
         edges = np.take_along_axis(self.edges, order[..., None], 1)
@@ -191,7 +205,9 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
-        """Return the same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""
+        """Return the same graphs with renamed nodes: node ``i`` of episode ``e`` becomes ``names[e,
+        i]``.
+        """
         wanted = (len(self), self.n_nodes)
         is_whole = names.shape == wanted and names.dtype.kind in "iu"
         got = f"{names.dtype} of shape {names.shape}"
@@ -205,11 +221,14 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
-        """Return whether predictions are right: 1 if the target is likelier, 1/2 if neither is, 0
-        if the negative is.
+        """Return 1 where the target is more probable than the other candidate, 0 where less, 1/2 on
+        ties.
 
         Args:
             predictions: ``[episode, round, node]``.
+
+        Returns:
+            ``[episode, round]``.
         """
         predictions, wanted = array_of("predictions", predictions), (len(self), self.n_nodes)
         shape = predictions.shape
@@ -226,7 +245,7 @@ class ReachabilityEpisodes(BaseEpisodes):
 
 @checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
-    """Return several batches of the same sizes as one, called ``regime``."""
+    """Concatenate batches of the same sizes into one with the regime name ``regime``."""
     first, *_ = non_empty("parts", parts, "batches of episodes")
     sizes = {(part.n_nodes, part.n_rounds, part.n_edges) for part in parts}
     require(

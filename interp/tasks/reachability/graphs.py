@@ -1,10 +1,11 @@
-"""Directed graphs as arrays: adjacency, breadth-first distances and the transitive closure, for whole batches.
+"""Directed graphs as arrays: adjacency, breadth-first distances and the transitive closure, in
+batches.
 
     >>> edges = np.array([[[0, 1], [1, 2], [2, 0], [3, 2]]])
     >>> distances(adjacency(edges, 4), np.array([0])).tolist()
     [[0, 1, 2, 4]]
 
-A node that is never reached has the number of nodes as its distance: more than any path has steps.
+An unreachable node has the number of nodes as its distance, which is more than any path's length.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from numpy.typing import NDArray
 
 
 def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
-    """Return Bool[..., source, target] of ``edges`` Int[..., edge, 2]; an edge that is listed twice
-    counts once.
+    """Return Bool[..., source, target], True for edges.
+
+    Args:
+        edges: Int[..., edge, 2]; repeated edges count once.
+        n_nodes: number of nodes.
     """
     lead = edges.shape[:-2]
     flat = edges.reshape(-1, *edges.shape[-2:])
@@ -28,7 +32,13 @@ def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
 
 
 def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int64]:
-    """Return Int[..., node], the number of steps from the roots Int[...]; that of nodes where there is no path."""
+    """Return Int[..., node], the number of steps from the root to each node; ``n_nodes`` if there
+    is no path.
+
+    Args:
+        matrix: adjacency, Bool[..., source, target].
+        roots: Int[...].
+    """
     n_nodes = matrix.shape[-1]
     weights = matrix.astype(np.float32)
     reached = np.eye(n_nodes, dtype=bool)[roots]
@@ -45,7 +55,7 @@ def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int6
 
 
 def closure(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return Bool[..., i, j]: is there a path of one step or more from i to j?"""
+    """Return Bool[..., i, j], True if there is a path of at least one step from i to j."""
     paths = matrix
     n_nodes = matrix.shape[-1]
     for _ in range(n_nodes.bit_length()):

@@ -1,4 +1,4 @@
-"""The round of reachability, ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``, with or without the marks ``e_i``."""
+"""Layout of a round of reachability: ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class ReachabilityRound(SizedRound):
-    """A round of reachability: the graph edge by edge, two candidates, the question, the root.
+    """Layout of a round: ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``.
 
-    ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``: 3 m + 7 positions. The root stands
-    after the question, so a round can answer only from what its latent holds. The mark ``e_i``
-    closes an edge: the handwired machine binds source and target there. Without marks a round has 2
-    m + 7 positions, which is what models are trained on.
+    The graph is listed edge by edge (source ``s_i``, target ``t_i``), followed by two candidates,
+    the question, and the root. Since the root comes after the question, a round can answer only
+    from its latent. With ``marks``, a token ``e_i`` follows each edge; the handwired machine
+    combines source and target there. A round with m edges has 3 m + 7 positions with marks, and 2 m
+    + 7 without, as in training. The outcomes are the nodes.
 
-    The outcomes are the nodes: a prediction is a distribution over them.
-
-    ``n_nodes`` is the same for all episodes that a model serves; their lengths lie in
-    ``n_edges_range``, and are just ``n_edges`` when that is None.
+    Attributes:
+        n_nodes: number of node names, the same for all episodes that a model reads.
+        n_edges: number of edges.
+        n_edges_range: smallest and largest number of edges that the vocabulary supports; only
+            ``n_edges`` when None.
+        marks: True to put a mark after each edge.
     """
 
     n_nodes: int
@@ -40,7 +43,7 @@ class ReachabilityRound(SizedRound):
     episodes_are: ClassVar[str] = "reachability episodes"
     episode_types: ClassVar[tuple[type, ...]] = (ReachabilityEpisodes,)
     n_latents: ClassVar[int] = 1
-    """It holds the set of nodes that have been reached."""
+    """One latent holds the set of reached nodes."""
 
     def __post_init__(self) -> None:
         check_fields(self)

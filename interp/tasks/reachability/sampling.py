@@ -1,29 +1,27 @@
-"""Drawing reachability episodes: their regimes, and the battery that distinguishes searches; same
-arguments, same bytes.
+"""Sample episodes of reachability: their regimes, and sets on which searches answer differently.
 
-A regime is random graphs with a rule that chooses root and candidates.
+A regime consists of random graphs, and a rule for the root and the candidates.
 
-* ``uniform``: every edge is drawn from all pairs of nodes (self-loops, cycles and parallel edges
-  occur), the root and the candidates from all nodes. For verification: both candidates may be
-  reachable, or none.
-* ``path``: a path with edges back to earlier nodes; depth up to the number of nodes. For
+* ``uniform``: edges are random pairs of nodes (self-loops, cycles and parallel edges occur); root
+  and candidates are random nodes. Both candidates may be reachable, or neither. For verification.
+* ``path``: a path with edges back to earlier nodes; depths up to the number of nodes. For
   verification.
 * ``prosqa``: acyclic graphs with the statistics of ProsQA (Hao et al., arXiv 2412.06769, as used by
-  Zhu et al., arXiv 2505.12514): two roots, 1 to 3 parents a node; the candidates are sinks, the
-  negative one cannot be reached.
-* ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the
-  number of ancestors, which leave no shortcut of these kinds; the depth of the target is 1 to 4.
-  Another shortcut is left: the target is nearly always nearer the root than the other candidate
-  where edges run both ways (``interp audit`` tests it).
-* ``repeated``: acyclic graphs of few different edges, some listed far more often than the rest; a
-  third of the roots have no edge. A model that is trained on them, too, cannot rely on how often an
-  edge is listed.
-* ``stranded``: the root has no edge, so that no node is reached; one candidate ends a chain, the
-  other has no edge, and a sixth of the list are different edges, which fill it up. A search answers
-  one half, and stays there.
+  Zhu et al., arXiv 2505.12514): two roots, and 1 to 3 parents per node. Candidates are sinks; the
+  wrong one cannot be reached.
+* ``matched``: the same graphs, with candidates of equal in-degree, equal out-degree and equally
+  many ancestors, so that these give no shortcut. The target is 1 to 4 steps away. One shortcut
+  remains: if edges could be followed in both directions, the target would nearly always be nearer
+  to the root (``interp audit`` tests it).
+* ``repeated``: acyclic graphs with few different edges, some listed far more often than others; a
+  third of the roots have no edge. It keeps models that are trained on it, too, from relying on how
+  often an edge is listed.
+* ``stranded``: the root has no edge, so no node is reached. One candidate ends a chain, and the
+  other has no edge. Only a sixth of the listed edges are different. A search answers 1/2 in every
+  round.
 
-In every regime names are permuted and edges shuffled, so that names and places in the list carry no
-information.
+In every regime nodes are renamed and edges shuffled at random, so that names and the order of edges
+carry no information. Equal arguments give equal bytes.
 """
 
 from __future__ import annotations
@@ -41,26 +39,40 @@ from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 _GRAPHS, _NAMES, _ORDER = 0, 1, 2
-"""One random stream a stage: what one stage draws never moves another."""
+"""One random stream per stage, so that changes in one stage do not affect the others."""
 _BATTERY = ("matched", "prosqa", "uniform", "path")  # regimes on which searches answer differently
 _CHUNK, _PATIENCE = 2048, 12
-"""Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
+"""Largest number of graphs sampled at once; number of unsuccessful attempts before a depth is given
+up.
+"""
 _Generator = np.random.Generator
 _PARENTS = (0.4, 0.4, 0.2)  # probability that a node is to get 1, 2 or 3 parents
 _RECENT = 0.3
-"""How much more likely a parent becomes per step towards the node, on a log scale: drawn below this for each graph
-(of 28 names; more for fewer)."""
+"""Upper limit of a graph's preference for recent parents, in log-odds per node, for 28 nodes.
+
+Each graph draws its preference below this limit, which is larger for fewer nodes.
+"""
 _BELOW_FIRST, _CROSSING = 0.6, 0.03
-"""Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
+"""Share of the nodes that descend from the first root; odds of a parent from the other side for
+these.
+"""
 _UNEVEN = 2.0
-"""How uneven the repeats of ``repeated`` are: an edge is drawn again by the place of a uniform number to this power."""
+"""How uneven repeats are in ``repeated``: a repeated edge's index is proportional to a uniform
+number to this power.
+"""
 _WITHOUT = 1 / 3
-"""The share of roots of ``repeated`` that have no edge, where the graph has a name without one."""
+"""Share of the roots in ``repeated`` without an edge, if the graph has a node without one."""
 _REPEATED = 6  # how often, on average, each edge of a stranded graph is given
 
 
 class _Drawn(NamedTuple):
-    """Graphs before names are permuted: edges ``[graph, edge, 2]``, roots ``[graph]``, candidates ``[graph, 2]``."""
+    """Sampled graphs, before nodes are renamed.
+
+    Attributes:
+        edges: ``[graph, edge, 2]``.
+        roots: ``[graph]``.
+        candidates: ``[graph, 2]``.
+    """
 
     edges: NDArray[np.int64]
     roots: NDArray[np.int64]
@@ -69,13 +81,17 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class _Regime:
-    """A regime.
+    """A regime of graphs.
 
     Attributes:
-        depths: depths of the target that are drawn equally often; empty where depth is whatever comes.
-        draw: (generator, graphs, nodes, edges) to graphs with root and candidates; for regimes without depths.
-        pairs: (adjacency, distances) to Bool[graph, target, negative], the pairs of candidates that are allowed; for
-            regimes with depths.
+        key: name in code and on the command line.
+        name: description.
+        depths: distances of the target from the root, sampled equally often; empty if not
+            controlled.
+        draw: ``(generator, n_graphs, n_nodes, n_edges)`` -> graphs with root and candidates; for
+            regimes without depths.
+        pairs: ``(adjacency, distances)`` -> Bool[graph, target, negative], the allowed pairs of
+            candidates; for regimes with depths.
     """
 
     key: str
@@ -86,10 +102,10 @@ class _Regime:
 
 
 def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Draw edges, roots and candidates from all nodes.
+    """Sample edges, roots and candidates uniformly from all nodes.
 
     Args:
-        rng: the generator.
+        rng: the random generator.
         n_graphs, n_nodes, n_edges: sizes.
     """
     nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
@@ -99,12 +115,12 @@ def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) ->
 
 
 def _line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
-    """Return a path, ``[graph, edge, 2]``, the same in every graph.
+    """Return the edges of a path, ``[graph, edge, 2]``, the same in every graph.
 
     Args:
-        start: the first node.
+        start: first node of the path.
         length: number of edges.
-        n_graphs: how many.
+        n_graphs: number of graphs.
     """
     sources = np.arange(start, start + length)
     path = np.stack([sources, sources + 1], -1)
@@ -112,11 +128,11 @@ def _line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
 
 
 def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Draw a path from node 0 through as many nodes as there are edges for, and edges back to
-    earlier nodes.
+    """Return a path from node 0 that is as long as possible, with random edges back to earlier
+    nodes.
 
     Args:
-        rng: the generator.
+        rng: the random generator.
         n_graphs, n_nodes, n_edges: sizes.
     """
     length = min(n_nodes - 1, n_edges)
@@ -129,15 +145,14 @@ def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _D
 
 
 def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
-    """Draw acyclic graphs ``[graph, edge, 2]`` that grow from nodes 0 and 1; later nodes have 1 to
-    3 earlier parents.
+    """Sample acyclic graphs ``[graph, edge, 2]`` that grow from the roots 0 and 1.
 
-    A node grows below the first root, with a few parents from the other side, or below the second
-    one alone. A graph has half as many nodes as there are names, or more, and as many edges as fit;
-    the rest repeats edges.
+    Later nodes get 1 to 3 earlier nodes as parents. A node either descends from the first root,
+    with a few parents from the other side, or from the second root only. A graph uses at least half
+    of the nodes, and as many edges as fit; the rest of its list repeats edges.
 
     Args:
-        rng: the generator.
+        rng: the random generator.
         n_graphs, n_nodes, n_edges: sizes.
     """
     largest = min(n_nodes, n_edges + 2)
@@ -157,11 +172,11 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
 
 
 def _appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
-    """Return log-weights with noise of each node as a parent of each later one, ``[graph, parent,
+    """Return noisy log-weights of each node as a parent of each later node, ``[graph, parent,
     child]``.
 
     Args:
-        rng: the generator.
+        rng: the random generator.
         n_graphs, n_nodes: sizes.
     """
     child = np.arange(n_nodes)
@@ -177,15 +192,15 @@ def _appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]
 
 
 def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArray[np.int64]:
-    """Select edges of each graph: first parents always stay, further ones as far as there is room.
+    """Choose the edges of each graph: all first parents, and as many further ones as fit.
 
     Args:
-        rng: the generator.
-        is_edge: Bool[graph, child, parent], parents in the order of their appeal.
-        n_edges: length of the list, which repeats edges where a graph has fewer.
+        rng: the random generator.
+        is_edge: Bool[graph, child, parent], parents in the order of preference.
+        n_edges: length of the list; edges are repeated if a graph has fewer.
 
     Returns:
-        The place of each edge among all children's parents, ``[graph, edge]``.
+        For each edge, its index among all pairs (child, parent), ``[graph, edge]``.
     """
     n_graphs = len(is_edge)
     urgency = rng.random(is_edge.shape) + np.array([0, 1, 1])
@@ -198,7 +213,9 @@ def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArr
 
 
 def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
+    """Return Bool[graph, target, negative]: pairs of which only the target is reached, and neither
+    is a root.
+    """
     n_nodes = matrix.shape[-1]
     is_target = (steps > 0) & (steps < n_nodes)
     is_negative = matrix.any(-2) & (steps == n_nodes)
@@ -206,13 +223,17 @@ def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return the pairs of ProsQA: both candidates are sinks, one is reached."""
+    """Return the allowed pairs of ProsQA: both candidates are sinks, and only the target is
+    reached.
+    """
     sinks = matrix.sum(-1) == 0
     return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 
 def _matched(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return the matched pairs: equal in-degree, out-degree (so both are sinks or none is) and number of ancestors."""
+    """Return the matched pairs: equal in-degree, out-degree and number of ancestors; only one is
+    reached.
+    """
     allowed = _separated(matrix, steps)
     ancestors = graphs.closure(matrix).sum(-2)
     for number in (matrix.sum(-2), matrix.sum(-1), ancestors):
@@ -221,11 +242,13 @@ def _matched(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 
 def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Fill the list with a part of the edges of an acyclic graph, a sixth to all; any candidates
-    but the root.
+    """Sample graphs of the regime ``repeated``: few different edges, unevenly repeated, random
+    candidates.
+
+    The different edges are between a sixth and all of the list. The root is not a candidate.
 
     Args:
-        rng: the generator.
+        rng: the random generator.
         n_graphs, n_nodes, n_edges: sizes.
     """
     grown = _grow(rng, n_graphs, n_nodes, n_edges)
@@ -245,11 +268,12 @@ def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
 
 
 def _draw_stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Draw graphs in which root 0 and candidate 1 have no edges; the other candidate ends a chain
-    from node 2 on.
+    """Sample graphs of the regime ``stranded``: root 0 and candidate 1 have no edges.
+
+    The other candidate is at the end of a chain that starts at node 2.
 
     Args:
-        rng: the generator.
+        rng: the random generator.
         n_graphs, n_nodes, n_edges: sizes.
     """
     length = min(4, n_nodes - 3, n_edges)
@@ -293,25 +317,25 @@ def sample(
     seed: int = 0,
     depths: Sequence[int] | None = None,
 ) -> ReachabilityEpisodes:
-    """Draw episodes.
+    """Sample episodes.
 
     >>> episodes = sample(n_episodes=6, n_rounds=4, n_nodes=12, n_edges=18, seed=0)
     >>> episodes.edges.shape, sorted(set(episodes.depths.tolist()))
     ((6, 18, 2), [1, 2, 3])
 
     Args:
-        n_episodes: how many.
-        n_rounds: of each, thoughts and one.
-        n_nodes: number of names; graphs of the regimes with depths use half of them or more.
-        n_edges: length of the list of edges, filled up by repeating edges.
+        n_episodes: number of episodes.
+        n_rounds: number of rounds of each: one more than the number of thoughts.
+        n_nodes: number of node names; regimes with depths use at least half of them.
+        n_edges: length of the list of edges, padded by repeating edges.
         regime: a key of :data:`REGIMES`.
-        seed: of all draws.
-        depths: depths of the target, all equally often; those of the regime that ``n_rounds``
-            rounds can answer (depth <= n_rounds - 1) when None. A depth that graphs of these sizes
-            hardly ever have is replaced by the largest that they have.
+        seed: seed of all random draws.
+        depths: distances of the target from the root, sampled equally often. When None, those of
+            the regime that ``n_rounds`` rounds can answer (depth <= n_rounds - 1). A depth that
+            hardly ever occurs in graphs of this size is replaced by the largest that does.
 
     Raises:
-        InputError: depths where the regime has none, or no graph of these sizes that has any of the
+        InputError: ``depths`` for a regime without depths, or no graph of this size has any of the
             depths.
     """
     integer("n_episodes", n_episodes, 1)
@@ -338,13 +362,13 @@ def sample(
 
 
 def _answerable(record: _Regime, n_rounds: int) -> tuple[int, ...]:
-    """Return the depths of a regime that so many rounds can answer."""
+    """Return the depths of a regime that can be answered within ``n_rounds`` rounds."""
     answered = tuple(depth for depth in record.depths if depth < n_rounds)
     return answered or (max(1, n_rounds - 1),)
 
 
 def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
-    """Refuse an empty list of depths, and one that names a depth twice."""
+    """Return the depths as a tuple; refuse an empty list and repeated depths."""
     require(len(depths) > 0, "depths is empty; give at least one, or leave it out")
     require(
         len(set(depths)) == len(depths),
@@ -356,13 +380,12 @@ def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Draw episodes on which searches answer differently: a batch of each distinguishing regime, by
-    its name.
+    """Sample episodes of several regimes, by name; searches answer differently on them.
 
     Args:
-        n_episodes: of each regime.
-        n_rounds, n_nodes, n_edges: sizes.
-        seed: seed of the draws.
+        n_episodes: number of episodes of each regime.
+        n_rounds, n_nodes, n_edges: sizes of the episodes.
+        seed: seed of the random draws.
     """
     return {
         regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY
@@ -376,14 +399,14 @@ def _draw_depths(
     sizes: tuple[int, int],
     depths: tuple[int, ...],
 ) -> _Drawn:
-    """Draw graphs of a regime with each depth of the target equally often, in random order.
+    """Sample graphs of a regime with each depth of the target equally often, in random order.
 
     Args:
         record: the regime.
-        rng: the generator.
-        n_episodes: how many graphs.
-        sizes: nodes and edges.
-        depths: of the targets.
+        rng: the random generator.
+        n_episodes: number of graphs.
+        sizes: numbers of nodes and edges.
+        depths: depths of the targets.
     """
     parts = np.array_split(np.arange(n_episodes), len(depths))
     wanted = {depth: len(part) for depth, part in zip(depths, parts, strict=True)}
@@ -411,14 +434,14 @@ def _take_depths(
     n_nodes: int,
     wanted: dict[int, int],
 ) -> list[_Drawn]:
-    """Take from some graphs those that have a target of a depth that is wanted, and count them off.
+    """Return those of the given graphs that have a target of a needed depth, and reduce ``wanted``.
 
     Args:
-        record: the regime, which says which pairs of candidates are allowed.
-        rng: draws one of the allowed pairs of each graph, all of them equally likely.
-        edges: of the graphs, ``[graph, edge, 2]``.
-        n_nodes: number of names.
-        wanted: depth -> how many graphs are wanted yet.
+        record: the regime, which defines the allowed pairs of candidates.
+        rng: random generator that chooses among the allowed pairs of a graph, uniformly.
+        edges: edges of the graphs, ``[graph, edge, 2]``.
+        n_nodes: number of nodes.
+        wanted: depth -> number of graphs that are still needed; changed in place.
     """
     assert record.pairs is not None
     matrix = graphs.adjacency(edges, n_nodes)
@@ -448,13 +471,13 @@ def _take_depths(
 def _give_up(
     wanted: dict[int, int], has_some: bool, record: _Regime, sizes: tuple[int, int]
 ) -> None:
-    """Replace depths that do not occur by the largest that does.
+    """Replace depths that do not occur by the largest one that does; refuse if none occurs.
 
     Args:
-        wanted: depth -> how many graphs are wanted yet.
-        has_some: whether any graph was found.
+        wanted: depth -> number of graphs that are still needed; changed in place.
+        has_some: True if any graph was found.
         record: the regime.
-        sizes: nodes and edges.
+        sizes: numbers of nodes and edges.
     """
     came = [depth for depth, number in wanted.items() if number == 0]
     require(
