@@ -183,7 +183,7 @@ class Variable:
     noun: str = ""
 
     def __post_init__(self) -> None:
-        """Check that exactly the round variables have an equation, and exactly the classes
+        """Check that only round variables have an equation, and only class variables have
         ``n_classes``.
         """
         is_computed = self.role == "round"
@@ -230,7 +230,7 @@ class Algorithm:
             ``[..., outcome]``. If the task predicts a real number, it returns the mean ``[...,
             1]``, or the mean and the log variance ``[..., 2]``.
         memory: key of the variable that summarises earlier rounds, in the units that steering uses.
-        written: key of the variable that a round's update writes into the latent of its slot.
+        written: key of the variable that a round's update writes into a latent.
     """
 
     key: str
@@ -584,7 +584,7 @@ class Algorithm:
         equations.
 
         Args:
-            key, name, parameters: those of the variant.
+            key, name, parameters: key, name and parameters of the variant.
             changes: key of a changed variable -> (its new parents, its new equation).
             others: further fields of the variant. If ``variables`` is among them, the changes apply
                 to these variables instead of the algorithm's.

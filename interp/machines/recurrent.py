@@ -232,8 +232,14 @@ def _find_cells(module: nn.Module, core: str) -> nn.Module:
 
 
 def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the state after one input: each part ``[batch, width]``, or ``[batch, layer,
-    width]``.
+    """Run a cell, or layers, on one input, and return the new state as a tuple.
+
+    Each part of the state is ``[batch, width]``, or ``[batch, layer, width]`` for several layers.
+
+    Args:
+        cells: the cell or layers.
+        x: the input, ``[batch, input]``.
+        state: the state before, in the same form.
     """
     if isinstance(cells, nn.RNNCellBase):
         return _as_tuple(cells(x, _as_single(state)))
@@ -248,12 +254,14 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
 
 
 def _as_single(state: tuple[Tensor, ...]) -> Any:
-    """Return a state of one part as this part, which PyTorch's cells expect."""
+    """Return a tuple of one tensor as this tensor, which PyTorch's cells expect; a longer tuple
+    unchanged.
+    """
     return state if len(state) > 1 else state[0]
 
 
 def _as_tuple(state: Any) -> tuple[Tensor, ...]:
-    """Return the state that a cell returned as a tuple of its parts."""
+    """Return the state that a PyTorch cell returned as a tuple, even if it is a single tensor."""
     return state if isinstance(state, tuple) else (state,)
 
 

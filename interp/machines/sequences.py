@@ -86,7 +86,7 @@ class Embedded:
 
 
 def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
-    """Return token ids of the model; refuse repeated ids, or another number of them than words.
+    """Return the model's token ids as a list; refuse ids that repeat, or are not one per word.
 
     Args:
         what: name of the ids in the error message.
@@ -821,7 +821,9 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
 
 
 def _require_ties(path: Path, model: Any, stored: _Tree) -> None:
-    """Refuse a checkpoint with different values for weights that GPT-2 shares."""
+    """Refuse a checkpoint with different values for weights that GPT-2 ties, such as embedding and
+    unembedding.
+    """
     tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
     differing = [
         name

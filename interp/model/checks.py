@@ -117,7 +117,9 @@ def _gap(tensor: Tensor, other: Tensor) -> float:
 
 
 def _gap_of_results(result: Stepped, other: Stepped) -> float:
-    """Return the largest difference between two results of a round, in prediction or state."""
+    """Return how much two results of a round differ: the largest difference in predictions or
+    states.
+    """
     return max(map(_gap, result, other))
 
 
@@ -218,8 +220,8 @@ def _check_rows(case: _Case) -> Iterator[str]:
 
 
 def _gap_of_first_rows(result: Stepped, other: Stepped) -> float:
-    """Return the largest difference between the first episode's prediction and state in two
-    results.
+    """Return how much two results of a round differ in the first episode: the largest difference of
+    any number.
     """
     return max(
         _gap(part[:1], other_part[:1]) for part, other_part in zip(result, other, strict=True)

@@ -195,8 +195,9 @@ class HookedMachine(HookedRootModule):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator[Self]:
-        """Open a context with hooks, like TransformerLens' ``hooks``; points that are off are
-        switched on.
+        """Open a context with hooks, like TransformerLens' ``hooks``.
+
+        Hook points that are off by default are switched on within the context.
 
         Args:
             fwd_hooks: pairs (name or predicate of hook points, function). Unknown names are

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 
 class OutsideReads(TorchDispatchMode):
-    """Notes the shapes of weights that are read while it is open but are not part of the machine.
+    """Context that notes the shapes of weights that are read within it but are not part of the
+    machine.
 
     A tensor counts as a weight if it is a parameter, or another leaf that requires a gradient. So
     does a floating-point matrix that no operation computed, at the same address as in an earlier

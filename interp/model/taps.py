@@ -98,7 +98,7 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
 
     Args:
         value: a tensor, a sequence, a mapping or an object.
-        key: of the part.
+        key: index, key or attribute name of the part; ignored for a tensor.
         part: the new part.
     """
     if isinstance(value, Tensor):

@@ -4,9 +4,12 @@
     >>> check_task(interp.tasks.get("experts"))
 
 Two batches of episodes are sampled with one seed, encoded and compared. The checks find mistakes
-that would otherwise cause wrong results without an error: a sampler that ignores sizes or seed, a
-layout that covers observed tokens with latents, tokens outside of the vocabulary, payloads that are
-not finite, targets that are no probabilities, or equations that read undeclared variables.
+that would otherwise give wrong results without an error:
+
+- a sampler that ignores sizes or seed;
+- a layout that covers observed tokens with latents, or tokens outside of the vocabulary;
+- payloads that are not finite, or targets that are no probabilities;
+- equations that read undeclared variables.
 """
 
 from __future__ import annotations

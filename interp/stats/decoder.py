@@ -145,7 +145,7 @@ def _ridge_slopes(
 def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
     """Return whether there are more features than samples.
 
-    Without a penalty such a map fits any outputs; with one, the dual form of ridge regression is
+    If so, a map without a penalty can fit any outputs, and the dual form of ridge regression is
     quicker.
     """
     return features.shape[1] > features.shape[0]

@@ -54,8 +54,7 @@ class Interval:
 
     @classmethod
     def of_samples(cls, samples: ArrayLike, estimate: float, level: float = 0.95) -> Interval:
-        """Make the interval from the middle ``level`` of bootstrap samples, with a separate
-        estimate.
+        """Make an interval around ``estimate`` whose bounds are percentiles of bootstrap samples.
 
         Samples that are not finite, such as a ratio over 0, are left out; if none remain, the
         bounds are NaN.

@@ -173,7 +173,7 @@ def totals(
 
     Squares about the mean of the same episodes are too small, by a share 1/n if whole episodes
     differ. Each value's distance from the overall mean is therefore multiplied by its distance from
-    the mean of the *other* episodes, which has no such bias (exactly so for episodes of equal
+    the mean of the *other* episodes. This has no such bias (exactly so for episodes of equal
     length). An episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the other episodes``. All
     episodes of a group count as one long episode.
 

@@ -154,8 +154,9 @@ def _judge_of_class(kind: Any) -> _Judge:
 
 
 def _judge_of_instance(kind: Any) -> _Judge:
-    """Check jaxtyping arrays, protocols and other classes; elements of a generic class are not
-    checked.
+    """Return a check for jaxtyping arrays, protocols and other classes.
+
+    Elements of a generic class are not checked.
     """
     from jaxtyping import Float, Num, jaxtyped
 
@@ -212,7 +213,7 @@ _SCALARS: dict[Any, _Judge] = {
 
 
 def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
-    """Check a sequence and its elements.
+    """Return a check for a sequence and its elements.
 
     Where a tuple is expected a list is accepted, and where a list is expected a one-dimensional
     array.

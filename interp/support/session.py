@@ -249,7 +249,7 @@ class Finished:
         return parts or str(kind)
 
     def _encoded(self, value: Any) -> Any:
-        """Return a part as JSON values; :meth:`_decoded` is the inverse."""
+        """Return a part of the work as JSON values; :meth:`_decoded` is the inverse."""
         if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
@@ -277,7 +277,9 @@ class Finished:
         return value.item() if isinstance(value, np.generic) else value
 
     def _decoded(self, kind: Any, value: Any) -> Any:
-        """Return the value of type ``kind`` that :meth:`_encoded` encoded."""
+        """Return the part of type ``kind`` from its JSON values; :meth:`_encoded` is the
+        inverse.
+        """
         inner = typing.get_args(kind)
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
             if value is None:

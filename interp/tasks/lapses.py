@@ -39,7 +39,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
     Args:
         algorithm: the algorithm to vary.
         lag: number of rounds between a round and the update from it.
-        key, name: those of the variant.
+        key, name: key and name of the variant.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
     carrying = _carrying(algorithm, "waiting", lag)
@@ -71,7 +71,7 @@ def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "
         algorithm: the algorithm to vary.
         last: number of rounds that it learns from. If it is fractional, that fraction of the next
             round's update is made.
-        key, name: those of the variant.
+        key, name: key and name of the variant.
     """
     _check_rounds("last", last)
     is_whole = last == int(last)
@@ -98,7 +98,7 @@ def sometimes(
         counts: maps the index of a round to whether its update is made, or to the fraction of it
             that is made.
         parameters: parameters of the variant, besides those of the algorithm.
-        key, name: those of the variant.
+        key, name: key and name of the variant.
     """
 
     def learn(state: str, v: Values) -> _Array:
@@ -123,7 +123,7 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
     Args:
         algorithm: the algorithm to vary.
         decay: the factor, in (0, 1].
-        key, name: those of the variant.
+        key, name: key and name of the variant.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
     of_the_round = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
@@ -162,7 +162,7 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
         algorithm: the algorithm to vary.
         rounds: number of rounds in the window. If it is fractional, that fraction of the oldest
             round's update is made.
-        key, name: those of the variant.
+        key, name: key and name of the variant.
     """
     _check_rounds("window", rounds)
     n_slots = math.ceil(rounds)
@@ -373,7 +373,7 @@ def _vary(
         states: keys of the state variables.
         learn: ``(key of a state variable, values of a round)`` -> its value after the round.
         parameters: parameters of the variant, besides those of the algorithm.
-        key, name: those of the variant.
+        key, name: key and name of the variant.
         reads: key of a state variable -> keys that its update reads; all states and inputs when
             None.
     """

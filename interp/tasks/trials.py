@@ -851,8 +851,9 @@ def _runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _run_length(cells: pd.Series, people: pd.Series) -> float:
-    """Return for how many trials a label stays on average; 0 if it never changes within a
-    participant.
+    """Return for how many trials in a row a column keeps its value, on average over participants.
+
+    It is 0 if the value never changes within a participant.
     """
     labels = cells.fillna("")
     is_first = people != people.shift()

@@ -212,7 +212,7 @@ def sample(
     choices, rewards = np.zeros((2, n_episodes, n_rounds), np.int64)
 
     def read(t: int) -> dict[str, _Array]:
-        """Return the inputs of a round as it stands."""
+        """Return the inputs of round ``t``, from the choices and rewards so far."""
         now = BanditEpisodes(choices[:, t : t + 1], rewards[:, t : t + 1], n_arms)
         return {key: value[:, 0] for key, value in algorithm.read(now).items()}
 

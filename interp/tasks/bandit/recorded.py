@@ -35,7 +35,7 @@ def read_choices(
         options: how to read the table.
 
     Returns:
-        An episode for each session in which some trial counts.
+        One episode for each session with at least one trial that has choice and reward.
     """
     table = open_trials(
         path,
@@ -313,8 +313,8 @@ def _looks_forced(name: str, table: TrialTable) -> bool:
 def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
     """Return whether a column may list one of the arms on offer.
 
-    It does if it has labels of arms, if its name has a word such as "left" or "option", or if
-    another column has the same labels and differs from it in every row.
+    It does if it has labels of arms, or if its name has a word such as "left" or "option". It also
+    does if another column has the same labels and differs from it in every row.
     """
     cells = table.table.cells
     labels = set(cells[name].dropna())

@@ -44,7 +44,9 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm that a model is compared with."""
+    """Return the algorithm to compare a model with: Weighted Majority if it is handwired, else
+    Bayes.
+    """
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return weighted_majority(arguments["log_gamma"]) if "log_gamma" in arguments else bayes()
 

@@ -1,8 +1,8 @@
 """Episodes of prediction with expert advice, and their sampler.
 
 In each round the label is ``y_t ~ Bernoulli(1/2)``. Given the label, expert i is right with
-probability ``q_i`` (or ``q_{t,i}`` if accuracies change over rounds), independently of the other
-experts, and advises the label that it believes (paper, section 3.1 and the appendix on LLM
+probability ``q_i``, independently of the other experts; it is ``q_{t,i}`` if accuracies change over
+rounds. An expert advises the label that it believes (paper, section 3.1 and the appendix on LLM
 experiments). Experts are permuted in every episode, so that an expert's index has no meaning.
 
 Results on episodes of one regime are evidence about that regime only.

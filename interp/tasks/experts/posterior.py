@@ -189,7 +189,7 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
 
 
 def _series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
-    """Return ``2F1(p+r, 1; p+1; x) - 1``.
+    """Return ``2F1(p+r, 1; p+1; x) - 1``, a series of the hypergeometric function.
 
     Args:
         p, r: parameters of the beta distribution.
@@ -208,7 +208,9 @@ def share(
     weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"],
     advice: Integer[np.ndarray, "... expert"] | Float[np.ndarray, "... expert"],
 ) -> Float[np.ndarray, "*any"]:
-    """Return the share of the weight that stands behind advice 1; 1/2 where nobody has weight."""
+    """Return the share of the weight that is on experts with advice 1; 1/2 if the weights are
+    zero.
+    """
     total = weights.sum(axis=-1)
     for_one = (weights * advice).sum(axis=-1)
     has_weight = total > 0
@@ -257,8 +259,10 @@ def _deal(tally: list[int]) -> list[list[int]]:
 
 
 def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how often each expert was right, and wrong, before each round: two ``[episode, round,
-    expert]``.
+    """Return how often each expert was right, and how often wrong, before each round.
+
+    Returns:
+        Two arrays ``[episode, round, expert]``: hits and misses.
     """
     hits = episodes.correct.cumsum(axis=1) - episodes.correct
     return hits, np.arange(episodes.n_rounds)[:, None] - hits
@@ -392,7 +396,7 @@ def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _predict(
     posterior: NDArray[np.float64], if_zero: NDArray[np.float64], if_one: NDArray[np.float64]
 ) -> _Predictions:
-    """Return P(y = 1).
+    """Return P(y = 1) by Bayes' rule, averaged over assignments of intervals to experts.
 
     Args:
         posterior: P(assignment), ``[..., order]``.

@@ -173,7 +173,7 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
     """Return P(y = 1) from votes weighted by the log-odds of accuracies.
 
     Args:
-        accuracies: ``[..., expert]``; 0 and 1 are clipped by 1e-15.
+        accuracies: ``[..., expert]``, which are clipped to [1e-15, 1 - 1e-15].
         advice: 0 or 1, ``[..., expert]``.
     """
     accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)

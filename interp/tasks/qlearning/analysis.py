@@ -39,7 +39,7 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm that a model is compared with."""
+    """Return the algorithm to compare a model with: tabular Q-learning at the model's rates."""
     return q_learning(**rates(model), noise=bool(model.layout.draws))
 
 

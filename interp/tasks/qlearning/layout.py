@@ -181,11 +181,11 @@ def representative_sizes(model: Machine) -> list[tuple[int, int]]:
 
 
 def _nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
-    """Return the sizes closest to these that a model supports.
+    """Return the sizes that a model supports and that are closest to the given sizes.
 
     Args:
         model: the model.
-        n_states, n_actions: the sizes.
+        n_states, n_actions: the given sizes.
     """
     (least_states, most_states), (least_actions, most_actions) = served(model)
     nearest_states = min(max(n_states, least_states), most_states)

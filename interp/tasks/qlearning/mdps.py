@@ -17,8 +17,8 @@ once.
 Of the 4-state, 2-action chain the paper says only that a_0 is optimal. Here action 0 steps right,
 every other action steps left, and only action 0 in the last state pays 1. Of the ladder the paper
 gives only returns over 50 rounds (optimal 48.3, random 1.7). The ladder here has 8 states, 3
-actions, a climb of 1 by action 0, a fall of 2 by the others, reward (height / 7)^2 and a uniform
-start. Its exact expected returns are 48.50 and 1.97; no other variant that was tried came closer.
+actions and a uniform start. Action 0 climbs by 1, the others fall by 2, and the reward is (height /
+7)^2. Its exact expected returns are 48.50 and 1.97; no other variant that was tried came closer.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def _draw_regime(
     """Make a regime that combines every reward family with every concentration.
 
     Args:
-        key, name: those of the regime.
+        key, name: key and name of the regime.
         families: names of the reward families.
         kappas: concentrations of the transitions.
     """

@@ -138,7 +138,7 @@ def _search(key: str, name: str, spread: float, active: Equation, expand: Equati
     """Make a search that expands all reached nodes along active edges.
 
     Args:
-        key, name: those of the algorithm.
+        key, name: key and name of the algorithm.
         spread: share of the prediction that is uniform over all nodes reached.
         active: equation of the active edges.
         expand: equation of the next set of nodes.
@@ -268,7 +268,7 @@ def _path(
     """Make a search that follows one path.
 
     Args:
-        key, name: those of the algorithm.
+        key, name: key and name of the algorithm.
         step: equation of the visits after a round.
         spread: share of the prediction that is uniform over all nodes reached.
         **inputs: functions that read further inputs from the episodes.
@@ -401,8 +401,8 @@ def families() -> tuple[Family, ...]:
     """Return the families that a reachability model is compared with.
 
     Searches have a parameter ``spread``, since models are trained on a target with such a share.
-    The undirected distance is not among them, but ``interp audit`` tests it: it needs the root, and
-    so is not memoryless.
+    The heuristic of the undirected distance is not among them, since it needs the root and so is
+    not memoryless; ``interp audit`` tests it.
     """
     plain = (
         ("breadth_first", _BFS, breadth_first),

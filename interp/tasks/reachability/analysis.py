@@ -59,7 +59,9 @@ def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm that a model is compared with."""
+    """Return the algorithm to compare a model with: breadth-first search with the model's
+    ``spread``.
+    """
     return breadth_first(0.0 if model.is_handwired else SPREAD)
 
 

@@ -223,7 +223,7 @@ def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return the allowed pairs of ProsQA: both candidates are sinks, and only the target is
+    """Return ProsQA's pairs, Bool[graph, target, negative]: both are sinks, and only the target is
     reached.
     """
     sinks = matrix.sum(-1) == 0
@@ -231,8 +231,9 @@ def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 
 def _matched(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return the matched pairs: equal in-degree, out-degree and number of ancestors; only one is
-    reached.
+    """Return the matched pairs, Bool[graph, target, negative], of which only the target is reached.
+
+    Both nodes have equal in-degree, equal out-degree and equally many ancestors.
     """
     allowed = _separated(matrix, steps)
     ancestors = graphs.closure(matrix).sum(-2)
