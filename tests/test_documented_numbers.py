@@ -148,7 +148,7 @@ def test_learned_models_are_said_to_ship_where_interp_load_takes_them() -> None:
     in_a_checkout = {folder.name for folder in (ROOT / "lab" / "checkpoints").iterdir()}
     not_shipped = named - learned_names() - {"wma-roles"}  # the recipe that trained wma-tied
     assert not_shipped <= in_a_checkout
-    rest = text.split("Other seeds of these six machines are in the repository and do not ship.")[1]
+    rest = text.split("the repository and do not ship.")[1]
     sentence = rest.split("\n\n")[0]
     assert set(re.findall(r"`([a-z]+-[a-z-]+-\d)`", sentence)) <= in_a_checkout
     assert learned_names() <= named
