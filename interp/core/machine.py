@@ -93,12 +93,12 @@ class Component:
 
     @property
     def has_layer(self) -> bool:
-        """Whether there is one of these activations in every layer or cycle."""
+        """Whether every layer, or every cycle of a loop, has an activation of this kind."""
         return "{layer}" in self.hook
 
     @property
     def has_head(self) -> bool:
-        """Whether there is one of these activations for every head."""
+        """Whether every attention head has an activation of this kind."""
         return "head" in self.axes
 
     @property

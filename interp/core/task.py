@@ -700,7 +700,8 @@ class Analysis:
     """Defaults of a task for probes and interventions: what to look for in a model, and where.
 
     Attributes:
-        round_inputs: what can be read from one round without memory: the control of every probe.
+        round_inputs: maps episodes to what can be read from one round without memory, which is the
+            control of every probe.
         probed: keys of the variables that ``interp probe`` decodes.
         corruptions: returns the corruptions of the task's episodes.
         default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
@@ -789,7 +790,7 @@ class Task:
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """Return the task's sizes, by name, of a layout or of episodes."""
+        """Return the sizes of a layout or of episodes by name, such as ``{"n_experts": 4}``."""
         names = [size.name for size in self.sizes]
         missing = [name for name in names if not hasattr(layout, name)]
         missing_names = ", ".join(missing)

@@ -2,8 +2,8 @@
 
 Every episode is run from every initial state ("start").
 
-    share of the start, in round t = mean over episodes of the variance over starts / variance over
-    both
+    share of the start, in round t = mean over episodes of the variance over starts
+                                     / variance over all pairs of start and episode
 
 The share is 0 if the start is forgotten, and 1 if only the start matters. A low share is NOT
 evidence that the start stays forgotten: its effect may return in a later round.

@@ -121,7 +121,7 @@ def _find_core(module: nn.Module, core: str, attribute: str, what: str) -> Any:
 
 
 def _redraw(module: nn.Module) -> None:
-    """Initialise all weights anew: those of ``transformers`` models by the library, others by
+    """Initialise all weights anew: ``transformers`` models by the library's rule, others by
     ``reset_parameters``.
     """
     reset_parameters(module)

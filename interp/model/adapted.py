@@ -744,8 +744,8 @@ def _named(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
-    """Return an opened version of each fused cell that has a gate among the points, by the cell's
-    name.
+    """Return an :class:`OpenedCell` for each fused cell whose gates are among the points, by the
+    cell's name.
     """
     parents = {point.module.rpartition(".")[0] for point in points}
     parts = _named(module).items()

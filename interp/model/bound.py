@@ -40,7 +40,8 @@ _LOG_FLOOR = 1e-30
 
 
 class BoundRounds:
-    """A model in evaluation mode with a bank of rounds; other attributes are those of the model.
+    """A model in evaluation mode with a bank of rounds; other attributes are looked up on the
+    model.
 
     Args:
         model: the transformer.

@@ -157,7 +157,7 @@ class Attention(_Drawn):
         Args:
             q_in, k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head,
                 d_model]`` if each head has its own copy.
-            past: keys and values of earlier positions, to which those of these positions are
+            past: keys and values of earlier positions, to which the new keys and values are
                 appended.
         """
         q = self.hook_q(_project_per_head(q_in, self.W_Q) + self.b_Q)
@@ -294,8 +294,8 @@ class Block(nn.Module):
 
         Args:
             resid: the residual stream before the block.
-            past: keys and values of the positions before those of ``resid``; None if ``resid`` has
-                all positions.
+            past: keys and values of all positions before the first one in ``resid``; None if
+                ``resid`` has all positions.
         """
         resid = self.hook_resid_pre(resid)
         if self.runtime.use_split_qkv_input:

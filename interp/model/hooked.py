@@ -159,8 +159,8 @@ class HookedMachine(HookedRootModule):
             args: episodes; or the tensors of one round, for which TransformerLens'
                 ``run_with_cache`` runs.
             names_filter: hook points to cache; all that fire when None.
-            options: options of :func:`interp.rollout`, such as ``rounds``; for one round those of
-                TransformerLens.
+            options: options of :func:`interp.rollout`, such as ``rounds``; for one round, options
+                of TransformerLens.
 
         Returns:
             The predictions and the cache.
@@ -180,7 +180,7 @@ class HookedMachine(HookedRootModule):
             args: episodes; or the tensors of one round, for which TransformerLens'
                 ``run_with_hooks`` runs.
             fwd_hooks: pairs (hook point, function) for every round, or ``{round: pairs}``.
-            options: options of :func:`interp.rollout`; for one round those of TransformerLens.
+            options: options of :func:`interp.rollout`; for one round, options of TransformerLens.
         """
         if _are_episodes(args):
             return _roll_out(self, *args, fwd_hooks=fwd_hooks, **options).predictions

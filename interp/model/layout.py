@@ -248,9 +248,7 @@ class RoundLayout:
         raise NotImplementedError
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Return tokens, payloads and update slots of ``episodes``, which must have this layout's
-        task and sizes.
-        """
+        """Return the tensors of ``episodes``, which must have this layout's task and sizes."""
         raise NotImplementedError
 
     def blank(self, *sizes: int) -> Tensor:

@@ -41,10 +41,10 @@ _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_abse
 
 
 def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
-    """Return whether the blocks of ``model`` can run as :class:`PlainBlock` without anyone
-    noticing.
+    """Return whether the blocks of ``model`` can run as :class:`PlainBlock` without a visible
+    difference.
 
-    This is so if no hook, gradient or flag depends on the modules.
+    They can if no hook, gradient or flag depends on the modules.
 
     Args:
         model: the transformer.
@@ -72,8 +72,8 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
 
 
 def _runs_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
-    """Return whether a module has no hooks, except those of served hook points, and its own
-    ``forward``.
+    """Return whether a module has its original ``forward`` and no hooks; served hook points may
+    have hooks.
     """
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return False

@@ -222,10 +222,10 @@ class HookedLatentTransformer(LensSurface):
             resid: the residual stream before block ``layer``, at consecutive positions.
             layer: index of the first block to run.
             stop: index of the first block not to run; None to run all.
-            past: for each block that runs, keys and values of the positions before those of
-                ``resid``; new ones are appended. None if ``resid`` starts at the first position.
-            n_read: number of last positions whose result is needed; the last block computes only
-                these. All when None.
+            past: for each block that runs, keys and values of all positions before the first one in
+                ``resid``; new ones are appended. None if ``resid`` has all positions.
+            n_read: number of last positions at which the result is needed; the last block computes
+                only these. All when None.
             blocks: all blocks as :func:`_plain_blocks` returns them, for callers that run many
                 rounds.
         """
@@ -503,7 +503,7 @@ class HookedLatentTransformer(LensSurface):
 
 
 def _number_positions(config: LatentTransformerConfig) -> Tensor:
-    """Return ids for the position embedding: row n holds those of a round of n positions."""
+    """Return ids for the position embedding: row n has the ids for a round of n positions."""
     codes = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
     if config.position_codes == "label":
         for layout in config.layout.family:

@@ -187,8 +187,8 @@ def _gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
 def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
     """Return whether cells look like measurements, such as reaction times, instead of labels.
 
-    They do if there are at least 5 different numbers, with fractions, all of 100 or more, or more
-    than 20.
+    They do if they have at least 5 different values, all of them numbers, and one of these holds:
+    some value has a fraction, all values are at least 100, or there are more than 20 values.
     """
     if isinstance(cells, pd.DataFrame):  # a name that stands twice; refused where it is used
         return False

@@ -788,7 +788,8 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
     """Return a label that looks like the code of a missed trial; None if there is none.
 
     Words such as "timeout", and numbers such as -99, always look so. A single word among numbers
-    does, and, among at least three labels, a number that does not continue the others' count.
+    does, and, among at least three labels, a number that does not fit into the sequence of the
+    others.
 
     >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
     ('-1', None)
@@ -808,10 +809,10 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
 
 
 def _suspicious_number(numbers: Mapping[str, float]) -> str | None:
-    """Return a number that does not continue the others' count; None if there is none.
+    """Return a number that does not fit into the sequence of the other numbers; None if all fit.
 
-    It is the only negative number, the 0 between -1 and 1, or the only number with a fraction. It
-    may also consist of nines, be more than ten times the second largest, or be 0 when all others
+    Such a number is the only negative one, the 0 between -1 and 1, or the only one with a fraction.
+    It may also consist of nines, be more than ten times the second largest, or be 0 when all others
     are above 10.
     """
     ordered = sorted(numbers, key=numbers.__getitem__)

@@ -249,10 +249,10 @@ def _slot_by_side(
 
 
 def _slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """Return choice label -> index of the column whose name has this word, or a word with this
-    initial.
+    """Return label -> index of the column that the label names; labels that name none are left out.
 
-    Only words that the names do not share are considered.
+    A label names a column if it is a word of the column's name, or the first letter of such a word.
+    Words that all columns' names share are ignored.
     """
     words = [set(re.findall(r"[a-z]+|\d+", name.lower())) for name in names]
     shared = set.intersection(*words)

@@ -103,11 +103,10 @@ def bayes_mixture(
 
 
 def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
-    """Return the log-probability of the votes if the given experts are right, averaged over
-    intervals.
+    """Return log P(votes) for an assumed label, averaged over the two intervals of accuracies.
 
     Args:
-        is_right: True for experts that would be right, ``[..., expert]``.
+        is_right: True for experts whose vote equals the assumed label, ``[..., expert]``.
         means: mean accuracies under each interval, ``[..., expert]`` each.
         prior: probability of each interval, ``[..., interval]``.
     """

@@ -231,7 +231,11 @@ size.
 def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
     """Return the distinct intervals, and all distinct ways to assign them to experts.
 
-    ``orders[o, i]`` is the index of expert i's interval in assignment o.
+    Args:
+        slots: the interval of each expert, in any order.
+
+    Returns:
+        The intervals, and ``orders[o, i]``, the index of expert i's interval in assignment o.
     """
     kinds = sorted(set(slots))
     tally = [slots.count(kind) for kind in kinds]
@@ -271,12 +275,12 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return P(y = 1) if it is unknown which expert has which interval.
+    """Return P(y = 1) if it is unknown which expert's accuracy was drawn from which interval.
 
     Args:
         episodes: the episodes to predict.
-        alternatives: the experts' intervals in each regime that the episodes may come from; the
-            regimes are equally likely.
+        alternatives: the intervals of all experts in each regime that the episodes may come from;
+            the regimes are equally likely.
     """
     non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
@@ -387,7 +391,7 @@ def _beliefs(
 
 
 def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Flatten the last two axes, ``[..., expert, slot]``, so that sums over experts are matrix
+    """Flatten the last two axes, ``[..., expert, interval]``, so that sums over experts are matrix
     products.
     """
     return values.reshape(*values.shape[:-2], -1)

@@ -240,8 +240,7 @@ class MDPEpisodes(BaseEpisodes):
         Args:
             alpha: learning rate; that of these episodes when None.
             gamma: discount; that of these episodes when None.
-            transitions: new arrays ``[episode, round]`` by name; missing ones are those of these
-                episodes.
+            transitions: new arrays ``[episode, round]`` by name; other arrays stay unchanged.
         """
         changed = {} if transitions is None else transitions
         for name in changed:

@@ -435,7 +435,8 @@ def _take_depths(
     n_nodes: int,
     wanted: dict[int, int],
 ) -> list[_Drawn]:
-    """Return those of the given graphs that have a target of a needed depth, and reduce ``wanted``.
+    """Select graphs in which some target has a needed depth, choose their candidates, and reduce
+    ``wanted``.
 
     Args:
         record: the regime, which defines the allowed pairs of candidates.
