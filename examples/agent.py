@@ -1,11 +1,13 @@
-"""Is an agent that others' code trained Q-learning, and at what rate and discount? The answer may be "none of these".
+"""Which algorithm explains an agent that other code trained: Q-learning, and with which rate and
+discount?
 
-RecurrentPPO of ``sb3-contrib`` (``pip install sb3-contrib``; only training needs it) learns to earn in MDPs of 4 states
-and 2 actions, a new one every 25 rounds, so that what it must learn is to learn. The file that it saves is read as a
-machine and plays. Then its choices are explained: which algorithm predicts them? The rate and the discount are those
-of the Q-learning that comes closest, fitted to five disjoint samples. Two controls pass through the same instruments:
-Q-learning that chooses as softly, with a known rate and discount, and the untrained agent, which no algorithm explains.
-Run it with ``python examples/agent.py [OUT [STEPS]]``; training is left out if OUT/agent.zip exists.
+RecurrentPPO of ``sb3-contrib`` (``pip install sb3-contrib``; only training needs it) learns to earn
+reward in MDPs of 4 states and 2 actions. It gets a new MDP every 25 rounds, so that it must learn
+to learn. The file that it saves is loaded as a machine, and its choices are explained. The answer
+may also be "none of these". The rate and the discount are those of the closest Q-learning, fitted
+to five disjoint samples. Two controls are analysed in the same way: Q-learning with known rate and
+discount that chooses as softly, and the untrained agent, which no algorithm explains. Run it with
+``python examples/agent.py [OUT [STEPS]]``; training is skipped if OUT/agent.zip exists.
 """
 
 from __future__ import annotations
@@ -37,17 +39,19 @@ N_ACTIONS = 2
 N_ROUNDS = 25
 REGIME = "coin"
 N_SEEN = 2 * N_STATES + N_ACTIONS + 1
-"""Numbers in an observation: state, action and next state (one-hot), and the reward."""
+"""Size of an observation: one-hot state, action and next state, and the reward."""
 KNOWN = {"alpha": 0.3, "gamma": 0.7}
-"""The rate and the discount of the control."""
+"""Learning rate and discount of the control."""
 N_SAMPLES = 5
 LAYOUT = qlearning.TASK.layout(n_states=N_STATES, n_actions=N_ACTIONS)
 
 
 def make_worlds(n: int, seed: int) -> Any:
-    """Return ``n`` MDPs at once, as sb3 wants them; after 25 rounds all are drawn anew.
+    """Return ``n`` MDPs as one vectorised environment of Stable-Baselines3; new MDPs are drawn
+    every 25 rounds.
 
-    An observation is the last round (state, action, state reached, reward), and zeros before the first one.
+    An observation is the last round (state, action, next state, reward), or zeros before the first
+    one.
     """
     from gymnasium import spaces
     from stable_baselines3.common.vec_env import VecEnv
@@ -110,7 +114,14 @@ def make_worlds(n: int, seed: int) -> Any:
 
 
 def train(path: Path, steps: int, seed: int = 0, n: int = 128) -> None:
-    """Train the agent in ``n`` worlds at once, and save it as sb3 does."""
+    """Train the agent in ``n`` worlds at once, and save it in the format of Stable-Baselines3.
+
+    Args:
+        path: path of the file.
+        steps: number of environment steps.
+        seed: seed of weights and worlds.
+        n: number of worlds.
+    """
     from sb3_contrib import RecurrentPPO
 
     torch.set_num_threads(1)
@@ -132,7 +143,7 @@ def train(path: Path, steps: int, seed: int = 0, n: int = 128) -> None:
 
 
 def read_machine(path: Path) -> Machine:
-    """Return the agent in a file of sb3 as a machine that plays rounds of Q-learning."""
+    """Load a saved agent as a machine that plays rounds of Q-learning."""
 
     def one_hot(fed: Any, label: str, first_token: str, size: int) -> Tensor:
         tokens = fed.tokens[:, LAYOUT.position(label)]
@@ -154,12 +165,12 @@ def read_machine(path: Path) -> Machine:
 
 
 def sample_episodes(n: int, seed: int) -> Any:
-    """Return episodes of the MDPs that it was trained in, of policies from greedy to random."""
+    """Sample episodes in MDPs like those of training, played by policies from greedy to random."""
     return sample(n, N_ROUNDS, N_STATES, N_ACTIONS, seed=seed, regime=REGIME)
 
 
 def fit_q_learning(subject: Any, n: int) -> pd.DataFrame:
-    """Return the parameters of the closest Q-learning: a row a sample of ``n`` episodes."""
+    """Return the parameters of the closest Q-learning, one row per sample of ``n`` episodes."""
     family = qlearning.TASK.rivals()["q_learning"]
     predict = predictor(subject)
     rows = []
@@ -171,12 +182,13 @@ def fit_q_learning(subject: Any, n: int) -> pd.DataFrame:
 
 
 def explain_choices(name: str, subject: Any, n: int) -> dict[str, Any]:
-    """Return a row: which algorithm explains a subject's choices, and which Q-learning comes closest.
+    """Return a table row: the algorithm that explains a subject's choices, and the closest
+    Q-learning.
 
     Args:
-        name: of the subject, for the table.
+        name: name of the subject.
         subject: a machine or an algorithm.
-        n: episodes of a sample.
+        n: episodes per sample.
     """
     sets = {REGIME: (sample_episodes(n, 1), sample_episodes(2 * n, 2))}
     explanation = compare.explain(subject, qlearning.TASK, sets, seed=0)
@@ -204,19 +216,22 @@ def explain_choices(name: str, subject: Any, n: int) -> dict[str, Any]:
 
 
 def score_earnings(subject: Machine, n: int) -> str:
-    """Return where its earnings lie between a random policy (0) and an optimal one that knows the MDP (1)."""
+    """Return the agent's reward, scaled from a random policy (0) to an optimal one that knows the
+    MDP (1).
+    """
     mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=77, regime=REGIME)
     episodes = interp.play(subject, mdps, n_rounds=N_ROUNDS, seed=5)[0]
     return str(normalised_score(episodes).get("score"))
 
 
 def main(out: Path, steps: int = 256_000, n: int = 32) -> pd.DataFrame:
-    """Train unless there is an agent, explain the agent and the controls, and write ``agent.csv``.
+    """Explain the agent and the controls, and write ``agent.csv``; train the agent first if there
+    is none.
 
     Args:
         out: folder of the agent and the table.
-        steps: of the training.
-        n: episodes of a sample.
+        steps: number of training steps.
+        n: episodes per sample.
     """
     path = out / "agent.zip"
     if not path.is_file():

@@ -1,8 +1,10 @@
-"""A model that others trained, end to end: the voice detector of the wheel ``silero-vad`` (MIT licence), an LSTM.
+"""Analyse a model that others trained: the voice detector of the wheel ``silero-vad`` (MIT
+licence), an LSTM.
 
-Its arrays are adapted, its rounds are held against the vendor's own forward pass, one patch against hooks made by hand;
-then it is audited and probed. ``pip download --no-deps silero-vad``, and ``python examples/foreign_lstm.py WHEEL``. No
-recording is needed: syllables of random pitch, between pauses, are voice enough for it.
+Its weights are adapted as a machine. Its predictions are compared with the vendor's own forward
+pass, and one patch with PyTorch hooks written by hand. Then it is audited and probed. ``pip
+download --no-deps silero-vad``, and ``python examples/foreign_lstm.py WHEEL``. No recordings are
+needed: it takes synthetic syllables of random pitch, with pauses between them, for a voice.
 """
 
 from __future__ import annotations
@@ -24,19 +26,24 @@ from interp.support.files import write_figure
 from interp.tasks import register, series
 
 RATE = 16_000
-"""Samples a second."""
+"""Samples per second."""
 CHUNK = 512
-"""Samples of a round."""
+"""Samples per round."""
 BEFORE = 64
-"""Samples of the round before that a round also hears."""
+"""Samples from the end of the round before that are also an input of a round."""
 VOWEL = ((600, 120, 1.0), (1300, 180, 0.6), (2500, 250, 0.3))
-"""Formants of "a": frequency and width in Hz, strength."""
+"""Formants of the vowel "a": frequency and width in Hz, and strength."""
 
 
 def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return sound ``[episode, round, sample]``, and whether there is a voice ``[episode, round]``.
 
-    In about every tenth round a voice begins or ends.
+    A voice begins or ends in about every tenth round.
+
+    Args:
+        n_episodes: number of episodes.
+        n_rounds: rounds per episode.
+        seed: seed of the sound.
     """
     rng = np.random.default_rng(seed)
     changes = rng.random((n_episodes, n_rounds)) < 0.1
@@ -60,7 +67,7 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
 
 
 def weigh_harmonic(frequency: np.ndarray) -> np.ndarray:
-    """Return how loud a harmonic of this frequency is in the vowel."""
+    """Return the strength of a harmonic of this frequency in the vowel."""
     strength = 0
     for formant, width, height in VOWEL:
         distance = (frequency - formant) / width
@@ -78,7 +85,7 @@ VOICE = series(
 
 
 class Detector(nn.Module):
-    """The published arrays, in the order of the published program."""
+    """The detector in PyTorch, with the published weights in the order of the published program."""
 
     def __init__(self, published: Any) -> None:
         super().__init__()
@@ -93,7 +100,7 @@ class Detector(nn.Module):
         self.load_state_dict(dict(zip(self.state_dict(), arrays, strict=True)))
 
     def features(self, sound: Tensor) -> Tensor:
-        """Return what the cell reads of a round, ``[batch, 128]``."""
+        """Return the input of the LSTM cell in a round, ``[batch, 128]``."""
         padded = nn.functional.pad(sound, (0, BEFORE), mode="reflect")
         spectrum = self.stft_conv(padded[:, None])
         power = spectrum[:, :129].square() + spectrum[:, 129:].square()
@@ -108,7 +115,7 @@ class Detector(nn.Module):
 
 
 def adapt(detector: Detector) -> Any:
-    """Return the detector as a machine of the toolkit."""
+    """Return the detector as a machine."""
     samples = slice(2, 2 + BEFORE + CHUNK)
 
     def read(module: Detector, h: Tensor, fed: Any) -> Tensor:
@@ -126,7 +133,7 @@ def adapt(detector: Detector) -> Any:
 
 
 def run_vendor(published: Any, sound: np.ndarray) -> np.ndarray:
-    """Return P(speech) by the vendor's program, ``[episode, round]``."""
+    """Return P(speech) of the vendor's program, ``[episode, round]``."""
     published.reset_states()
     chunks = torch.from_numpy(sound[..., BEFORE:]).float().unbind(1)
     with torch.no_grad():
@@ -137,13 +144,16 @@ def run_vendor(published: Any, sound: np.ndarray) -> np.ndarray:
 def patch_by_hand(
     detector: Detector, clean: np.ndarray, corrupted: np.ndarray, t: int
 ) -> np.ndarray:
-    """Return P(speech) in round ``t`` of the corrupted sound with the ``h`` of the clean one, by PyTorch alone.
+    """Patch ``h`` of the clean sound into round ``t`` of the corrupted one, with PyTorch alone.
 
     Args:
         detector: the model.
-        clean: sound, ``[episode, round, sample]``.
+        clean: sound ``[episode, round, sample]``.
         corrupted: another sound of the same shape.
         t: the round.
+
+    Returns:
+        P(speech) in round ``t``, ``[episode]``.
     """
 
     def features(sound: np.ndarray, round_index: int) -> Tensor:
@@ -161,13 +171,16 @@ def patch_by_hand(
 
 
 def patch(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
-    """Return the same by the toolkit: ``h`` of the clean run is put into round ``t`` of the corrupted one.
+    """Patch ``h`` of the clean run into round ``t`` of the corrupted one, with the toolkit.
 
     Args:
         silero: the machine.
         clean: episodes from which ``h`` is taken.
         corrupted: episodes that are run.
         t: the round.
+
+    Returns:
+        P(speech) in round ``t``, ``[episode]``.
     """
     site = sites.resolve("latent@h", silero, silero.layout)
     clean_latents = interp.rollout(silero, clean).latents[:, t]
@@ -181,9 +194,9 @@ def patch(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
 
 
 def read_wheel(path: str) -> Any:
-    """Return the vendor's program in the wheel.
+    """Load the vendor's program from the wheel.
 
-    The safetensors in the wheel are of another version, whose predictions differ by up to .7.
+    The wheel's safetensors are of another version, whose predictions differ by up to .7.
     """
     with zipfile.ZipFile(path) as wheel:
         program = wheel.read("silero_vad/data/silero_vad.jit")
@@ -191,12 +204,12 @@ def read_wheel(path: str) -> Any:
 
 
 def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, Any]:
-    """Run all checks, print what they give, and draw the audit.
+    """Run all checks, print their results, and draw the audit.
 
     Args:
-        path: of the wheel.
-        n: episodes.
-        n_rounds: rounds of an episode.
+        path: path of the wheel.
+        n: number of episodes.
+        n_rounds: rounds per episode.
         t: the round that is patched.
     """
     register(VOICE)

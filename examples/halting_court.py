@@ -1,9 +1,11 @@
-"""The halting court: which of three witnesses says when a loop is done? Right answers are known.
+"""When is a loop done? Three witnesses are compared with the known answer.
 
-A search through a graph is done in the round after which no edge leaves the set of reached nodes. Machines that halt
-then, two rounds late, or while edges leave are made of ``reachability-handwired``; a small loop with a gate is
-trained (:func:`train`, four CPU minutes). Witnesses: the machine's own gate, a readout of its state (does an edge leave
-the decoded set?), and its fixed point (a state that moves no more). ``python examples/halting_court.py [PICTURE]``.
+A search through a graph is done after the round in which no edge leaves the set of reached nodes.
+Machines that halt exactly then, two rounds late, or too early are made from
+``reachability-handwired``; a small loop with a gate is trained (:func:`train`, four CPU minutes).
+The witnesses are the machine's own gate, a readout of its state (does an edge leave the decoded
+set?), and its fixed point (does the state still move?). ``python examples/halting_court.py
+[PICTURE]``.
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ N_EDGES = 14
 N_ROUNDS = 12
 N_EPISODES = 200
 LAGS = list(range(-4, 5))
-"""Rounds after the right one that the picture shows; the ends stand for all beyond them."""
+"""Differences from the right round that the picture shows; the first and last include all beyond
+them.
+"""
 STILL = 0.01
-"""A state is fixed where it moves by less than this share of its typical norm."""
+"""A state counts as fixed if it moves by less than this share of its typical norm."""
 
 
 def close(reached: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Whether no edge ``[episode, edge, 2]`` leaves a set ``[episode, round, node]``."""
+    """Return True where no edge ``[episode, edge, 2]`` leaves a set of nodes ``[episode, round,
+    node]``.
+    """
     rows = np.arange(len(reached))[:, None]
     from_set = reached[rows, :, edges[..., 0]]
     to_set = reached[rows, :, edges[..., 1]]
@@ -44,7 +50,7 @@ def close(reached: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def reach(edges: np.ndarray, roots: np.ndarray, n_rounds: int) -> np.ndarray:
-    """The nodes within 1, 2, ... steps of the root, ``[episode, round, node]``."""
+    """Return the nodes within 1, 2, ... steps of the root, ``[episode, round, node]``."""
     reached = np.eye(N_NODES, dtype=bool)[roots]
     rows = np.arange(len(edges))[:, None]
     sets = []
@@ -58,7 +64,7 @@ def reach(edges: np.ndarray, roots: np.ndarray, n_rounds: int) -> np.ndarray:
 
 
 class Halting(nn.Module):
-    """The handwired search, which stops for good once its gate has fired."""
+    """The handwired search with a gate; after the gate has fired, its state no longer changes."""
 
     def __init__(self, rule: str) -> None:
         super().__init__()
@@ -73,7 +79,7 @@ class Halting(nn.Module):
 
 
 def halting(rule: str) -> Any:
-    """The handwired machine with a gate: "in time", "late" or "early"."""
+    """Return the handwired machine with a gate that fires "in time", "late" or "early"."""
     module = Halting(rule)
     layout = module.search.layout
     node = layout.token_ids["n_1"]
@@ -111,7 +117,17 @@ N_HEARD = N_NODES + 2
 
 
 def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """One graph, root and node an episode, in every round: can the node be reached?"""
+    """Draw graphs with a root and a node each, and ask in every round whether the node can be
+    reached.
+
+    Args:
+        n_episodes: number of graphs.
+        n_rounds: number of rounds, all with the same question.
+        seed: seed of the draws.
+
+    Returns:
+        The question ``[episode, round, number]`` and the answer ``[episode, round]``.
+    """
     edges, nodes = draw_graphs(n_episodes, seed)
     roots = nodes[:, 0]
     reached = reach(edges, roots, N_NODES)[:, -1]
@@ -128,7 +144,11 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
 
 
 def draw_graphs(n_episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Edges ``[episode, edge, 2]`` and nodes, the root first: paths of every length alike, and edges back."""
+    """Draw graphs: paths from the root of all lengths, equally often, with further edges backwards.
+
+    Returns:
+        Edges ``[episode, edge, 2]``; nodes in the order of the path, the root first.
+    """
     rng = np.random.default_rng(seed)
     names = rng.permuted(np.tile(np.arange(N_NODES), (n_episodes, 1)), axis=1)
     first = np.arange(N_NODES - 1)
@@ -144,7 +164,9 @@ def draw_graphs(n_episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Loop(nn.Module):
-    """A block that passes messages along the edges once a round, and a gate on the mean of the node states."""
+    """A block that passes messages along the edges once per round, with a gate that reads mean and
+    maximum of the node states.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +202,14 @@ TASK = series("can_be_reached", draw, inputs=N_NODES * N_HEARD, outcomes=("no", 
 
 
 def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
-    """Train a loop to answer, and its gate to stop (as PonderNet: the loss expected when it stops, and its time)."""
+    """Train a loop to answer, and its gate to stop, as in PonderNet.
+
+    The loss is its expected value at the round where the gate stops, plus a cost of time.
+
+    Args:
+        steps: number of training steps.
+        ponder: cost of a round.
+    """
     torch.manual_seed(0)
     loop = Loop()
     optimizer = torch.optim.Adam(loop.parameters(), lr=5e-3)
@@ -207,7 +236,7 @@ def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
 
 
 def learned(loop: Loop) -> Any:
-    """The loop as a machine whose rounds are its recurrences."""
+    """Return the loop as a machine; one round of the machine is one recurrence of the loop."""
     register(TASK)
     labels = [f"x_{i + 1}" for i in range(N_NODES * N_HEARD)]
     places = TASK.layout().positions(labels)
@@ -239,24 +268,27 @@ def learned(loop: Loop) -> Any:
 
 
 def find_first(events: np.ndarray) -> np.ndarray:
-    """Return the first round with an event, of ``[episode, round]``; the number of rounds if there is none."""
+    """Return the first round with an event ``[episode, round]``; the number of rounds if there is
+    none.
+    """
     return np.where(events.any(1), events.argmax(1), events.shape[1])
 
 
 def stands_still(states: np.ndarray) -> np.ndarray:
-    """Return after which rounds a state ``[episode, round + 1, number]`` has not moved."""
+    """Return True for each round that did not move the state ``[episode, round + 1, number]``."""
     moves = np.linalg.norm(np.diff(states, axis=1), axis=-1)
     typical_norm = np.linalg.norm(states[:, 1:], axis=-1).mean()
     return moves <= STILL * typical_norm
 
 
 def hear_witnesses(name: str, right: np.ndarray, witnesses: dict[str, np.ndarray]) -> pd.DataFrame:
-    """Return a row a witness: how late it is, how often right, and how often it never says so.
+    """Return a row per witness: how late it is, how often it is right, and how often it never says
+    "done".
 
     Args:
-        name: of the machine.
+        name: name of the machine.
         right: the round in which the search is done, ``[episode]``.
-        witnesses: the round in which each says that it is done, ``[episode]``.
+        witnesses: by witness, the round in which it says "done", ``[episode]``.
     """
     rows = []
     for witness, rounds in witnesses.items():
@@ -280,7 +312,7 @@ def hear_witnesses(name: str, right: np.ndarray, witnesses: dict[str, np.ndarray
 
 
 def try_handwired(rule: str) -> pd.DataFrame:
-    """Hear the witnesses of a machine that was made to halt by a rule."""
+    """Compare the witnesses on a handwired machine with this halting rule."""
     edges, nodes = draw_graphs(N_EPISODES, 0)
     roots = nodes[:, 0]
     ends = nodes[:, [1, -1]]
@@ -302,15 +334,15 @@ def try_handwired(rule: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class LoopRun:
-    """A rollout of the loop, with the graphs that it searched.
+    """A rollout of the trained loop, with the graphs that it searched.
 
     Attributes:
-        choices: answers, ``[episode, round]``.
-        outcomes: right answers, ``[episode, round]``.
-        states: of the nodes, ``[episode, round + 1, node, number]``.
-        gates: after each round, ``[episode, round]``.
-        edges: of the graphs, ``[episode, edge, 2]``.
-        reached: nodes that can be reached in time, ``[episode, round, node]``.
+        choices: answers ``[episode, round]``.
+        outcomes: right answers ``[episode, round]``.
+        states: states of the nodes, ``[episode, round + 1, node, number]``.
+        gates: gate after each round, ``[episode, round]``.
+        edges: edges of the graphs, ``[episode, edge, 2]``.
+        reached: nodes that can be reached by this round, ``[episode, round, node]``.
     """
 
     choices: np.ndarray
@@ -322,7 +354,7 @@ class LoopRun:
 
 
 def run_loop(machine: Any, seed: int) -> LoopRun:
-    """Run the loop on the graphs of a seed."""
+    """Run the trained loop on the graphs of a seed."""
     run = interp.rollout(machine, TASK.sample(N_EPISODES, N_ROUNDS, seed=seed))
     carried = unpack(machine.channels, run.latents)
     edges, nodes = draw_graphs(N_EPISODES, seed)
@@ -337,7 +369,7 @@ def run_loop(machine: Any, seed: int) -> LoopRun:
 
 
 def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Hear the witnesses of the loop that was trained; the readout is fitted on other graphs."""
+    """Compare the witnesses on the trained loop; the readout is fitted on other graphs."""
     machine = learned(loop)
     fitted_on = run_loop(machine, 1)
     run = run_loop(machine, 2)
@@ -369,7 +401,7 @@ def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def main(picture: str = "", steps: int = 1200) -> pd.DataFrame:
-    """Hear all witnesses, print the table, and draw it."""
+    """Compare the witnesses on all machines, print the table, and draw it if ``picture`` is a path."""
     tables = [try_handwired(rule) for rule in ("in time", "late", "early")]
     table, numbers = try_learned(train(steps))
     tables.append(table)

@@ -1,16 +1,19 @@
-"""The same instances as a task of Inspect (``pip install 'latent-context-interp[inspect]'``), and its logs as traces.
+"""The prediction task of ``interp llm`` as a task of Inspect, and Inspect's logs as traces of the
+toolkit.
 
-Inspect has the providers, the limits and the viewer; what is said in a round is the toolkit's, to the letter: the
-solver drives :class:`~interp.llm.protocol.Session`. Its records go into the sample's store as the runner would write
-them, so that :func:`write_traces` makes traces of a log that are replayed and checked like any other. A task file
-beside this one::
+Install ``pip install 'latent-context-interp[inspect]'``. Inspect supplies model providers, limits
+and the viewer. The wording of each round is exactly the toolkit's: the solver drives
+:class:`~interp.llm.protocol.Session`. Its records are stored in the sample as the toolkit's runner
+would write them. :func:`write_traces` turns a log into traces, which can be replayed and checked
+like any others. A task file beside this one::
 
     from inspect_ai import task
     from inspect_advice import expert_advice
 
     advice = task(expert_advice)                     # inspect eval FILE.py@advice --model PROVIDER/NAME -T n_rounds=20
 
-Pacing, resuming within an episode and keys are Inspect's there; ``interp llm run`` has its own.
+Inspect handles rate limits, resuming within an episode and keys; ``interp llm run`` has its own
+handling.
 """
 
 from __future__ import annotations
@@ -55,13 +58,14 @@ def expert_advice(
     prompts: str | None = None,
     max_reasks: int = 2,
 ) -> Any:
-    """A task of Inspect: a sample for each condition and instance, scored by its final regret.
+    """Return a task of Inspect, with one sample per condition and instance, scored by final regret.
 
-    The arguments are those of :func:`interp.llm.plan.instances` and of ``interp llm run``; ``prompts`` is a folder of
-    your own. Instances are those of ``interp llm run`` with the same seed.
+    The arguments are those of :func:`interp.llm.plan.instances` and of ``interp llm run``;
+    ``prompts`` is a folder of your own prompts. The instances equal those of ``interp llm run``
+    with the same seed.
 
     Raises:
-        InputError: Inspect is not installed, or what the plan refuses.
+        InputError: Inspect is not installed, or the plan refuses the arguments.
     """
     _require_inspect()
     from inspect_ai import Task
@@ -136,7 +140,7 @@ def _player() -> Any:
 
 
 def _reply(output: Any) -> Reply:
-    """Return the answer of Inspect as one of ours."""
+    """Convert an answer of Inspect to the toolkit's :class:`Reply`."""
     counts = output.usage
     usage = None
     if counts is not None:
@@ -168,7 +172,9 @@ def _final_regret() -> Any:
 
 
 def _regret(session: Session) -> float:
-    """Mistakes, missing predictions among them, beyond those of the best expert in the rounds that were played."""
+    """Return the mistakes (missing predictions included) minus those of the best expert, in the
+    played rounds.
+    """
     n = len(session.predictions)
     labels = session.labels[:n]
     mistakes = (np.array(session.predictions) != labels).sum()
@@ -178,9 +184,10 @@ def _regret(session: Session) -> float:
 
 @checked
 def write_traces(log: str | Path, folder: str | Path) -> list[Path]:
-    """Write the samples of an Inspect ``log`` of :func:`expert_advice` below ``folder`` as traces; their paths.
+    """Write the samples of an Inspect ``log`` of :func:`expert_advice` as traces below ``folder``;
+    return their paths.
 
-    Epochs after the first are left out: they are further plays of the same instances.
+    Epochs after the first are left out, since they play the same instances again.
 
     Raises:
         InputError: Inspect is not installed, the log cannot be read, or it is of another task.

@@ -1,7 +1,9 @@
-"""A task of your own, a two-armed bandit, from its record to a report, without an edit to the package.
+"""A task of your own, a two-armed bandit, from its definition to a report, without a change to the
+package.
 
-Each round an arm is pulled; the model predicts whether it pays, is told, and writes what it learned into one latent:
-``<w> <z> arm win? | reward w?``. Run it with ``python examples/own_task.py [FOLDER]``.
+Each round an arm is pulled. The model predicts whether it pays, is shown the result, and writes
+what it learned into one latent: ``<w> <z> arm win? | reward w?``. Run it with ``python
+examples/own_task.py [FOLDER]``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from reports.build import write
 
 @dataclass(frozen=True, eq=False)
 class PullEpisodes:
-    """Pulls and what they paid, Int[episode, round] each."""
+    """Which arm was pulled and whether it paid, integers ``[episode, round]`` each."""
 
     arms: np.ndarray
     rewards: np.ndarray
@@ -60,7 +62,7 @@ class PullEpisodes:
 def sample(
     n_episodes: int, n_rounds: int, *, regime: str = "uniform", seed: int = 0
 ) -> PullEpisodes:
-    """Arms pulled at random; in every episode each pays with a probability of its own, drawn from U[0, 1]."""
+    """Sample random pulls; in each episode each arm pays with a probability drawn from U[0, 1]."""
     rng = np.random.default_rng(seed)
     chances = rng.random((n_episodes, 2))
     arms = rng.integers(2, size=(n_episodes, n_rounds))
@@ -71,7 +73,7 @@ def sample(
 
 @dataclass(frozen=True)
 class PullRound(RoundLayout):
-    """Which tokens a round has, and what is predicted."""
+    """The tokens of a round, and what is predicted."""
 
     task: ClassVar[str] = "pulls"
     predict_label: ClassVar[str] = "win?"
@@ -95,7 +97,7 @@ class PullRound(RoundLayout):
 
 
 def laplace() -> Algorithm:
-    """Laplace's rule for each arm: P(win) = (wins + 1) / (pulls + 2)."""
+    """Return Laplace's rule for each arm: P(win) = (wins + 1) / (pulls + 2)."""
     arms = numbered("arm_#")
 
     def pulled(v: Values) -> np.ndarray:
@@ -166,7 +168,9 @@ def count_nothing(episodes: PullEpisodes) -> Values:
 
 
 def exchange_history(episodes: PullEpisodes, round: int) -> tuple[PullEpisodes, PullEpisodes]:
-    """Return clean episodes, and those with the history of another episode up to a round."""
+    """Return clean episodes, and episodes whose rounds before ``round`` are those of another
+    episode.
+    """
     t = corrupted_round(episodes, round, history=True)
     arms = exchanged(episodes.arms, t)
     rewards = exchanged(episodes.rewards, t)
@@ -178,7 +182,9 @@ def losses(predictions: torch.Tensor, episodes: PullEpisodes, rounds: slice) -> 
 
 
 def round_inputs(episodes: PullEpisodes) -> RoundInputs:
-    """Return what is told in a round: of which input a probe could read it, and which rounds are equal."""
+    """Return the inputs of each round as features for the control probe, and which rounds have
+    equal inputs.
+    """
     outcome = np.eye(4)[2 * episodes.arms + episodes.rewards]
     return RoundInputs((outcome,), np.stack([episodes.arms, episodes.rewards], -1))
 
@@ -205,9 +211,9 @@ def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
     """Train, probe, patch, interchange and report; return the path of the report.
 
     Args:
-        folder: of the run and the report.
-        steps: of the training.
-        n_episodes: of every measurement.
+        folder: folder of the run and the report.
+        steps: number of training steps.
+        n_episodes: number of episodes of every measurement.
     """
     interp.tasks.register(PULLS)
     config = TrainingConfig(

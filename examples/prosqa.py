@@ -1,10 +1,12 @@
-"""Models of reachability on published ProsQA graphs: ``python examples/prosqa.py GRAPHS.json [MODEL ...]``.
+"""Evaluate models of reachability on the published ProsQA graphs: ``python examples/prosqa.py
+GRAPHS.json [MODEL ...]``.
 
-The graphs are those of https://github.com/Ber666/reasoning-by-superposition (data/prosqa_valid_graph_4_coconut.json and
-the other splits). Names of nodes, the order of edges and the order of candidates are drawn anew (seed 0), since the
-published ones give the answer away. For every depth: accuracy in the first round that can know, of the model, of
-searches and heuristics, and of the model with its latent taken away, with 95 % intervals over graphs; printed, and
-written to ``output/prosqa-MODEL.csv``.
+The graphs are those of https://github.com/Ber666/reasoning-by-superposition
+(data/prosqa_valid_graph_4_coconut.json and the other splits). Names of nodes, and the order of
+edges and candidates, are shuffled (seed 0), since the published ones reveal the answer. A table
+shows accuracy by depth, in the first round in which the answer can be known, with 95 % intervals
+over graphs. Its rows are the model, searches and heuristics, and the model without its latent. It
+is printed and written to ``output/prosqa-MODEL.csv``.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ def read_prosqa(
     """Read graphs in the published format.
 
     Args:
-        path: of the JSON file.
-        n_rounds: rounds of every episode; the targets are 3 or 4 steps from the root.
-        n_nodes: number of names; that of the largest graph when 0.
+        path: path of the JSON file.
+        n_rounds: rounds per episode; the targets are 3 or 4 steps from the root.
+        n_nodes: number of node names; that of the largest graph when 0.
         n_edges: length of the list of edges; that of the largest graph when 0.
-        seed: draws other names for the nodes and another order of edges and candidates, as the published ones say
-            something about the answer (roots are 0 or 1); None keeps them, the target being the first candidate.
+        seed: seed for shuffling the names of nodes and the order of edges and candidates, since the
+            published ones reveal something about the answer (roots are 0 or 1). None keeps them,
+            with the target as the first candidate.
     """
     graphs = _load(path)
     most_nodes = max(_count_nodes(graph) for graph in graphs)
@@ -91,12 +94,13 @@ def _load(path: str | Path) -> list[dict[str, Any]]:
 
 
 def measure(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
-    """Return the accuracy in round d for targets d steps away: a row a predictor, a column a depth.
+    """Return the accuracy in round d for targets d steps away: one row per predictor, one column
+    per depth.
 
     Args:
-        path: of the published graphs.
-        name: of the model.
-        seed: of new names and orders.
+        path: path of the published graphs.
+        name: name of the model.
+        seed: seed of the shuffled names and orders.
     """
     published = read_prosqa(path)
     sizes = {}
@@ -118,7 +122,7 @@ def measure(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
 
 
 def main(path: str | Path, names: list[str]) -> dict[str, pd.DataFrame]:
-    """Print and write the table of every model."""
+    """Print and write the table of every model; return the tables by name."""
     OUT.mkdir(parents=True, exist_ok=True)
     tables = {}
     for name in names:

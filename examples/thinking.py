@@ -1,8 +1,10 @@
-"""Six machines that think, adapted: lines, largest differences from plain PyTorch hooks, CPU seconds, one question.
+"""Six machines that think, adapted to the toolkit and checked against plain PyTorch hooks.
 
-All are at random weights: what is shown is that the tools are right on them, not what such models learn. The row
-of TRM needs its package in the folder TRM, ``PYTHONPATH=TRM python examples/thinking.py``, and is left out without
-(docs/results/thinking.md says how to have the package).
+For each it prints the lines of code to adapt it, the largest difference from hooks written by hand,
+CPU seconds, and the answer to one question. All weights are random: it shows that the tools are
+right on such models, not what they learn. The row of TRM needs its package in a folder TRM,
+``PYTHONPATH=TRM python examples/thinking.py``, and is left out otherwise (docs/results/thinking.md
+says how to get the package).
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ WIDTH, N_ROUNDS = 16, 6
 
 
 def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eight bits, asked in every round: are most of them 1?"""
+    """Draw eight bits per episode, and ask in every round whether most of them are 1.
+
+    Args:
+        n_episodes: number of episodes.
+        n_rounds: number of rounds, all with the same bits.
+        seed: seed of the draws.
+    """
     bits = np.random.default_rng(seed).choice([-1.0, 1.0], (n_episodes, 8))
     truth = (bits.sum(1) > 0).astype(int)
     return bits[:, None].repeat(n_rounds, 1), truth[:, None].repeat(n_rounds, 1)
@@ -45,7 +53,7 @@ BITS = series("bits", draw, inputs=8, outcomes=("few", "many"))
 
 
 def begin_trm(module: Any) -> dict[str, Tensor]:
-    """Return what TRM carries before the first round."""
+    """Return TRM's state before the first round."""
     y = module.output_init_embed.expand(8, -1)
     z = module.latent_init_embed.expand(8, -1)
     return {"outputs": y, "latents": z}
@@ -82,7 +90,7 @@ def trm() -> Any:
 
 
 class Pondering(nn.Module):
-    """A loop that halts, row by row, once its gate has said 1 in sum."""
+    """A loop that halts, for each batch row separately, once the sum of its gates reaches 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +115,7 @@ class Pondering(nn.Module):
 
 
 def goes_on(gates: list[Tensor]) -> Tensor:
-    """Return whether a row recurs again, from its gates until now."""
+    """Return True for each batch row that runs again, from its gates so far."""
     total = torch.stack(gates).sigmoid().sum(0)
     return total[:, 0] < 1
 
@@ -132,7 +140,9 @@ def pondering() -> Any:
 
 
 class Learner(nn.Module):
-    """A model of ``transformers`` between what asks and hears a round and what reads its answer."""
+    """A model of ``transformers``, with maps that embed the question and answer of a round, and one
+    that reads its prediction.
+    """
 
     def __init__(self, core: nn.Module, width: int) -> None:
         super().__init__()
@@ -153,7 +163,7 @@ def read_last(module: Any, y: Tensor, fed: Any) -> Tensor:
 
 
 ROUND = Embedded(embed, 2, at=0, slot=0)
-"""A round is read in two steps, and answered after the first."""
+"""A round is read in two steps: the question, after which the model predicts, then the answer."""
 
 
 def rwkv() -> Any:
@@ -226,7 +236,7 @@ def codi() -> Any:
 
 
 SHIFT = 0.7
-"""How far an edit moves a hidden activation, at its ends."""
+"""Largest shift of a coordinate when a hidden activation is edited."""
 
 
 def shifted(hidden: Tensor, by: float) -> Tensor:
@@ -236,15 +246,16 @@ def shifted(hidden: Tensor, by: float) -> Tensor:
 def step_by_hand(
     machine: Any, part: str, which: int, run: Any, t: int, shift: float
 ) -> tuple[Tensor, Tensor]:
-    """Step once with hooks of PyTorch alone; return what the inner run gave, and the scores.
+    """Run one round with PyTorch hooks alone; return the hidden activation of one inner run, and
+    the prediction.
 
     Args:
         machine: the machine.
-        part: name of the submodule that runs several times a round.
-        which: of its runs is moved.
-        run: a rollout, from which the state before the round is taken.
+        part: name of the submodule that runs several times per round.
+        which: index of the inner run that is edited.
+        run: a rollout, for the state before the round.
         t: the round.
-        shift: by how much the run is moved.
+        shift: size of the edit.
     """
     carried = unpack(machine.channels, run.latents[:, t])
     for name in machine.lengths:
@@ -269,13 +280,16 @@ def step_by_hand(
 
 
 def compare_with_hooks(machine: Any, key: str, part: str, which: int) -> tuple[float, float]:
-    """Return the largest differences of a cache, and of an edited prediction, in round 2 of eight episodes.
+    """Return the largest differences from hooks written by hand: of a cache, and of an edited
+    prediction.
+
+    They are measured in round 2 of eight episodes.
 
     Args:
         machine: the machine.
-        key: the name of the inner run among its points.
+        key: name of the inner run among the machine's hook points.
         part: name of the submodule.
-        which: of its runs.
+        which: index of the inner run.
     """
     name = machine.points[key].hook.format(layer=which)
     episodes = interp.tasks.of(machine).sample_for(machine, 8, 4, 0)
@@ -303,7 +317,13 @@ def compare_with_hooks(machine: Any, key: str, part: str, which: int) -> tuple[f
 
 
 def ask_sweep(machine: Any, sites: list[str], lag: int = 1) -> str:
-    """Where does the difference of two histories pass?"""
+    """Answer: at which sites does the difference between two histories pass?
+
+    Args:
+        machine: the machine.
+        sites: the sites to patch.
+        lag: number of rounds after patching at which the prediction is read.
+    """
     task = interp.tasks.of(machine)
     build = task.corruption(task.analysis.default_corruption).build
     clean, corrupted = build(task.sample_for(machine, 32, 5, 1), round=2)
@@ -312,7 +332,7 @@ def ask_sweep(machine: Any, sites: list[str], lag: int = 1) -> str:
 
 
 def ask_mediation(machine: Any) -> str:
-    """Does the thought carry the past, or the cache?"""
+    """Answer: does the thought carry the past, or the cache?"""
     base = experts.sample(16, N_ROUNDS, 4, seed=1)
     source = experts.sample(16, N_ROUNDS, 4, seed=2)
     mediated = mediation.mediate(
@@ -329,11 +349,11 @@ class Entry:
     """A row of the table.
 
     Attributes:
-        make: makes the machine; its lines are counted.
-        key: the name of an inner run among the machine's points.
-        part: the submodule that runs.
-        which: of its runs is looked at.
-        ask: the question.
+        make: makes the machine; the lines of its source are counted.
+        key: name of an inner run among the machine's hook points.
+        part: name of the submodule that runs.
+        which: index of the inner run that is compared.
+        ask: answers the question about the machine.
     """
 
     make: Callable[[], Any]
@@ -362,7 +382,7 @@ MACHINES = [
 
 
 def measure(entry: Entry) -> dict[str, Any]:
-    """Return the row of one machine."""
+    """Make one machine, check it, ask its question, and return its row."""
     start = time.process_time()
     torch.manual_seed(0)
     machine = entry.make()
@@ -384,7 +404,7 @@ def measure(entry: Entry) -> dict[str, Any]:
 
 
 def main() -> pd.DataFrame:
-    """Measure all machines whose packages are there."""
+    """Measure all machines whose packages are installed."""
     warnings.simplefilter("ignore")
     register(BITS)
     has_trm = find_spec("tiny_recursive_model") is not None

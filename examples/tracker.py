@@ -1,7 +1,9 @@
-"""A task whose outcome is a real number: track a hidden walk by noisy readings. Run it: ``python examples/tracker.py``.
+"""A task whose outcome is a real number: track a hidden random walk by noisy readings.
 
-In ``<w> <z> sensor p? | y w?`` a sensor is named, sharp or blurred; what it will read is predicted, and told. The best
-tracker is the Kalman filter: an algorithm, and by hand a machine. A GRU learns to predict; probes look for the filter.
+In each round ``<w> <z> sensor p? | y w?`` a sensor is named, sharp or blurred. The model predicts
+its reading, then sees it. The best tracker is the Kalman filter, which is here an algorithm and a
+handwired machine. A GRU learns to predict, and probes look for the filter in it. Run it: ``python
+examples/tracker.py``.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.tasks import Algorithms, Analysis, Data, RoundInputs, Task
 
 START = 1.0
-"""Variance of where the walk starts."""
+"""Variance of the walk's first position."""
 WALK = 0.25
 """Variance of a step of the walk."""
 NOISE = np.array([0.1, 10.0])
@@ -77,7 +79,7 @@ class TrackerRound(RoundLayout):
 
 
 def kalman() -> Algorithm:
-    """Return the Kalman filter: the best tracker, as an algorithm."""
+    """Return the Kalman filter, the best tracker, as an algorithm."""
 
     def update(v: Values) -> np.ndarray:
         mean = v["mean"] + v["gain"] * (v["reading"] - v["mean"])
@@ -230,7 +232,7 @@ def make_gru(width: int = 8) -> Any:
 
 
 def train_gru(steps: int = 120) -> Any:
-    """Return a GRU that was trained to predict the readings."""
+    """Return a GRU trained to predict the readings."""
     gru = make_gru()
     optimizer = torch.optim.Adam(gru.module.parameters(), lr=3e-2)
     for seed in range(steps):
@@ -248,7 +250,7 @@ def train_gru(steps: int = 120) -> Any:
 
 
 def main(steps: int = 120) -> dict[str, Any]:
-    """Return what is measured of the filter by hand and of the GRU."""
+    """Measure the handwired filter and the GRU; return the results by name."""
     interp.tasks.register(TRACKER)
     by_hand = make_handwired()
     gru = train_gru(steps)

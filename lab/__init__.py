@@ -1,15 +1,17 @@
-"""What measures the toolkit itself: it stands beside the packages, is not installed, and no package imports it.
+"""Measurements of the toolkit itself: not installed, and not imported by any of its packages.
 
     python -m lab calibrate --quick                          # from the root of a checkout
 
-* :mod:`lab.known`: machines of which it is known what a comparison with their reference must say;
-* :mod:`lab.tables`: how often a comparison errs on them, and :mod:`lab.resolution`, how small a deviation it sees: what
-  ``calibrate`` writes;
-* :mod:`lab.taught_training`: how ``qlearning-taught`` was made;
-* :mod:`lab.card`: from a training run to a model that ships, with its card;
-* ``lab/runs``: states of long trainings that go on (its README says how);
-* ``lab/checkpoints``: further seeds of the models that ship, which ``seeds`` and ``architectures`` of docs/results are
-  about; ``interp.load`` takes their paths, and :func:`load` their names.
+* :mod:`lab.known`: machines for which the right result of a comparison with a reference is known;
+* :mod:`lab.tables` and :mod:`lab.resolution`: what ``calibrate`` writes, which is how often
+  comparisons err on these machines, and how small a deviation they detect;
+* :mod:`lab.players`: simulated players of known families, for the analysis of choices;
+* :mod:`lab.taught_training`: how ``qlearning-taught`` was trained;
+* :mod:`lab.card`: turns a training run into a checkpoint with a model card;
+* ``lab/runs``: states of long trainings that continue (its README says how);
+* ``lab/checkpoints``: further seeds of the shipped models, which the pages ``seeds`` and
+  ``architectures`` of docs/results are about. ``interp.load`` takes their paths, and :func:`load`
+  their names.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
 def names() -> list[str]:
-    """The models of ``lab/checkpoints``.
+    """List the models in ``lab/checkpoints``.
 
     >>> "wma-learned-additive-2" in names()
     True
@@ -34,7 +36,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Machine:
-    """A model of ``lab/checkpoints``, or one that ships, by its name.
+    """Load a model of ``lab/checkpoints``, or one that ships with the package, by its name.
 
     >>> load("wma-gru-1").name, load("wma-gru").name
     ('wma-gru-1', 'wma-gru')

@@ -1,4 +1,4 @@
-"""``python -m lab calibrate``: the instruments on data whose truth is known."""
+"""``python -m lab calibrate``: run comparisons on machines for which the right result is known."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from interp.support.errors import require_known
 
 
 def _names() -> str:
-    """Return the names of the tables, for the help."""
+    """Return the names of the tables, for the command's help."""
     from lab.tables import TABLES
 
     return ", ".join(TABLES)
 
 
 def _complete_name(incomplete: str) -> list[str]:
-    """Return the names of tables that begin so, for the shell."""
+    """Return the names of tables that begin with ``incomplete``, for shell completion."""
     return [name for name in _names().split(", ") if name.startswith(incomplete)]
 
 
@@ -50,7 +50,10 @@ def calibrate(
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
-    """Measure how often comparisons err on known machines; finished tables, and parts of them, are kept."""
+    """Measure how often comparisons err on known machines.
+
+    Finished tables and parts of tables are stored, so that an interrupted run continues.
+    """
     from lab import tables
 
     names = table or list(tables.TABLES)

@@ -1,7 +1,7 @@
-"""From a training run to a checkpoint that ships: its weights, its configuration, and a card that says what it is.
+"""Turn a training run into a checkpoint for shipping: weights, configuration, and a model card.
 
-The card states the data, the preset and the exact command, seeds, time, the loss against wall time, the metrics with
-intervals and what stands beside them, and the limits. Weights are stored in float32, as trained.
+The card states the data, the preset and the exact command, seeds, time, the loss against wall time,
+metrics with intervals and baselines, and limits. Weights are stored in float32, as trained.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ def ship(
     seed: int = 11,
     out: str | Path = SHIPPED,
 ) -> Path:
-    """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run, finished or not.
+    """Write the newest state of a training run, finished or not, as a checkpoint with a model card.
 
     Args:
-        run_folder: the run, such as output/training/experts-laptop.
-        name: of the model, such as "wma-learned".
-        n_episodes, seed: of the card's metrics.
-        out: where it is written.
+        run_folder: folder of the run, such as output/training/experts-laptop.
+        name: name of the model, such as "wma-learned".
+        n_episodes, seed: episodes for the card's metrics.
+        out: folder in which the checkpoint's folder is made.
+
+    Returns:
+        The new folder ``out/name``, with model.safetensors, config.json and README.md.
     """
     folder = Path(out) / folder_name("name", name)
     require(not folder.exists(), f"{str(folder)!r} exists already; remove it to ship again")
@@ -64,7 +67,7 @@ def ship(
 
 
 def _describe(run: TrainedRun) -> str:
-    """Return one line: task, what it was trained on, size."""
+    """Return a line that describes a trained model: its task, training data and size."""
     config = run.config
     model: Any = run.model
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -86,9 +89,9 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
 
     Args:
         run: the run that trained the model.
-        name: the model's.
-        metrics: its headline numbers, with intervals.
-        n_episodes, seed: of these.
+        name: name of the model.
+        metrics: the model's main metrics, with intervals.
+        n_episodes, seed: the episodes of these metrics.
     """
     config = run.config
     task = catalog.get(config.task)
@@ -191,7 +194,7 @@ def _commit(run: TrainedRun) -> str:
 
 
 def _metrics_table(metrics: pd.DataFrame) -> str:
-    """Return the headline numbers with their intervals, as Markdown."""
+    """Return the main metrics with their intervals, as a Markdown table."""
     pairs = zip(metrics.low, metrics.high, strict=True)
     intervals = [f"{low:.4g} to {high:.4g}" for low, high in pairs]
     return _table(metrics.assign(**{"95 %": intervals})[["what", "estimate", "95 %", "beside"]])
@@ -205,7 +208,7 @@ def _limits(limits: tuple[str, ...]) -> str:
 
 
 def _truncation(config: TrainingConfig) -> str:
-    """Say how backpropagation through time is truncated, and when the optimizer steps."""
+    """Return how backpropagation through time is truncated, and when the optimizer steps, in words."""
     if not config.window:
         return "no truncation through time"
     if config.step_each == "batch":
@@ -214,7 +217,9 @@ def _truncation(config: TrainingConfig) -> str:
 
 
 def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
-    """Return at most ``points`` evaluations, at about equal distances in time: minutes, step and every number."""
+    """Return at most ``points`` evaluations of a run, evenly spaced in time: minutes, step and
+    losses.
+    """
     evaluated = run.metrics.dropna()
     if not len(evaluated):
         return pd.DataFrame({"minutes": [], "step": []})
@@ -231,7 +236,9 @@ def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
 
 
 def command(config: TrainingConfig, name: str) -> str:
-    """Return the command that trains this again: the nearest preset, and every field that differs from it."""
+    """Return the shell command that repeats a training: the nearest preset, and all fields that
+    differ from it.
+    """
     presets = goal_of(catalog.get(config.task)).presets
     require(
         len(presets) > 0,
@@ -254,7 +261,7 @@ def command(config: TrainingConfig, name: str) -> str:
 
 
 def _changed_fields(config: TrainingConfig, preset: TrainingConfig) -> dict[str, Any]:
-    """Return the fields that differ from a preset; a machine is named by an option of its own."""
+    """Return the fields that differ from a preset, except the machine, which has its own option."""
     values = asdict(config)
     del values["machine"]
     defaults = asdict(preset)
@@ -291,7 +298,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _table(frame: pd.DataFrame) -> str:
-    """Return a frame as Markdown; numbers to four significant digits."""
+    """Return a data frame as a Markdown table, with four significant digits."""
     rows = [list(map(str, frame.columns)), ["---"] * len(frame.columns)]
     for cells in frame.to_numpy(object):
         rows.append([f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells])

@@ -1,13 +1,14 @@
-"""How well :func:`interp.choices.players.explain_each` tells which family a player is of: players of known algorithm.
+"""How well does :func:`interp.choices.players.explain_each` find the family of a player? A
+simulation.
 
     python -m lab.players measure [--rounds 60 100 300 1000] [--every 1] [--out docs/players.csv]
     python -m lab.players table
 
-``measure`` simulates 120 players of the families that are asked, soft and hard choosers, and 16 who choose without
-looking, and asks of each which families explain its choices; a row a player and length is written to ``--out``. The
-list of players is fixed by :func:`list_players`; it was written down and committed before any of them was played.
-``--every 3`` plays each third one of the list.
-``table`` prints the rates from the rows.
+``measure`` simulates 120 players of known families, soft and hard choosers, and 16 players that
+ignore rewards. It finds which families explain the choices of each, and writes a row per player and
+length to ``--out``. ``--every 3`` plays only each third player. :func:`list_players` fixes the
+players; it was committed before any of them was played. ``table`` prints the rates of right and
+wrong answers from these rows.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ RANGES: Mapping[str, Mapping[str, Range | Mapping[str, Range]]] = {
     "bayes_ucb": {"bonus": (0.0, 2.0), "inverse_temperature": _TEMPERATURES},
     "bayes_thompson": {"keeps": {"soft": (0.5, 0.8), "hard": (0.85, 1.0)}},
 }
-"""Family -> parameter -> between what it is drawn; of some apart for soft and for hard choosers."""
+"""Range from which each parameter is drawn, by family; some ranges differ for soft and hard
+choosers.
+"""
 BIASES = (0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.45, 0.55, 0.6, 0.7, 0.8, 0.9)
-"""The chance of the first arm of the players who choose without looking."""
+"""Probability of the first arm, for the players that ignore rewards."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class Player:
     """A simulated player.
 
     Attributes:
-        kind: "soft", "hard" or "noise".
-        algorithm: by which it chooses.
+        kind: "soft" or "hard" (low or high inverse temperature), or "noise" (ignores rewards).
+        algorithm: the algorithm that chooses.
     """
 
     kind: str
@@ -73,7 +76,9 @@ class Player:
 
 
 def list_players() -> list[Player]:
-    """Return the players: 15 of every family with a memory, every other one a hard chooser, and 16 of noise."""
+    """Return the players: 15 of each family with a memory, alternately soft and hard, and 16 of
+    noise.
+    """
     families = bandit.TASK.rivals()
     rng = np.random.default_rng(SEED)
     players = []
@@ -100,7 +105,13 @@ def _draw(
 
 
 def play(players: Sequence[Player], n_rounds: int, first_seed: int) -> BanditEpisodes:
-    """Return one episode of each player among two arms that reverse."""
+    """Simulate one episode of each player, on two arms whose reward probabilities reverse.
+
+    Args:
+        players: the players.
+        n_rounds: rounds per episode.
+        first_seed: seed of the first player; each next player has the next seed.
+    """
     choices, rewards = [], []
     for number, player in enumerate(players):
         episode = bandit.sample(
@@ -115,15 +126,17 @@ def play(players: Sequence[Player], n_rounds: int, first_seed: int) -> BanditEpi
 
 
 def judge(player: Player, found: ChoiceExplanation, fitted: pd.Series) -> dict[str, Any]:
-    """Return what was found of a player, beside what it is.
+    """Return a record of what was found for a player, beside its true family.
 
-    A guess that is the same in every round is a fixed bias of two arms by another name. ``covered`` counts the rates
-    and inverse temperatures whose interval holds the true value, of ``asked`` ones, at the fit of the player's family.
+    A constant guess counts as a fixed bias, since on two arms they are the same. ``asked`` is the
+    number of rates and inverse temperatures that the player has, and ``covered`` how many of their
+    intervals contain the true value.
 
     Args:
-        player: what it is.
-        found: what was found of it.
-        fitted: its row of :func:`interp.choices.players.by_participant`, by its own family.
+        player: the player.
+        found: the explanation of its choices.
+        fitted: the fit of its true family to its choices, a row of
+            :func:`interp.choices.players.by_participant`.
     """
     key = player.algorithm.key
     same = {key, "constant"} if key == "fixed_bias" else {key}
@@ -152,12 +165,13 @@ def judge(player: Player, found: ChoiceExplanation, fitted: pd.Series) -> dict[s
 
 
 def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
-    """Play players at each length, ask which families each is of, and add a row for each to a file.
+    """Simulate players at each length, find the families that explain each, and write the rows to a
+    file.
 
     Args:
-        lengths: how many rounds are played.
-        out: the file; what it holds of other lengths stays.
-        every: of how many players of the list one is played.
+        lengths: numbers of rounds to play.
+        out: the file; its rows of other lengths are kept.
+        every: play only each ``every``-th player of the list.
     """
     players = list_players()
     rows: list[dict[str, Any]] = []
@@ -188,7 +202,7 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
 
 
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each length and kind of player: the rates of the answers."""
+    """Return the rates of right and wrong answers, a row for each length and kind of player."""
     answers = []
     for (n_rounds, kind), group in rows.groupby(["rounds", "kind"], sort=False):
         verdict = group["verdict"]
@@ -208,7 +222,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(path: Path = TABLE) -> str:
-    """Return the rates as a table in Markdown."""
+    """Return these rates as a Markdown table."""
     frame = rates(pd.read_csv(path))
     lines = [f"| {' | '.join(frame.columns)} |", f"|{' --- |' * len(frame.columns)}"]
     for row in frame.itertuples(index=False):
@@ -217,7 +231,7 @@ def table(path: Path = TABLE) -> str:
 
 
 def main() -> None:
-    """Run the command."""
+    """Parse the command line and run ``measure`` or ``table``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["measure", "table"])
     parser.add_argument("--rounds", type=int, nargs="+", default=LENGTHS)

@@ -1,14 +1,15 @@
-"""How small a deviation a comparison answers with "no": what a "yes" is worth.
+"""How small a deviation from the reference does a comparison detect?
 
     resolution.seen("experts", quick=True)          # what shipped measurements say, a Resolution for each deviation
     print(resolution.sentence("experts", quick=True))
 
-A :class:`Deviation` is a machine that departs from its task's reference by one number: a gain, a leak, a lag. Machines
-of several sizes are compared with the reference, with several seeds of everything that a comparison draws. The
-*resolution* of a question is the smallest size from which on the comparison says "no" in half of the runs, and
-in 95 % of them. It is a property of the comparison at one budget, as its rules are; ``python -m lab calibrate --table
-resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` beside this file (and, for full budget,
-``resolution.csv``). What this is NOT: a promise about deviations of other kinds.
+A :class:`Deviation` is a machine that differs from its task's reference by one number, such as a
+gain, a leak or a lag. Machines with several sizes of the deviation are compared with the reference,
+with several seeds. The *resolution* of a question is the smallest size from which on the comparison
+says "no" in half of the runs, and in 95 % of them. It holds for one budget. ``python -m lab
+calibrate --table resolution`` measures it; its results are in ``resolution-quick.csv`` and, for the
+full budget, ``resolution.csv`` beside this file. It is NOT a promise about other kinds of
+deviations.
 """
 
 from __future__ import annotations
@@ -33,20 +34,22 @@ from lab.known.makers import GAIN, computed
 
 HALF = 0.5
 MOST = 0.95
-"""The shares of runs for which a smallest size is given."""
+"""Shares of runs (``HALF`` and ``MOST``) for which the smallest detected size is reported."""
 SEEDS = {True: 3, False: 20}
-"""Quick or not -> runs of each size: with 3, "95 %" is all of them."""
+"""Number of runs of each size, for the quick (True) and the full budget. With 3 runs, "95 %" means
+all.
+"""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """One number by which a machine departs from the reference.
+    """A family of machines that differ from the reference by one number.
 
     Attributes:
-        key: of its task and its name, such as "experts: lag".
-        sizes: from the least departure to the largest.
-        make: size to machine.
-        words: what a comparison would have seen, with the size as ``{}``.
+        key: task and name, such as "experts: lag".
+        sizes: values of the number, from the smallest deviation to the largest.
+        make: returns the machine for a value.
+        words: phrase for what a comparison detects, with the value as ``{}``.
     """
 
     key: str
@@ -56,12 +59,12 @@ class Deviation:
 
     @property
     def task(self) -> str:
-        """The key of its task."""
+        """Key of the task."""
         return self.key.partition(": ")[0]
 
 
 def deviations() -> Mapping[str, Deviation]:
-    """Return every deviation by its key."""
+    """Return all deviations, by key."""
 
     def gain(factor: float) -> Machine:
         return computed(weighted_majority(factor * GAIN))
@@ -100,13 +103,13 @@ def deviations() -> Mapping[str, Deviation]:
 
 @checked
 def measure(key: str, size: float, seed: int, budget: compare.Budget) -> dict[str, Any]:
-    """Return the words on one deviation: a row of the table.
+    """Compare one deviating machine with the reference; return the verdicts as a row of the table.
 
     Args:
-        key: of the deviation.
-        size: how large it is.
-        seed: of everything that the comparison draws.
-        budget: of the comparison.
+        key: key of the deviation.
+        size: value of the deviating number.
+        seed: seed of the comparison.
+        budget: budget of the comparison.
     """
     records = deviations()
     require_known("deviation", key, records, limit=20)
@@ -123,12 +126,14 @@ def measure(key: str, size: float, seed: int, budget: compare.Budget) -> dict[st
 
 @dataclass(frozen=True)
 class Resolution:
-    """The smallest size of a deviation that a question answers with "no".
+    """The smallest deviation that a question detects, which means that its verdict is "no".
 
     Attributes:
-        half, most: the smallest size from which on at least half, and 95 %, of the runs said so; None where no size
-            was seen so often, and nothing can be said.
-        runs: how many there were of each size.
+        deviation: key of the deviation.
+        question: key of the question.
+        half, most: smallest size from which on at least half, or 95 %, of the runs detect it; None
+            if no size is detected so often.
+        runs: number of runs of each size.
     """
 
     deviation: str
@@ -139,7 +144,7 @@ class Resolution:
 
 
 def resolutions(frame: pd.DataFrame) -> list[Resolution]:
-    """Return the resolution of every question to every deviation, from rows of :func:`measure`."""
+    """Return the resolution of every question for every deviation, from rows of :func:`measure`."""
     require_columns("rows of measured deviations", frame, "deviation", "size", "seed", *QUESTIONS)
     records = deviations()
     measured: list[Resolution] = []
@@ -166,7 +171,14 @@ def resolutions(frame: pd.DataFrame) -> list[Resolution]:
 def _smallest_seen(
     sizes: Sequence[float], shares: pd.Series[Any], threshold: float
 ) -> float | None:
-    """Return the first size from which on every size was seen in at least this share of its runs."""
+    """Return the smallest size from which on every size was detected in at least this share of
+    runs.
+
+    Args:
+        sizes: sizes from the smallest deviation to the largest.
+        shares: share of runs that detected it, by size.
+        threshold: the share to reach.
+    """
     smallest = None
     for size in reversed(sizes):
         if shares[size] < threshold:
@@ -177,7 +189,7 @@ def _smallest_seen(
 
 @checked
 def summary(frame: pd.DataFrame) -> str:
-    """Return the resolutions as a table."""
+    """Return the resolutions as a text table."""
     rows = []
     for resolution in resolutions(frame):
         if resolution.half is None:
@@ -200,7 +212,9 @@ def summary(frame: pd.DataFrame) -> str:
 
 @checked
 def seen(task: str, quick: bool) -> list[Resolution]:
-    """Return the resolutions that were measured for a task at quick or full budget; none where none ship."""
+    """Return the shipped resolutions for a task at the quick or the full budget; empty if none
+    ship.
+    """
     path = Path(__file__).with_name(f"resolution{'-quick' if quick else ''}.csv")
     if not path.is_file():
         return []
@@ -210,9 +224,10 @@ def seen(task: str, quick: bool) -> list[Resolution]:
 
 @checked
 def sentence(task: str, quick: bool) -> str:
-    """Return what a comparison at this budget would have seen in 95 % of the runs; "" where nothing was measured.
+    """Return a sentence on which deviations a comparison detects in 95 % of runs; "" if nothing was
+    measured.
 
-    Of each deviation the question that sees it best is named.
+    For each deviation it names the question that detects it best.
     """
     records = deviations()
     best: dict[str, Resolution] = {}

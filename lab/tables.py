@@ -1,7 +1,7 @@
-"""What ``python -m lab calibrate`` writes: how often a comparison errs on machines that are known.
+"""Tables that ``python -m lab calibrate`` writes: how often comparisons err on known machines.
 
-* ``machines``: what it says of every known machine (:mod:`lab.known`), and what is right;
-* ``resolution``: how small a deviation it answers with "no" (:mod:`lab.resolution`).
+* ``machines``: the verdicts on every known machine (:mod:`lab.known`), beside the right ones; *
+``resolution``: how small a deviation is detected (:mod:`lab.resolution`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from lab import known, resolution
 from lab.known import scores
 
 DRAWS = 5
-"""Sizes drawn of each known machine that has a size, beside the one of the table: errors of them are counted, too."""
+"""Further sizes drawn for each known machine that has a size; errors on these are counted, too."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that ``python -m lab calibrate`` writes.
+    """A table that ``python -m lab calibrate`` writes, part by part.
 
     Attributes:
-        parts: quick or not, to the names of its parts. Each part is made, kept, and worked on by itself.
-        make: (quick, part), to the part's rows.
-        summary: the whole table, to a text that sums it up.
-        depends: what else its parts depend on, such as a digest of the rules that they apply: parts that were made
-            under others are made again.
+        parts: quick -> names of its parts, each of which is computed and stored separately.
+        make: (quick, name of a part) -> rows of the part.
+        summary: whole table -> a text.
+        depends: returns further settings that parts depend on, such as a digest of the comparison's
+            source. Stored parts with other settings are computed again.
     """
 
     parts: Callable[[bool], Sequence[str]]
@@ -47,17 +47,17 @@ class Table:
 
 
 def budget(quick: bool) -> compare.Budget:
-    """Return the budget of a comparison."""
+    """Return the quick or the full budget of a comparison."""
     return compare.Budget.quick() if quick else compare.Budget()
 
 
 def list_machines(quick: bool) -> list[str]:
-    """Return the parts of the table "machines", such as "experts: itself"."""
+    """Return the names of the parts of the table "machines", such as "experts: itself"."""
     return [f"{task}: {key}" for task in known.TASKS for key in known.gallery(task, DRAWS)]
 
 
 def compare_machine(quick: bool, part: str) -> pd.DataFrame:
-    """Return the row of one known machine, ``"TASK: KEY"``."""
+    """Return the row of one known machine, which ``part`` names as ``"TASK: KEY"``."""
     task, _, key = part.partition(": ")
     specimen = known.gallery(task, DRAWS)[key]
     row = scores.score(specimen, known.reference(task), budget(quick))
@@ -65,7 +65,7 @@ def compare_machine(quick: bool, part: str) -> pd.DataFrame:
 
 
 def list_deviations(quick: bool) -> list[str]:
-    """Return the parts of the table "resolution", such as "experts: lag, 1, 0"."""
+    """Return the names of the parts of the table "resolution", such as "experts: lag, 1, 0"."""
     parts = []
     for deviation in resolution.deviations().values():
         for size in deviation.sizes:
@@ -75,7 +75,9 @@ def list_deviations(quick: bool) -> list[str]:
 
 
 def compare_deviation(quick: bool, part: str) -> pd.DataFrame:
-    """Return the words on one deviation, ``"TASK: NAME, SIZE, SEED"``."""
+    """Return the row of one deviating machine, which ``part`` names as ``"TASK: NAME, SIZE,
+    SEED"``.
+    """
     key, size, seed = part.split(", ")
     row = resolution.measure(key, float(size), seed=int(seed), budget=budget(quick))
     return pd.DataFrame([row])
@@ -83,7 +85,9 @@ def compare_deviation(quick: bool, part: str) -> pd.DataFrame:
 
 @cache
 def digest_rules() -> dict[str, str]:
-    """Return a digest of the source of comparison and of the known machines: other rules give other words."""
+    """Return a hash of the source of comparisons and known machines, since other source gives other
+    verdicts.
+    """
     digest = hashlib.sha256()
     for room in (compare, known):
         folder = Path(str(room.__file__)).parent
@@ -96,21 +100,26 @@ TABLES: dict[str, Table] = {
     "machines": Table(list_machines, compare_machine, scores.summary, digest_rules),
     "resolution": Table(list_deviations, compare_deviation, resolution.summary, digest_rules),
 }
-"""Written by ``python -m lab calibrate``."""
+"""The tables of ``python -m lab calibrate``, by name."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Where tables are written, and at which budget."""
+    """Where tables are written, and with which budget.
+
+    Attributes:
+        folder: the folder.
+        quick: True for the quick budget.
+    """
 
     folder: Path
     quick: bool
 
     def make(self, name: str, table: Table, part: str) -> pd.DataFrame:
-        """Return a part of a table: read if it was finished before, else made and kept.
+        """Return a part of a table; read it if it is stored, else compute and store it.
 
         Args:
-            name: of the table.
+            name: name of the table.
             table: the table.
             part: name of the part.
         """
@@ -126,7 +135,7 @@ class Work:
         return finished.part(f"{name} {part}", pd.DataFrame, make)
 
     def join(self, name: str, table: Table) -> str:
-        """Write a table whose parts are finished; return its path and summary."""
+        """Write a table whose parts are all finished; return its path and summary."""
         parts = [self.make(name, table, part) for part in table.parts(self.quick)]
         frame = pd.concat(parts, ignore_index=True)
         path = self.folder / f"{name}{'-quick' if self.quick else ''}.csv"
@@ -144,17 +153,18 @@ def write(
     scheduler: str = "",
     shard: str = "",
 ) -> Iterator[str]:
-    """Write ``NAME.csv`` for every table, and yield each one's summary.
+    """Write ``NAME.csv`` for every table, and yield the summary of each.
 
-    Finished parts are kept in ``parts``: an interrupted run goes on with the next one.
+    Finished parts are stored in the subfolder ``parts``, so that an interrupted run continues.
 
     Args:
-        folder: of the tables.
-        quick: whether comparisons have the quick budget.
-        tables: by name; :data:`TABLES` when None.
-        n_jobs: workers, as :func:`interp.support.workers.each` takes them.
-        scheduler: address of a cluster, as there.
-        shard: make only this share of the parts (:func:`interp.support.workers.share`); the text says how many.
+        folder: folder of the tables.
+        quick: True for the quick budget.
+        tables: tables by name; :data:`TABLES` when None.
+        n_jobs: number of workers, see :func:`interp.support.workers.each`.
+        scheduler: address of a dask scheduler, see there.
+        shard: compute only this share of the parts, see :func:`interp.support.workers.share`; the
+            yielded text counts them.
     """
     tables = TABLES if tables is None else tables
     work = Work(writable(folder), quick)
@@ -170,7 +180,7 @@ def write(
 
 
 def _make_part(work: Work, item: tuple[str, Table, str]) -> str:
-    """Make a part of a table; return the table's name."""
+    """Compute a part of a table; return the table's name."""
     name, table, part = item
     work.make(name, table, part)
     return name

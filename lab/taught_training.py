@@ -1,18 +1,19 @@
-"""Teach a transformer Q-learning from random weights, one round at a time, by a code of its table.
+"""Train a transformer from random weights on Q-learning, with a supervised code of its Q-table.
 
-    python -m lab.taught_training FOLDER SEED              # goes on with what FOLDER holds
-    python -m lab.taught_training FOLDER SEED imitating    # the control: choices in episodes, no more
+    python -m lab.taught_training FOLDER SEED              # continues the run in FOLDER
+    python -m lab.taught_training FOLDER SEED imitating    # the control: only imitates choices
 
-The latent of action a is given as ``init_a + sum_s Q(s, a) code_s``: one direction a state, drawn from the seed. A
-round starts from a random table in this code, belongs to no episode, and asks for two things: the update that moves
-the latent of the action as Q-learning changes its column, and the Boltzmann policy of the handwired circuit with
-``beta=10``. Tables have values up to 3 in nine steps of eleven, and grow to 10 in the others. Episodes are never
-played, and nothing is said of what heads and layers do.
+The latent of action a is prescribed as ``init_a + sum_s Q(s, a) code_s``, with one random direction
+per state, drawn from the seed. A training round starts from a random table in this code and belongs
+to no episode. Two things are supervised: the update, which moves the latent of the chosen action as
+Q-learning changes its column; and the softmax policy of the handwired circuit with ``beta=10``.
+Tables have values up to 3 in nine of eleven steps, and up to 10 in the others. No episodes are
+played, and nothing prescribes what heads and layers do.
 
-So the table and its update are supervised in a code that was given: what comes out is no evidence of where imitation
-ends. It is a learned machine whose algorithm is known, for methods to be tested on. The control is the same model, from
-the same weights and by the same optimizer, which is asked for the same policy in whole episodes and has to find a state
-of its own.
+The result is a learned machine whose algorithm is known, for testing methods. It is no evidence of
+what imitation alone would learn, since table and update are supervised. The control is the same
+model, with the same initial weights and optimizer, that is trained on the same policy in whole
+episodes and must find its own state.
 """
 
 from __future__ import annotations
@@ -43,24 +44,34 @@ from interp.training.runs import Progression, read_state, write_state
 _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
 _SMALLEST_TARGET = 0.02  # of a probability that errors are divided by
 _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
-"""States and actions: the size at which comparisons are made, of half of the batches; the range of the others."""
+"""Numbers of states and actions: the usual size, for half of the batches; the smallest and the
+largest size of the others.
+"""
 _D_MODEL, _N_LAYERS, _HEADS = 64, 4, ("linear", "linear", "softmax", "softmax")
 _LR, _STEPS = 3e-3, 4400
 _VALUES = (3.0, 10.0)
-"""The largest value of a table: in the first steps, and the bound 1 / (1 - gamma), to which it grows in the others."""
+"""Largest value in a table: during the first steps, and the bound 1 / (1 - gamma) to which it grows
+later.
+"""
 _FEWER_STATES = ((200, 2), (400, 3))
-"""Before these steps rounds have no more states than this: looking one of a few rows up is learned sooner."""
+"""(step, states): before this step rounds have at most so many states, since few rows are easier to
+look up.
+"""
 _BATCHES = ((0.5, 128), (0.8, 256), (1.0, 512))
-"""Rounds of a batch before these shares of the first steps, and 512 in the others."""
+"""(share, rounds): rounds per batch before this share of the first steps; 512 after them."""
 _REGIMES, _ROUNDS = ("grid", "grid", "deterministic", "ladder"), 25
-"""Of the episodes of a run that imitates, and their length, after growing from 2 over a third of the first steps."""
+"""Regimes of the control's episodes; their final length, reached from 2 after a third of the first
+steps.
+"""
 _WEIGHTS = {"policy": 3.0, "update": 2.0, "distance": 0.5}
-"""What the losses count; the last two are of the same misses, squared and not, in units of the TD error."""
+"""Weights of the losses. "update" and "distance" are the squared and the absolute error of the
+update, in TD errors.
+"""
 _RECIPE = "lab.taught_training"
 
 
 def code(seed: int) -> Float[Tensor, "state d_model"]:
-    """Return the directions that stand for the states' values: orthonormal, drawn from the seed."""
+    """Return the directions that encode the states' values: orthonormal, drawn from the seed."""
     most_states, _ = _LARGEST
     rng = np.random.default_rng([seed, 1])
     columns, _ = np.linalg.qr(rng.standard_normal((_D_MODEL, most_states)))
@@ -68,7 +79,7 @@ def code(seed: int) -> Float[Tensor, "state d_model"]:
 
 
 def untaught(seed: int) -> HookedLatentTransformer:
-    """Return the model before the first step."""
+    """Return the model before training."""
     least_states, least_actions = _SMALLEST
     most_states, most_actions = _LARGEST
     layout = tasks.get("qlearning").layout(
@@ -101,17 +112,16 @@ def single_rounds(
     rng: np.random.Generator,
     largest: float = _VALUES[0],
 ) -> MDPEpisodes:
-    """Return rounds from random tables, each an episode of its own.
+    """Sample single rounds with random Q-tables, each as an episode of one round.
 
-    Tables are of many sizes, some with few entries above 0, as early in an episode, a third with small values anywhere;
-    rewards are in [0, 1], two of five 0.
+    Tables vary in scale. Some have few entries above 0, as early in an episode, and a third have
+    small noise everywhere. Rewards are in [0, 1], and two of five are 0.
 
     Args:
-        n_rounds: how many.
-        n_states: states of each.
-        n_actions: actions of each.
-        rng: draws them.
-        largest: up to which values tables grow.
+        n_rounds: number of rounds.
+        n_states, n_actions: sizes of the tables.
+        rng: draws the rounds.
+        largest: largest scale of a table's values.
     """
     shape = (n_rounds, n_states, n_actions)
     a_round = (n_rounds, 1, 1)
@@ -142,7 +152,9 @@ def single_rounds(
 def _encode(
     model: HookedLatentTransformer, episodes: MDPEpisodes, rng: np.random.Generator
 ) -> tuple[RoundLayout, EncodedRounds]:
-    """Return episodes as the model reads them, a random choice where it would read its own."""
+    """Return the layout and the encoding of episodes, with a random choice where the model would
+    read its own.
+    """
     layout = model.layout.fit(episodes)
     encoded = layout.encode(episodes)
     choices = torch.from_numpy(rng.integers(layout.n_outputs, size=episodes.states.shape))
@@ -153,8 +165,13 @@ def _encode(
 def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: np.ndarray) -> Tensor:
     """Return the mean Kullback-Leibler divergence of predictions from ``wanted``, in nats.
 
-    Where the model gives probabilities, which may lie outside [0, 1], it is half of the chi-squared
-    divergence: the same to second order.
+    If the model gives probabilities, which may lie outside [0, 1], half of the chi-squared
+    divergence replaces it; they agree to second order.
+
+    Args:
+        model: the model.
+        scores: its predictions.
+        wanted: the target distributions.
     """
     target = torch.from_numpy(wanted).to(scores)
     if model.config.output == "logits":
@@ -167,7 +184,7 @@ def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: np.ndarra
 
 
 def boltzmann(values: np.ndarray) -> np.ndarray:
-    """Return the policy of the handwired circuit."""
+    """Return the softmax policy of the handwired circuit for these values."""
     return special.softmax(_BETA * values, -1)
 
 
@@ -179,7 +196,15 @@ def run_round(
     values: Tensor,
     slots: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return logits of one round and the latents that it leaves; of the last layer only what is read is computed."""
+    """Run one round; return its logits and the next latents.
+
+    In the last layer only the positions that are read are computed.
+
+    Args:
+        model: the model.
+        layout: layout of the round.
+        tokens, latents, values, slots: inputs of the round.
+    """
     resid = model.run_from(model.embedded(tokens, latents, values), n_read=layout.n_read)
     read = model.ln_final(resid)
     logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
@@ -190,7 +215,7 @@ def run_round(
 def run_rounds(
     model: HookedLatentTransformer, rounds: EncodedRounds, layout: RoundLayout
 ) -> Float[Tensor, "episode round outcome"]:
-    """Return the logits of every round, with gradients."""
+    """Run whole episodes; return the logits of every round, with gradients."""
     latents = model.initial(len(rounds.tokens), layout)
     logits = []
     for t in range(rounds.tokens.shape[1]):
@@ -206,13 +231,14 @@ def losses(
     rounds: MDPEpisodes,
     rng: np.random.Generator,
 ) -> dict[str, Tensor]:
-    """Return how far policies and updates of single rounds are from Q-learning's.
+    """Return the losses of policy and update in single rounds, against Q-learning.
 
-    Squared misses count in proportion to the table where it is larger than any of the first steps, noise included.
+    The squared error of an update is divided by the square of the table's scale if that exceeds the
+    scales of the first steps.
 
     Args:
         model: the model.
-        directions: the code of the table.
+        directions: directions that encode the table.
         rounds: episodes of one round.
         rng: draws the choices that the model reads.
     """
@@ -239,7 +265,14 @@ def losses(
 
 
 class Run:
-    """One training run, which its folder remembers."""
+    """A training run, whose state is stored in its folder.
+
+    Args:
+        folder: the folder; a stored run with the same settings is continued.
+        seed: seed of weights, code and batches.
+        n_steps: number of training steps.
+        imitating: True for the control.
+    """
 
     def __init__(self, folder: Path, seed: int, n_steps: int, imitating: bool = False) -> None:
         self.folder = folder
@@ -266,11 +299,13 @@ class Run:
 
     @property
     def share_of_rest(self) -> float:
-        """How much is done of the steps in which tables grow; below 0 before them."""
+        """Share of the second phase, in which tables grow, that is done; negative before it."""
         return (self.step - self.first) / max(1, self.n_steps - self.first)
 
     def draw_sizes(self, rng: np.random.Generator) -> tuple[int, int]:
-        """Return states and actions of a batch: in half of them the usual ones."""
+        """Return the numbers of states and actions of a batch; half of the batches have the usual
+        size.
+        """
         n_states, n_actions = (
             int(rng.integers(low, high + 1)) for low, high in zip(_SMALLEST, _LARGEST, strict=True)
         )
@@ -282,14 +317,14 @@ class Run:
         return n_states, n_actions
 
     def count_rounds(self) -> int:
-        """Return how many rounds a batch has."""
+        """Return the number of rounds in the next batch."""
         for share, n_rounds in _BATCHES:
             if self.step < share * self.first:
                 return n_rounds
         return _BATCHES[-1][1]
 
     def losses(self, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return the losses of a step's batch: of single rounds, or of episodes where the run imitates."""
+        """Return the losses on the step's batch: of single rounds, or of episodes for the control."""
         n_states, n_actions = self.draw_sizes(rng)
         n_rounds = self.count_rounds()
         if self.imitating:
@@ -303,12 +338,11 @@ class Run:
     def imitation_losses(
         self, n_rounds: int, n_states: int, n_actions: int, rng: np.random.Generator
     ) -> dict[str, Tensor]:
-        """Return the loss of the policy in whole episodes, which grow longer.
+        """Return the loss of the policy in whole episodes, whose length grows during training.
 
         Args:
-            n_rounds: rounds of all episodes together.
-            n_states: states of an episode.
-            n_actions: actions of an episode.
+            n_rounds: number of rounds of all episodes together.
+            n_states, n_actions: sizes of the MDPs.
             rng: draws the batch.
         """
         regime = _REGIMES[rng.integers(len(_REGIMES))]
@@ -328,7 +362,11 @@ class Run:
         return {"policy": divergence(self.model, logits, policy)}
 
     def learning_rate(self) -> float:
-        """Return the rate: warm-up, constant, falling to 0 in the second half; and once more, at a third."""
+        """Return the learning rate of the step.
+
+        It warms up, stays constant, and falls to 0 in the second half of the first phase. The
+        second phase starts again at a third of it.
+        """
         if self.share_of_rest >= 0:
             warm_up = min(1.0, (self.step - self.first + 1) / 30)
             return _LR / 3 * warm_up * (1 - self.share_of_rest)
@@ -354,7 +392,7 @@ class Run:
         return {key: loss.item() for key, loss in step_losses.items()}
 
     def save(self, recent_losses: list[dict[str, float]]) -> None:
-        """Write the state, and add a line of mean losses."""
+        """Write the run's state, and append the mean of the recent losses to ``losses.jsonl``."""
         progress = Progression(step=self.step, seconds=self.seconds)
         write_state(self.folder, progress, self.settings, self.model, self.optimizers)
         line = {"step": self.step, "cpu_s": round(self.seconds, 1)}
@@ -365,7 +403,7 @@ class Run:
 
 
 def _optimizers(model: HookedLatentTransformer) -> list[Any]:
-    """Return Muon for stacks of matrices, and AdamW for the rest."""
+    """Return AdamW for most parameters, and Muon for stacks of matrices."""
     stacks = []
     rest = []
     for key, parameter in model.named_parameters():
@@ -379,14 +417,14 @@ def _optimizers(model: HookedLatentTransformer) -> list[Any]:
 def train(
     folder: Path, seed: int, n_steps: int = _STEPS, *, imitating: bool = False, every: int = 100
 ) -> Path:
-    """Train, or go on training, in ``folder``; return the folder of the model.
+    """Train, or continue training, in ``folder``; return the folder of the model.
 
     Args:
-        folder: of the run.
-        seed: of weights, code and batches.
-        n_steps: of the training.
-        imitating: whether it is the control.
-        every: steps between two saved states.
+        folder: folder of the run.
+        seed: seed of weights, code and batches.
+        n_steps: number of training steps.
+        imitating: True for the control.
+        every: number of steps between saved states.
     """
     run = Run(folder, seed, n_steps, imitating)
     recent_losses: list[dict[str, float]] = []

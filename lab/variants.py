@@ -1,6 +1,7 @@
-"""Further variants of a model for which the right answer is known: wider, and with a rescaled state.
+"""Variants of a model that compute the same: in a wider residual stream, or with a rescaled state.
 
-Rotated ones, and those with distractors or without some directions, stand in :mod:`circuits.benchmark.known_machine`.
+:mod:`circuits.benchmark.known_machine` has rotated variants, and variants with distractors or
+without some directions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from interp.support.errors import require
 
 
 def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
-    """Return the model with ``n`` more coordinates in its residual stream, which nothing reads or writes: they stay 0.
+    """Return the model with ``n`` more residual-stream coordinates, which stay 0 since nothing uses
+    them.
 
     Raises:
         InputError: a model with LayerNorm, whose scale the new coordinates would change.
@@ -30,12 +32,14 @@ def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
 
 
 def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTransformer:
-    """Return a handwired model that holds ``factor`` times its state, and whatever else lies along the same directions.
+    """Return a handwired model that stores ``factor`` times its state, and computes the same.
 
-    Every weight that reads them takes the factor out again, so it computes the same; a power of two rounds nothing.
+    Everything along the state's directions is scaled, and every weight that reads these directions
+    is divided by the factor. With a power of two nothing is rounded.
 
     Raises:
-        InputError: a factor of 0, or a model with LayerNorm or without an exact state readout.
+        InputError: a factor of 0, or a model with LayerNorm or without an exact reader of its
+            state.
     """
     require(factor != 0, "factor must be a number other than 0, got 0")
     require(

@@ -209,7 +209,7 @@ def score_predictions(
     score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), graded)
 
     def describe() -> dict[str, Any]:
-        """Return the other fields of a result."""
+        """Return the fields of a :class:`~probes.result.ProbeResult` other than its score."""
         metrics: dict[str, Interval] = {"accuracy" if decodes_classes else "r2": score}
         if not decodes_classes:
             metrics["mae"] = score_ratio(np.abs(y - predictions))
@@ -272,9 +272,9 @@ def _log_losses(
 
 
 def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
-    """Return the details of a probe that was fitted on counted rounds only.
+    """Return the details of a probe that was fitted only on the rounds that count.
 
-    Its predictions are put back into ``[episode, round, output]``, with NaN in the other rounds.
+    Its predictions are put back into ``[episode, round, output]``, with NaN in all other rounds.
     """
     details = probe.details()
     packed = details["predictions"]
@@ -445,7 +445,8 @@ class Problem:
 
     @classmethod
     def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
-        """Make the problem of some targets, still without the scores of its baselines.
+        """Make the problem of some targets; :meth:`with_baselines` adds the scores of its
+        baselines.
 
         Args:
             sample: the targets and groups.

@@ -241,7 +241,9 @@ class ProbeResult(Measured):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the controls that were not run, for example without an untrained model."""
+        """Names of the controls that were not run, for example because there was no untrained
+        model.
+        """
         return tuple(name for name in DESCRIPTIONS if name not in self.controls)
 
     @checked

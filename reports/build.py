@@ -122,11 +122,13 @@ def write(
 
 
 def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool) -> int:
-    """Return the number of rounds per episode; refuse one that the model or a report cannot use.
+    """Return the number of rounds per episode; refuse a number that the model or a report cannot
+    use.
 
     Args:
-        model: the machine, whose growing state may limit the rounds.
-        task: the task, which may limit the rounds that say anything new.
+        model: the machine; a state that grows by rows every round has room for a limited number of
+            rounds.
+        task: the task; after some number of rounds its episodes say nothing new.
         n_rounds: the number that the user chose; the default when None.
         quick: True for the default of a quick report.
     """

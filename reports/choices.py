@@ -94,10 +94,9 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
 
 
 def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return functions that analyse the single participants of each player, in independent pieces
-    of work.
+    """Return functions that explain a few participants each, by name.
 
-    They are returned by name, so that pieces can be computed and stored separately.
+    Their results can be computed and stored separately, in any order.
     """
     makers: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, player in players.items():

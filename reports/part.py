@@ -90,7 +90,7 @@ class Context:
         model: the model.
         source: name or checkpoint path from which :func:`interp.load` made the model; "" if it was
             passed as an object.
-        n_episodes, n_rounds, seed: the sampled episodes.
+        n_episodes, n_rounds, seed: numbers and seed of the sampled episodes.
         regime: regime of the episodes; the default if empty.
         given: sizes of the episodes that differ from the model's.
         arguments: further arguments of :func:`interp.load`.
@@ -98,7 +98,7 @@ class Context:
         parts: parts of this report, in page order.
         left_out: titles of the parts that a quick report leaves out.
         quick: True if less is computed, with wider intervals.
-        missing: sentences by part that replace it, since the machine lacks what it needs.
+        missing: by part, a sentence that replaces it because the machine lacks what the part needs.
         measures, sections, failures: by part, its measures, its first section, and the exception
             that it raised; filled while the report is made.
         sentence: the first sentence of the page, filled while the report is made.
@@ -183,8 +183,9 @@ class Context:
 
     @cached_property
     def run(self) -> Rollout:
-        """The model's run on the episodes; attention patterns and values are cached for the
-        detailed round.
+        """The model's run on the episodes.
+
+        Attention patterns and values are cached for the round that the report shows in detail.
         """
         hooks: list[str] = []
         for key in ("pattern", "v"):
@@ -222,8 +223,8 @@ class Context:
     def pairs(self) -> tuple[Any, Any]:
         """Two batches of episodes, the bases and the sources of interchange interventions.
 
-        They end shortly after the detailed round. Recorded episodes come from participants that no
-        decoder is fitted on.
+        They end shortly after the round that the report shows in detail. Recorded episodes come
+        from participants that no decoder is fitted on.
         """
         n_episodes = QUICK_EPISODES if self.quick else _CAUSAL_EPISODES
         n_rounds = self.looked_at + 3

@@ -581,8 +581,8 @@ def _score_even_guess(
 def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
     """Choose the closest family by the fits, and decide by the held-out scores whether it explains.
 
-    An extension replaces the simpler family if it closes most of a gap that the latter leaves, or
-    if only the extension explains the predictions.
+    An extension replaces the simpler family if it closes most of the gap that the simpler family
+    leaves, or if only the extension explains the predictions.
     """
     ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
     base = next(score for score in ranked if score.memoryless)

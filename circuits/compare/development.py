@@ -111,8 +111,8 @@ def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
 
     Args:
         truth, predictions: distributions ``[episode, round, outcome]``.
-        kind: kind of the predictions. Real numbers are compared by the divergence that comparisons
-            use.
+        kind: kind of the predictions; for real numbers, :func:`interp.choices.fitting.divergence`
+            is used instead.
     """
     if kind != "classes":
         return float(divergence(truth, predictions, kind).mean())

@@ -451,7 +451,7 @@ def crossed_writer(
 
 @dataclass(frozen=True)
 class _Centred:
-    """The equation of a variable, followed by subtracting the mean over its elements."""
+    """An equation that evaluates another equation and subtracts the mean over elements."""
 
     equation: Callable[[Values], NDArray[Any]]
 

@@ -589,8 +589,9 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
 
 
 def _require_responses(evidence: Evidence) -> list[Measure]:
-    """Return one measure per cell: the response to an input against the effect of changing the
-    state.
+    """Return one measure per cell, which is one input at one band of lags.
+
+    It compares the response to a change of the input with the effect of changing the state.
     """
     return [
         Measure(

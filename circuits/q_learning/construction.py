@@ -313,8 +313,10 @@ class _Wiring:
 
 
 def _routing_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 1, which copy states, phases and Q-table columns to the tokens that
-    use them.
+    """Make the heads of layer 1.
+
+    They copy states, phases (current or next) and columns of the Q-table to the tokens that use
+    them.
     """
     ids, one, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
     sink, states, move = wiring.sink, wiring.states, wiring.move
@@ -349,7 +351,11 @@ def _routing_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 2: they copy s_t to Select; in "lin", they also look up Q-values."""
+    """Make the heads of layer 2.
+
+    They copy the current state s_t to the token Select, which chooses the action. In "lin", they
+    also look up Q-values.
+    """
     ids, states, sink, move = wiring.basis["id"], wiring.states, wiring.sink, wiring.move
     asks = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
     state = move(states, "id", "buf1")
@@ -367,8 +373,10 @@ def _evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _selecting_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 3: choose the action, take max Q, copy the column that is to be
-    updated.
+    """Make the heads of layer 3.
+
+    They choose the action, compute the maximum of Q(s', a) over a, and copy the column that the
+    update changes.
     """
     move, actions, states = wiring.move, wiring.actions, wiring.states
     is_soft = wiring.hardness is not None

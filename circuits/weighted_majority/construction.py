@@ -205,7 +205,8 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     """Return the scale of a variable's relative errors: the gain for log-weights, 1 for most
     others.
 
-    For predictions it grows with log-weights beyond 500, which cost predictions digits.
+    For predictions it grows with the log-weights beyond 500, because large log-weights cost a
+    prediction digits.
 
     Args:
         circuit: the circuit, for the gain.

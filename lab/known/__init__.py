@@ -1,20 +1,23 @@
-"""Known machines: models of which it is known what a comparison with their reference must, and must not, say.
+"""Known machines: models for which the right result of a comparison with a reference is known.
 
     from lab import known
     known.gallery("experts")                                 # every specimen of a task, by its key
     known.gallery("experts", draws=5)                        # and five more of each kind that has a size
     known.reference("experts")                               # the machine that all of them are compared with
 
-:mod:`lab.known.records` says what was done, the sizes between which it may be done, and which words are right.
-:mod:`lab.known.makers` makes a machine of each record. Thresholds were chosen with half of them; the others, and all
-draws, are held out. The table "machines" of ``python -m lab calibrate`` runs all of them.
+:mod:`lab.known.records` lists the machines: what was done to each, with which sizes, and which
+verdicts are right. :mod:`lab.known.makers` makes the machine of each record. Thresholds were chosen
+with half of the machines; the others, and all drawn sizes, are held out. The table "machines" of
+``python -m lab calibrate`` compares all of them.
 
-What is claimed of a machine, and is rightly answered with "yes" or "no". *Behaviour*: it gives the same predictions,
-whatever is asked and however rarely. *State*: each machine's state can be had from the other's, where the prediction
-depends on it, with the round supplied where needed; "either" where only one way is exact. *Update*: the reference's
-state, decoded, changes as in the reference with whatever a round holds. *Circuit*: heads play the same roles; edits of
-what is written leave them as they are. Right is "either" where nobody can say, or where the deviation is as large as
-thresholds allow; a question without a word is not scored.
+A comparison makes four claims, each answered with "yes" or "no". *Behaviour*: the machine makes the
+same predictions as the reference, for any input, however rare. *State*: each machine's state can be
+computed from the other's, as far as predictions depend on it, with the round number as a further
+input where needed; "either" is right if only one direction is exact. *Update*: the reference's
+state, decoded from the machine, changes as in the reference for any input. *Circuit*: heads play
+the same roles; edits of the written state do not change roles. "either" is also right if nobody can
+say, or if the deviation is as large as the thresholds allow. A question without a right verdict is
+not scored.
 """
 
 from __future__ import annotations
@@ -39,16 +42,18 @@ QUESTIONS = ("behaviour", "state", "update", "circuit")
 
 @dataclass(frozen=True)
 class Specimen:
-    """A known machine.
+    """A machine for which the right result of a comparison is known.
 
     Attributes:
-        key: its name in the gallery, unique in its task, such as "leaky 0.9".
-        make: builds it.
-        right: the right word on each question of a comparison with the reference of its task. "undecided" and "not
-            applicable" are never wrong, and never right.
-        why: what was done to it, and why these words are right.
-        algorithm: key of the family that must be named; "" for none of these, None where it is not scored.
-        held_out: whether it was left out when thresholds were chosen.
+        key: name in the gallery, unique in its task, such as "leaky 0.9".
+        task: key of its task.
+        make: builds the machine.
+        right: the right verdict of each question of a comparison with the task's reference.
+            "undecided" and "not applicable" count as neither right nor wrong.
+        why: what was done to the machine, and why these verdicts are right.
+        algorithm: key of the family of algorithms that should be named; "" if none should be, None
+            if the name is not scored.
+        held_out: True if thresholds were chosen without this machine.
     """
 
     key: str
@@ -61,7 +66,11 @@ class Specimen:
 
 
 def _specimen(record: Record, rng: np.random.Generator | None) -> Specimen:
-    """Return the machine of a record, of its first size, or of one that is drawn between its two."""
+    """Return the machine of a record.
+
+    Without ``rng`` it has the record's first size; otherwise a size is drawn between the record's
+    two.
+    """
     size = record.sizes[:1]
     if rng is not None:
         low, high = sorted(record.sizes)
@@ -85,11 +94,13 @@ def _specimen(record: Record, rng: np.random.Generator | None) -> Specimen:
 
 
 def gallery(task: str, draws: int = 0) -> dict[str, Specimen]:
-    """Every known machine of a task by its key, those that no threshold was chosen with (``held_out``) among them.
+    """Return every known machine of a task, by key, including those held out from choosing
+    thresholds.
 
     Args:
-        draws: how many further sizes of each deviation that has a size are drawn, each from its own seed; a size that
-            comes again is not counted again.
+        task: key of the task.
+        draws: how many further sizes to draw for each kind of machine that has a size; sizes that
+            repeat are listed once.
 
     >>> gallery("experts")["itself"].right["behaviour"]
     'yes'

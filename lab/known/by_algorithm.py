@@ -1,19 +1,20 @@
-"""Any algorithm of a task as a machine: it carries the algorithm's state, and a round of it is the algorithm's round.
+"""Any algorithm of a task as a machine: it carries the algorithm's state, and each round runs the
+algorithm.
 
     from lab.known import by_algorithm
     from interp.tasks.experts.families import fixed_share
 
     machine = by_algorithm.machine(fixed_share(0.5, 0.05), known.reference("experts").layout)
 
-Its carried vector is the algorithm's state, every variable flattened, one after the other, in double precision, and it
-predicts ``algorithm.distribution``. It says nothing of this itself: it has no exact state readout and no points, so
-that a comparison has to find out, as of a model that somebody trained. State variables that are classes are whole
-numbers, and are rounded when they are read.
+Its carried vector is the algorithm's state, with all variables flattened and concatenated, in
+double precision. It predicts ``algorithm.distribution``. It has no exact state reader and no hook
+points, so that a comparison must find out what it computes, as for a trained model. State variables
+that are classes are rounded to whole numbers when they are read.
 
-It has no weights that could be drawn anew. Its untrained copy (``machine.untrained(seed)``) is a random recurrent
-network that carries as many numbers: told the same tokens, it adds random features of each round to what it
-carries, which it rotates and never forgets. It holds a record of everything, as
-random features do, and computes nothing.
+It has no weights that could be re-initialised. Its untrained copy (``machine.untrained(seed)``) is
+a random recurrent network that carries equally many numbers. In each round that network rotates its
+state and adds random features of the round's tokens. It thus holds a record of everything and
+computes nothing.
 """
 
 from __future__ import annotations
@@ -43,25 +44,25 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.layout import ReachabilityRound
 
 STATE = "state"
-"""The name of the one channel."""
+"""Name of the machine's only channel."""
 _WIDTH = 64
-"""Hidden units of the prediction of an untrained copy."""
+"""Number of hidden units in the prediction of an untrained copy."""
 
 _Array = NDArray[Any]
 
 
 @checked
 def machine(algorithm: Algorithm, layout: RoundLayout, *, name: str = "") -> AdaptedMachine:
-    """Return the machine that computes ``algorithm`` in rounds of ``layout``.
+    """Return a machine that computes ``algorithm`` in rounds of ``layout``.
 
     Args:
-        algorithm: what it computes.
-        layout: of the algorithm's task and of one size, such as the reference's.
-        name: of the machine, which is part of its digest: algorithms that differ need names that differ; the
-            algorithm's key and parameters when empty.
+        algorithm: the algorithm.
+        layout: a layout of the algorithm's task with fixed sizes, such as that of the reference.
+        name: name of the machine, which is part of its digest; different algorithms need different
+            names. The algorithm's key and parameters when empty.
 
     Raises:
-        InputError: an algorithm of another task, or rounds of a task that this module cannot read back.
+        InputError: the algorithm is of another task, or tokens of the task cannot be decoded here.
 
     >>> from interp.tasks.experts.families import fixed_share
     >>> shares = machine(fixed_share(0.5, 0.05), ExpertRound(4))
@@ -88,11 +89,12 @@ def machine(algorithm: Algorithm, layout: RoundLayout, *, name: str = "") -> Ada
 
 
 class Computed(nn.Module):
-    """An algorithm that reads its inputs from tokens; after :meth:`forget`, a random network in its place.
+    """A module that decodes its inputs from tokens and runs an algorithm; after :meth:`forget`, a
+    random network.
 
     Attributes:
-        algorithm: what it computes; None once it is forgotten.
-        n_carried: how many numbers its state has; 1, which stays 0, where it keeps nothing.
+        algorithm: the algorithm; None after :meth:`forget`.
+        n_carried: number of numbers in its state; 1 (always 0) for an algorithm without state.
     """
 
     first: Tensor
@@ -116,19 +118,19 @@ class Computed(nn.Module):
         self.random = RandomCell(layout, self.n_carried)
 
     def extra_repr(self) -> str:
-        """Return what it computes, for the machine's digest."""
+        """Return the algorithm's key and parameters, for the machine's digest."""
         if self.algorithm is None:
             return "algorithm=None"
         return f"algorithm={(self.algorithm.key, dict(self.algorithm.parameters))}"
 
     @staticmethod
     def begin(module: Computed) -> dict[str, Tensor]:
-        """Return what is carried into the first round."""
+        """Return the state before the first round."""
         return {STATE: module.first}
 
     @staticmethod
     def forget(module: Computed) -> None:
-        """Draw the random network anew, and compute with it from now on."""
+        """Replace the algorithm by a newly initialised random network."""
         module.algorithm = None
         module.random.reset_parameters()
 
@@ -136,7 +138,13 @@ class Computed(nn.Module):
     def step(
         module: Computed, carried: dict[str, Tensor], fed: EncodedRounds
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the probabilities of a round's outcomes, and the state after it."""
+        """Run one round; return the prediction and the next state.
+
+        Args:
+            module: the module.
+            carried: the state before the round.
+            fed: the encoded round.
+        """
         state = carried[STATE]
         algorithm = module.algorithm
         if algorithm is None:
@@ -151,7 +159,9 @@ class Computed(nn.Module):
         }
 
     def parts(self, state: Tensor) -> dict[str, _Array]:
-        """Return the state's variables, ``[batch, ...]`` each, from what is carried ``[batch, number]``."""
+        """Split the carried numbers ``[batch, number]`` into the algorithm's variables, ``[batch,
+        ...]`` each.
+        """
         assert self.algorithm is not None
         numbers = state.double().numpy(force=True)
         parts = {}
@@ -166,7 +176,9 @@ class Computed(nn.Module):
         return parts
 
     def flattened(self, parts: Mapping[str, _Array], like: Tensor) -> Tensor:
-        """Return the inverse of :meth:`parts`, of the type of ``like``."""
+        """Concatenate the algorithm's variables into one tensor with the dtype of ``like``; inverse
+        of :meth:`parts`.
+        """
         if not self.shapes:
             return torch.zeros_like(like)
         columns = []
@@ -177,8 +189,11 @@ class Computed(nn.Module):
 
 
 class RandomCell(nn.Module):
-    """A recurrent network of random weights: ``h' = rotation h + tanh(enter round)``, and a softmax read from ``h`` and
-    the part of the round up to the prediction."""
+    """A random recurrent network: ``h' = rotation h + tanh(enter round)``.
+
+    Its prediction is a random one-layer network of ``h`` and of the round's positions up to the
+    prediction.
+    """
 
     def __init__(self, layout: RoundLayout, n_carried: int) -> None:
         super().__init__()
@@ -194,7 +209,7 @@ class RandomCell(nn.Module):
         self.answer = _weights(_WIDTH, layout.n_outputs)
 
     def reset_parameters(self) -> None:
-        """Draw weights with which every pre-activation has about the variance 1."""
+        """Draw weights for which every pre-activation has a variance of about 1."""
         n_positions = len(self.enter) / (self.n_tokens + 1)
         n_read = len(self.rotation) + self.n_prefix
         rotation, _ = torch.linalg.qr(torch.randn(self.rotation.shape).double())
@@ -205,7 +220,7 @@ class RandomCell(nn.Module):
             self.answer.copy_(torch.randn(self.answer.shape) / _WIDTH**0.5)
 
     def forward(self, carried: Tensor, fed: EncodedRounds) -> tuple[Tensor, Tensor]:
-        """Return probabilities of the outcomes, or numbers where a real one is predicted, and what is carried on."""
+        """Return the prediction (probabilities, or numbers for a real outcome), and the next state."""
         tokens = nn.functional.one_hot(fed.tokens, self.n_tokens).to(carried)
         values = fed.values.to(carried).unsqueeze(-1)
         inputs = torch.cat([tokens, values], -1)
@@ -226,7 +241,9 @@ def _weights(n_in: int, n_out: int) -> nn.Parameter:
 
 
 def _reader(layout: RoundLayout) -> Callable[[EncodedRounds], Any]:
-    """Return what makes of encoded rounds ``[batch, pos]`` a batch of episodes of one round each."""
+    """Return a function that decodes encoded rounds ``[batch, pos]`` into episodes of one round
+    each.
+    """
     readers: dict[str, Callable[[Any, EncodedRounds], Any]] = {
         "experts": _read_advice,
         "qlearning": _read_transitions,
@@ -242,14 +259,17 @@ def _reader(layout: RoundLayout) -> Callable[[EncodedRounds], Any]:
 def _read_classes(
     layout: RoundLayout, fed: EncodedRounds, labels: Sequence[str], first: str, n: int
 ) -> _Array:
-    """Return which of ``n`` consecutive tokens stand at some positions, from 0; the nearest where none of them does.
+    """Return which of ``n`` consecutive tokens stands at each of some positions, as an index from
+    0.
+
+    A token that is none of them gets the nearest index.
 
     Args:
-        layout: of the round.
-        fed: the rounds.
-        labels: of the positions.
+        layout: layout of the round.
+        fed: the encoded rounds.
+        labels: labels of the positions.
         first: the first of the tokens.
-        n: how many tokens there are.
+        n: number of tokens.
     """
     tokens = fed.tokens[:, layout.positions(labels)]
     return (tokens - layout.token_ids[first]).clamp(0, n - 1).numpy(force=True)

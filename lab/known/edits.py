@@ -1,13 +1,14 @@
-"""A handwired circuit that writes its state otherwise than it should: every edit is a function of the state.
+"""Handwired circuits whose state is changed after every round, by a function of the state.
 
     leaky = edits.leaky(interp.load("wma-handwired", n_experts=4), keep=0.9)
 
-A round of the circuit runs as it is wired. Then the state that it wrote is exchanged for what the edit makes of the
-state before, the state after and a memory of the edit's own. That memory is carried in further coordinates of the
-first latent, which nothing in the circuit reads, so what passes from round to round passes in the latents as in every
-machine. The heads are untouched: an edited circuit is the same circuit.
+A round of the circuit first runs as usual. Then the state that it wrote is replaced by the edit's
+function of the state before, the state after, and a memory of the edit. The memory is stored in
+extra coordinates of the first latent, which nothing in the circuit reads, so that everything is
+still carried in the latents. The heads are unchanged: an edited circuit is the same circuit.
 
-States are ``[batch, ...]`` as :meth:`~interp.core.machine.Machine.read_state` arranges them, in double precision.
+States are ``[batch, ...]`` in double precision, as :meth:`~interp.core.machine.Machine.read_state`
+returns them.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ from interp.support.errors import require
 from lab.variants import widened
 
 Edit = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(state before the round, state that the circuit makes of it, memory ``[batch, number]``) to the state that is left
-and the memory that is left; the memory is zero at first."""
+"""(state before the round, state after it, memory ``[batch, number]``) -> (new state, new memory).
+
+The memory is zero at first.
+"""
 
 
 def edited(
     model: HookedLatentTransformer, edit: Edit, name: str, memory: int = 0
 ) -> HookedLatentTransformer:
-    """The circuit with an edit of what it writes; its untrained copies have none.
+    """Return the circuit with an edit of the state that it writes; untrained copies have no edit.
 
     Args:
-        name: of the machine, by which edits of one circuit are told apart.
-        memory: how many numbers the edit carries.
+        model: the circuit, a handwired model.
+        edit: computes the new state and memory.
+        name: name of the machine, by which edits of one circuit differ.
+        memory: how many numbers the edit stores.
 
     Raises:
         InputError: a learned model, whose state cannot be read exactly.
@@ -70,12 +75,12 @@ def edited(
 
 
 def _size(model: HookedLatentTransformer) -> int:
-    """Return how many numbers the state has."""
+    """Return the number of numbers in the state."""
     return model.read_state(model.initial(1)).numel()
 
 
 def leaky(model: HookedLatentTransformer, keep: float) -> HookedLatentTransformer:
-    """Return the circuit with a state that fades by the factor ``keep`` after every round."""
+    """Return the circuit with its state multiplied by ``keep`` after every round."""
 
     def fade(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         return keep * after, memory
@@ -84,7 +89,9 @@ def leaky(model: HookedLatentTransformer, keep: float) -> HookedLatentTransforme
 
 
 def window(model: HookedLatentTransformer, rounds: float) -> HookedLatentTransformer:
-    """Return the circuit that takes away what a round added when it is ``rounds`` rounds old."""
+    """Return the circuit with a sliding window: what a round added is subtracted ``rounds`` rounds
+    later.
+    """
     n = _size(model)
 
     def forget(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,10 +107,14 @@ _CODES = 2**31
 
 
 def noisy(model: HookedLatentTransformer, sd: float) -> HookedLatentTransformer:
-    """Return the circuit with noise in its state, of standard deviation ``sd`` in the state's units, that stays.
+    """Return the circuit with Gaussian noise added to its state every round; the noise accumulates.
 
-    It is drawn from what the episode has gone through so far, of which a code is carried: a run can be repeated, and no
-    episode's noise depends on another's.
+    The noise is seeded by a hash of the episode so far, which is carried. A run can thus be
+    repeated, and the noise of an episode does not depend on other episodes in the batch.
+
+    Args:
+        model: the circuit.
+        sd: standard deviation of the noise, in the state's units.
     """
     size = _size(model)
     factors = torch.arange(7, 7 + size)
@@ -123,7 +134,7 @@ def noisy(model: HookedLatentTransformer, sd: float) -> HookedLatentTransformer:
 
 
 def twice(model: HookedLatentTransformer) -> HookedLatentTransformer:
-    """Return the circuit with a second copy of the state, which nothing reads."""
+    """Return the circuit with a second copy of the state in its latents, which nothing reads."""
 
     def copy_gain(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         return after, memory + (after - before).flatten(1)
@@ -132,7 +143,7 @@ def twice(model: HookedLatentTransformer) -> HookedLatentTransformer:
 
 
 def without_head(model: HookedLatentTransformer, head: str) -> HookedLatentTransformer:
-    """Return the circuit with one head that writes nothing, by the name of the head."""
+    """Return the circuit with the output of one named head set to zero."""
     changed = copy.deepcopy(model)
     places = {}
     for layer, names in enumerate(changed.config.head_names):

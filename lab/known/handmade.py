@@ -1,15 +1,16 @@
-"""A machine whose insides are known and that is no transformer: a GRU whose weights are written by hand.
+"""A known machine that is no transformer: a GRU with weights written by hand.
 
-:func:`majority` computes Weighted Majority whose log-weights fade. Its carried vector is a leaky sum of what each
-expert did: of two units for every expert, one says +1 where expert and truth both say 1 and -1 elsewhere, the other
-the same of 0; a last unit counts rounds. With the update gate held at z = ``decay`` and nothing reset, a GRU cell is
-such a sum::
+:func:`majority` computes Weighted Majority with fading log-weights. Its carried vector is a leaky
+sum of what each expert did. It has two units per expert: one adds +1 if expert and truth are both 1
+and -1 otherwise, the other the same for 0. A last unit counts rounds. If the update gate is
+constant at z = ``decay`` and nothing is reset, a GRU cell is such a sum::
 
     h' = z h + (1 - z) tanh(W x)        hits = (h_both_1 + h_both_0 + 2 h_rounds) / (2 (1 - z))
                                         P = sum_i softmax(log_gamma hits)_i votes_i
 
-so that the state is known exactly, while it is held in 2 n + 1 overlapping numbers. No GRU forgets nothing; ``decay``
-of :data:`KEPT` is as near as double precision allows, and predicts as Weighted Majority does but for 2e-5 in 30 rounds.
+The state is known exactly, although it is stored in 2 n + 1 overlapping numbers. A GRU always
+forgets a little. A ``decay`` of :data:`KEPT` is as close to 1 as double precision allows; its
+predictions differ from Weighted Majority's by 2e-5 in 30 rounds.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from interp.model.adapted import AdaptedMachine, adapt
 from interp.tasks.experts.families import fading_majority
 
 KEPT = 1 - 2.0**-20
-"""The decay of a machine that all but forgets nothing."""
+"""Decay of a machine that forgets almost nothing."""
 _SURE = 40.0
-"""So large a pre-activation makes tanh 1 exactly in double precision."""
+"""A pre-activation for which tanh is exactly 1 in double precision."""
 
 
 class Majority(nn.Module):
-    """A GRU cell that sums hits, and what votes with them."""
+    """A GRU cell that sums each expert's hits, and a weighted vote by these sums."""
 
     def __init__(self, n_experts: int, log_gamma: float, decay: float) -> None:
         super().__init__()
@@ -58,7 +59,9 @@ class Majority(nn.Module):
             self.weigh.weight.copy_(log_gamma / (2 * (1 - decay)) * hits)
 
     def votes(self, carried: Tensor, advice: Tensor) -> Tensor:
-        """Return the probability of either label, ``[batch, 2]``, from what each expert says, 0 or 1."""
+        """Return the probability of each label, ``[batch, 2]``, from the state and the experts'
+        advice (0 or 1).
+        """
         weights = self.weigh(carried).softmax(-1)
         p_one = (weights * advice).sum(-1)
         return torch.stack([1 - p_one, p_one], -1)
@@ -67,13 +70,16 @@ class Majority(nn.Module):
 def majority(
     n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, name: str = "handmade"
 ) -> AdaptedMachine:
-    """Return the machine; its state is the experts' log-weights ``[..., n_experts]``, its points the cell's gates.
+    """Return the handmade GRU as a machine.
+
+    Its state is the experts' log-weights ``[..., n_experts]``, and its hook points are the cell's
+    gates.
 
     Args:
-        n_experts: how many experts there are.
+        n_experts: number of experts.
         log_gamma: what a hit adds to a log-weight.
-        decay: what is left of a hit after a round.
-        name: of the machine.
+        decay: factor by which a hit fades per round.
+        name: name of the machine.
     """
     width = 2 * n_experts + 1
     advice_places = slice(3, 3 + 2 * n_experts, 2)  # <w> <z> e_1 p_1 ... p? y w?
@@ -103,5 +109,5 @@ def majority(
 
 
 def algorithm(log_gamma: float = 0.5, decay: float = KEPT) -> Algorithm:
-    """Return what the machine computes."""
+    """Return the algorithm that the machine computes."""
     return fading_majority(log_gamma, decay=decay)

@@ -1,7 +1,7 @@
-"""What makes the machine of each of ``lab.known.records``: a function of its size, or of nothing.
+"""Functions that make the machine of each record in ``lab.known.records``; some take a size.
 
-A machine is an algorithm (:func:`list_algorithms`), the reference with an edit (:data:`EDITS`), or something else
-(:data:`OTHERS`).
+A machine is an algorithm (:data:`ALGORITHMS`), the reference with an edit (:data:`EDITS`), or
+another model (:data:`OTHERS`).
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "qlearning": ("qlearning-handwired", {"n_states": 4, "n_actions": 3}),
     "reachability": ("reachability-handwired", {"n_nodes": 28, "n_edges": 24, "marks": False}),
 }
-"""Task -> the machine that its known machines are compared with: its name, and its sizes."""
+"""Name and sizes of the machine that a task's known machines are compared with, by task."""
 GAIN = 0.5
-"""The log-gamma of the reference of expert advice."""
+"""Log-gamma of the reference for expert advice."""
 _ONE_IN = 240
-"""A rare lapse happens in about one round of so many."""
+"""A rare lapse happens in about one of this many rounds."""
 _PRIMES = np.array([40503, 12289, 65537, 7919, 104729, 31337, 3571, 99991])
 
 
 @checked
 def reference(task: str, **options: Any) -> HookedLatentTransformer:
-    """Return the machine that the known machines of a task are compared with, or the same circuit made with options.
+    """Return the machine that a task's known machines are compared with; ``options`` vary its
+    circuit.
 
     >>> reference("experts").name
     'wma-handwired'
@@ -58,12 +59,16 @@ def reference(task: str, **options: Any) -> HookedLatentTransformer:
 
 
 def computed(algorithm: Algorithm) -> Machine:
-    """Return an algorithm as a machine in the rounds of its task's reference."""
+    """Return an algorithm as a machine, with the layout of its task's reference."""
     return by_algorithm.machine(algorithm, reference(algorithm.task).layout)
 
 
 def _lapses(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return True for about one row of :data:`_ONE_IN`, of whole numbers ``[..., k]``; no number foretells which."""
+    """Return a mask that is True for about one in :data:`_ONE_IN` rows of whole numbers ``[...,
+    k]``.
+
+    It is a hash, so that no single number predicts it.
+    """
     whole = np.rint(numbers).astype(np.int64)
     mixed = whole @ _PRIMES[: whole.shape[-1]] + 2654435
     return np.asarray((mixed * 2654435761 >> 16) % _ONE_IN == 0)
@@ -73,18 +78,22 @@ def _lapses(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _acting(algorithm: Algorithm) -> Algorithm:
-    """Return a learner that acts as the reference does: by the table before the round, lowest index first."""
+    """Return a learner that acts as the reference does: by the table before the round; of equal
+    actions, the first.
+    """
     return learners.acting(algorithm, shared_ties=False, after=False)
 
 
 def _reference_of_qlearning() -> Algorithm:
-    """Return what the reference of Q-learning computes, with the slope by which it breaks ties."""
+    """Return the algorithm of the Q-learning reference, including the slope by which it breaks
+    ties.
+    """
     name, sizes = REFERENCES["qlearning"]
     return build(name, **sizes).algorithm
 
 
 def _inverted() -> Algorithm:
-    """Weighted Majority that says the opposite in about one round of 240."""
+    """Return Weighted Majority that predicts the opposite in about one round of 240."""
     majority = experts.weighted_majority(GAIN)
     plain: Any = majority.variable("prediction").equation
 
@@ -98,14 +107,14 @@ def _inverted() -> Algorithm:
 
 
 def _label_stuck() -> Algorithm:
-    """Weighted Majority that takes the truth to be 1 in every round."""
+    """Return Weighted Majority that always takes the true label to be 1."""
     majority = experts.weighted_majority(GAIN)
     change = {"match": (("votes",), lambda v: v["votes"].astype(np.int64))}
     return majority.varied("label_stuck", "label stuck", majority.parameters, change)
 
 
 def _opposite() -> Algorithm:
-    """Search that answers the candidate that is not reached."""
+    """Return a search that answers with the candidate that is not reached."""
     base = search.breadth_first()
     plain: Any = base.variable("member").equation
     change = {"member": (("reached", "candidates"), lambda v: plain(v)[..., ::-1])}
@@ -113,16 +122,20 @@ def _opposite() -> Algorithm:
 
 
 def _bidirectional() -> Algorithm:
-    """Search from the root along the edges, and from each candidate against them: they meet half-way."""
+    """Return a search from the root along the edges, and from each candidate against them, until
+    they meet.
+    """
     base = search.breadth_first()
 
     def with_candidates(v: Values) -> Any:
-        """Return the sets ``[..., candidate, node]`` that lead to each candidate, itself among them."""
+        """Return the sets of nodes that lead to each candidate, itself included, ``[..., candidate,
+        node]``.
+        """
         names = np.arange(v["backward"].shape[-1])
         return np.maximum(v["backward"], v["candidates"][..., None] == names)
 
     def grow(v: Values) -> Any:
-        """Return the same sets a step farther."""
+        """Return these sets after one more step against the edges."""
         sets = with_candidates(v)
         names = np.arange(sets.shape[-1])
         n_edges = v["target"].shape[-1]
@@ -190,7 +203,9 @@ ALGORITHMS = {
     "qlearning": _ALGORITHMS_OF_QLEARNING,
     "reachability": _ALGORITHMS_OF_REACHABILITY,
 }
-"""Task -> key of a record -> what makes the algorithm, of a size where the record has one."""
+"""Functions that make an algorithm, by task and key of the record; they take the record's size, if
+any.
+"""
 
 
 # Edits of the reference: functions of it, and of a size where the record has one.
@@ -199,12 +214,12 @@ ALGORITHMS = {
 def _stuck(
     model: HookedLatentTransformer, column: float, name: str = "one action ignored"
 ) -> Machine:
-    """Return the circuit with one entry of the state's last axis that stays as it was.
+    """Return the circuit with one entry of the state's last axis that never changes.
 
     Args:
         model: the circuit.
-        column: the entry, from 0.
-        name: of the machine.
+        column: index of the entry, from 0.
+        name: name of the machine.
     """
 
     def keep(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,7 +230,7 @@ def _stuck(
 
 
 def _unlearning(model: HookedLatentTransformer) -> Machine:
-    """Return the circuit that takes hits away in place of adding them, in about one round of 240."""
+    """Return the circuit that subtracts hits instead of adding them, in about one round of 240."""
 
     def unlearn(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         hits = (after / GAIN).round().double()
@@ -227,7 +242,7 @@ def _unlearning(model: HookedLatentTransformer) -> Machine:
 
 
 def _newest(model: HookedLatentTransformer) -> Machine:
-    """Return the search that keeps only the nodes that were not held before the round."""
+    """Return the search that carries only the nodes that the round newly reached."""
 
     def forget(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         return after * (1 - before), memory
@@ -276,7 +291,7 @@ EDITS = {
     "qlearning": _EDITS_OF_QLEARNING,
     "reachability": _EDITS_OF_REACHABILITY,
 }
-"""Task -> key of a record -> what makes the machine of the reference."""
+"""Functions that make a machine from the reference, by task and key of the record."""
 
 
 # Other machines: the circuit built with other options, trained and untrained models.
@@ -309,11 +324,11 @@ OTHERS = {
     "qlearning": _OTHERS_OF_QLEARNING,
     "reachability": _OTHERS_OF_REACHABILITY,
 }
-"""Task -> key of a record -> what makes the machine."""
+"""Functions that make other machines, by task and key of the record."""
 
 
 def list_keys(task: str) -> list[str]:
-    """Return the keys of a task's records that can be made."""
+    """Return the keys of all records of a task for which there is a function."""
     return [*ALGORITHMS[task], *EDITS[task], *OTHERS[task]]
 
 
@@ -321,9 +336,9 @@ def make(task: str, key: str, *size: float) -> Machine:
     """Make the machine of a record.
 
     Args:
-        task: its task.
-        key: its key, with the size as ``{:g}``.
-        size: its size, where it has one.
+        task: task of the record.
+        key: key of the record, with the size as ``{:g}``.
+        *size: the size, if the record has sizes.
     """
     if key in ALGORITHMS[task]:
         return computed(ALGORITHMS[task][key](*size))

@@ -1,6 +1,6 @@
-"""What is known of every machine: what was done, the sizes between which it may be done, and which words are right.
+"""Records of the known machines: what was done to each, with which sizes, and the right verdicts.
 
-:mod:`lab.known.makers` makes the machine of each record; :mod:`lab.known` says what the words claim.
+:mod:`lab.known.makers` makes the machines; :mod:`lab.known` says what the verdicts claim.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 Right = Literal["yes", "no", "either"]
-"""The right word on a question; "either" where nobody can say."""
+"""The right verdict of a question; "either" if nobody can say."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A known machine, or a kind of machine of any size.
+    """A known machine, or a family of machines that differ in size.
 
     Attributes:
-        key: its name in its task, with the size as ``{:g}``.
-        what: what was done, with the size in braces.
-        sizes: the size of the machine in the gallery, and the one up to which others are drawn; empty for one machine.
-        behaviour, state, update, circuit: the right words; None where nothing is scored.
-        algorithm: key of the family that must be named; "" for none of these, None where it is not scored.
-        held_out: whether it was left out when thresholds were chosen.
+        task: key of the task.
+        key: name in the task, with the size as ``{:g}``.
+        what: what was done to it, with the size in braces.
+        sizes: size of the machine in the gallery, and the other end of the range from which further
+            sizes are drawn; empty for a single machine.
+        behaviour, state, update, circuit: the right verdict of each question; None if it is not
+            scored.
+        algorithm: key of the family that should be named; "" if none should be, None if the name is
+            not scored.
+        held_out: True if thresholds were chosen without it.
     """
 
     task: str

@@ -1,8 +1,9 @@
-"""What a comparison says of known machines, beside what is right: a row for each of them, and a text that sums up.
+"""Score the verdicts of comparisons on known machines: a row per machine, and a summary.
 
-A word is *right* where it is the right one, *wrong* where it is the other of "yes" and "no", and otherwise
-"undecided". Where "either" is right nothing is scored. A family of algorithms that is named is right or wrong; where
-one should be named and none is, that is "undecided".
+A verdict is marked *right* if it is the right one, *wrong* if it is the opposite of it ("yes" for
+"no" or vice versa), and otherwise "undecided". If "either" is right, nothing is scored. The name of
+a family of algorithms is right or wrong; if one should be named and none is, the mark is
+"undecided".
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from interp.support.checks import checked
 from lab.known import QUESTIONS, Specimen
 
 SCORED = (*QUESTIONS, "algorithm")
-"""Everything about a machine that is right, undecided or wrong."""
+"""Everything about a machine that is marked: the verdicts, and the named family."""
 MARKS = ("right", "undecided", "wrong")
 
 
 def mark(word: str, right: str | None) -> str:
-    """One of :data:`MARKS`; "" where nothing is scored."""
+    """Return the mark of a verdict, one of :data:`MARKS`; "" if the question is not scored.
+
+    Args:
+        word: the verdict.
+        right: the right verdict, "either", or None if the question is not scored.
+    """
     if right is None or right == "either":
         return ""
     if word not in ("yes", "no"):
@@ -32,7 +38,12 @@ def mark(word: str, right: str | None) -> str:
 
 
 def mark_family(named: str, right: str | None) -> str:
-    """As :func:`mark`, of the family that was named; "" for none of them."""
+    """Return the mark of the named family of algorithms; "" if the name is not scored.
+
+    Args:
+        named: key of the named family; "" if none was named.
+        right: key of the right family, "" if none should be named, None if the name is not scored.
+    """
     if right is None:
         return ""
     if named == right:
@@ -42,7 +53,16 @@ def mark_family(named: str, right: str | None) -> str:
 
 @checked
 def score(specimen: Specimen, reference: Machine, budget: compare.Budget) -> dict[str, Any]:
-    """Return a row of the gallery's table: each question's word, the right one, its mark and its number."""
+    """Compare a known machine with the reference, and return a table row.
+
+    For each question it has the verdict, the right verdict, the mark, and the number behind the
+    verdict.
+
+    Args:
+        specimen: the known machine.
+        reference: the reference of its task.
+        budget: budget of the comparison.
+    """
     comparison = compare.machines(specimen.make(), reference, budget=budget)
     row: dict[str, Any] = {
         "task": specimen.task,
@@ -73,10 +93,13 @@ def score(specimen: Specimen, reference: Machine, budget: compare.Budget) -> dic
 
 
 def rules(frame: pd.DataFrame) -> pd.DataFrame:
-    """How often each rule says "yes" where "no" is right, and the reverse, held out or not.
+    """Count how often each question's verdict is a false "yes" or a false "no", for held-out and
+    other machines.
 
-    ``of`` is the number of machines on which it can be wrong in this way, ``at_most`` the upper end of the exact 95 %
-    interval of the rate. Of names the first is a name where another or none is right.
+    Returns:
+        One row per half, question and error. ``of`` is the number of machines on which the error is
+        possible, and ``at_most`` the upper end of the exact 95 % interval of its rate. For the
+        named family, a "false yes" is any wrong name.
     """
     rows = []
     for held_out, half in frame.groupby("held_out"):
@@ -105,9 +128,11 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
 
 @checked
 def summary(frame: pd.DataFrame) -> str:
-    """How many words are right, undecided and wrong, how often each rule errs, and every machine with a wrong word.
+    """Return a text: counts of marks, error rates of each question, and every machine with a wrong
+    verdict.
 
-    ``frame`` holds rows of :func:`score`.
+    Args:
+        frame: rows of :func:`score`.
     """
     counts = []
     for held_out, half in frame.groupby("held_out"):
@@ -134,7 +159,7 @@ def summary(frame: pd.DataFrame) -> str:
 
 
 def _describe_wrong(row: pd.Series[Any]) -> str:
-    """Return the wrong words of a machine, with what is right and the number that decided."""
+    """Return a machine's wrong verdicts, each with the right one and the number that decided."""
     wrong = []
     for question in SCORED:
         if row[f"{question}_mark"] != "wrong":

@@ -194,7 +194,9 @@ def _probed(
 
 
 def _most_attention(model: Machine, episodes: MDPEpisodes) -> dict[str, float]:
-    """Return the largest attention of any head from the Update token to each operand."""
+    """Return the largest attention of any head from the Update token to each operand of the TD
+    error.
+    """
     frame = round_attention(model, episodes)
     from_update = frame[frame["query"] == "Update"]
     by_key = from_update.groupby("key")["attention"].max()

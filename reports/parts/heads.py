@@ -73,8 +73,9 @@ def _describe_heads(heads: Heads) -> str:
 
 
 def _attend(context: Context) -> AttentionView:
-    """Return the attention of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, with the detailed
-    round.
+    """Return the attention in ``N_EPISODES`` episodes and ``N_ROUNDS`` rounds.
+
+    The round that the report shows in detail is among them.
     """
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]

@@ -53,8 +53,10 @@ def _compute(context: Context) -> _Tables:
 
 
 def _nowhere(context: Context) -> str:
-    """Return a sentence if a circuit does not name the sites that carry its variables, otherwise
-    "".
+    """Return a sentence, for :attr:`Part.lacking`, if a circuit does not name the sites of its
+    variables.
+
+    Otherwise return "".
     """
     try:
         claimed = not context.compiled or bool(context.circuit.carried)

@@ -51,7 +51,7 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
     """
 
     def compute(context: Context) -> list[_Patched]:
-        """Patch the detailed round under every difference.
+        """Patch the round that the report shows in detail, under every difference.
 
         A prediction is read in the round where the difference first shows, the state at once.
         """
@@ -205,7 +205,10 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
 def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
-    """Measure whether few edges suffice for the difference while equally many random edges do not."""
+    """Measure whether few edges preserve the difference between clean and corrupted runs.
+
+    Equally many random edges, the control, must preserve less.
+    """
     circuit = tables["circuit"].iloc[0]
     random = float(circuit["random_max"])
     share = circuit["size"] / circuit["of"]

@@ -253,7 +253,12 @@ def _read_memory(context: Context) -> Trajectory:
 
 
 def _decode_memory(context: Context, key: str) -> Trajectory:
-    """Return a variable decoded from the latents after every round of one episode."""
+    """Return a variable as decoded from the latents after every round of the drawn episode.
+
+    Args:
+        context: context of the report, with the results of its probes.
+        key: key of the variable; the algorithm's memory when empty.
+    """
     results = {result.target.key: result for result in context.result(KEY)}
     wanted = key or context.algorithm.memory
     result = results.get(wanted, next(iter(results.values())))

@@ -24,8 +24,10 @@ _MEASURES = {"error": "absolute error", "relative": "relative error"}
 
 
 def _unlisted(context: Context) -> str:
-    """Return a sentence if the machine has no circuit, or one without a site of its prediction;
-    else "".
+    """Return a sentence, for :attr:`Part.lacking`, if the machine's variables cannot be checked.
+
+    That is the case without a circuit, or if the circuit has no site of its prediction. Otherwise
+    return "".
     """
     if not context.compiled:
         return uncompiled(context)
