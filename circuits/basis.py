@@ -261,7 +261,7 @@ class Coordinates:
 
     @property
     def one_hot(self) -> bool:
-        """True if every position has a separate axis."""
+        """True if the position codes are one-hot, so that every position has its own axis."""
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:

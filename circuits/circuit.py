@@ -204,8 +204,8 @@ class Carried:
         variable: key of the variable.
         locations: names of the locations.
         outcome: which output shows the effect of the swap, such as "prediction".
-        held_as: key of another variable that the locations belong to, if it determines this one
-            (the policy, which determines the choice); otherwise empty.
+        held_as: key of the variable that these locations are listed under, if it is another one
+            that determines ``variable`` (the policy determines the choice); otherwise empty.
     """
 
     variable: str
@@ -228,9 +228,13 @@ def located(
 ) -> dict[str, tuple[Location, ...]]:
     """Return the locations of every variable, from the rows of a table.
 
-    The column "read" is one of three: a block and its axes, with every axis read at every label; a
-    word of ``named``; or "score", a head and the key positions. After a block, a last word "each"
-    reads axis by axis at all labels, and "own" reads one axis per label.
+    The column "read" says what is read at the labels of a row:
+
+        block axes           every axis of the block, at every label; label by label
+        block axes each      the same, axis by axis
+        block axes own       axis k at label k
+        a word of ``named``  that direction, at every label
+        score head keys      the attention scores of a head at these key positions
 
     Args:
         rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by
@@ -425,7 +429,7 @@ class Circuit(Result):
 
     @checked
     def head_index(self, name: str) -> int:
-        """Return the head's index in its layer."""
+        """Return the index of a head within its layer."""
         head = self.head(name)
         return self.layer(head.layer).index(head)
 

@@ -506,8 +506,8 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
 class _Meter:
     """Records a variable at one hook during a run, beside its true values.
 
-    Its hook fires once per round. It fills in the rounds of one batch of episodes in order, then
-    those of the next batch.
+    The hook fires once per round. The meter fills in the rounds of one batch of episodes in order,
+    then those of the next batch.
 
     Attributes:
         key: key of the variable.

@@ -610,7 +610,9 @@ class _Copy:
     targets: Sequence[TargetValues] | None
 
     def read(self) -> Any:
-        """Return its activations as they are fitted."""
+        """Return its activations, prepared for fitting: missing rounds filled, and rounding errors
+        removed.
+        """
         return without_rounding(_read_copy(self.activations, self.missing))[0]
 
 

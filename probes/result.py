@@ -119,7 +119,7 @@ def _doubt_yes(
     Args:
         target: the target.
         controls: controls by name.
-        untrained: why no untrained copy was run.
+        untrained: why no untrained copy was run; "" if none was available.
     """
     if "untrained" not in controls:
         return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY}"}
@@ -248,11 +248,10 @@ class ProbeResult(Measured):
 
     @checked
     def direction(self, output: str | None = None) -> Float[Array, "*any"]:
-        """Return the smallest change of a raw activation that raises one decoded value by 1 and
-        leaves the others.
+        """Return the smallest change of a raw activation that raises one decoded value by 1.
 
-        This is the direction that the probe *reads* (docs/method/probes.md). A scikit-learn
-        estimator has none.
+        The other decoded values stay unchanged. This is the direction that the probe *reads*
+        (docs/method/probes.md). A scikit-learn estimator has none.
 
         Args:
             output: a name from :attr:`columns`; may be None if there is only one.
@@ -399,7 +398,9 @@ class Decoded:
     true: Float[Array, "episode round k"] | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per episode, round and output."""
+        """Return the decoded values, and the true ones if known, one row per episode, round and
+        output.
+        """
         n_episodes, n_rounds, _ = self.values.shape
         index = pd.MultiIndex.from_product(
             [range(n_episodes), range(n_rounds), self.outputs], names=["episode", "round", "output"]

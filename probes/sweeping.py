@@ -75,7 +75,7 @@ class _Shared:
     Attributes:
         window: first round, and the round after the last.
         problem: the targets in the window, with their controls.
-        digest: hash of everything except the site that a cell's scores depend on.
+        digest: hash of everything that a cell's scores depend on, except the site.
         blank: the targets of the untrained copies.
     """
 

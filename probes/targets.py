@@ -198,11 +198,11 @@ def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
 def round_inputs(
     episodes: Episodes,
 ) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
-    """Return the inputs of each round as features, in every form that the task defines, and the
+    """Return the inputs of each round as features, in every encoding that the task defines, and the
     kind of each round.
 
-    Rounds with equal inputs are of one kind, which is a number. If the task defines no inputs,
-    return no forms, and None for the kinds.
+    Rounds with equal inputs have the same kind, which is a number. If the task defines no inputs,
+    return no encodings, and None for the kinds.
     """
     describe = interp.tasks.of(episodes).analysis.round_inputs
     if describe is None:

@@ -6,5 +6,6 @@
     >>> "<strong>works</strong>" in page.html()
     True
 
-Import from the modules. Further parts, and the other pages: docs/method/pages.md.
+Import from the modules of this package. docs/method/pages.md says how to add parts, and describes the
+other pages.
 """

@@ -213,8 +213,8 @@ def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _number_blocks(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
-    """Return the number of each figure and table on a page, as ("Figure" or "Table", number), by
-    ``id``.
+    """Return ("Figure" or "Table", number on the page) of each figure and table, by the block's
+    ``id()``.
     """
     numbers: dict[int, tuple[str, int]] = {}
     pictures = (Figure, Measures, attention.AttentionView)

@@ -151,8 +151,8 @@ class Material:
         """Call ``make`` and measure its CPU time.
 
         Returns:
-            Its result; its CPU seconds without those of shared results that it had computed; the
-            keys of all shared results that it used.
+            Its result; its CPU seconds, minus those of shared results that were computed during the
+            call; the keys of all shared results that it used.
         """
         used: set[Hashable] = set()
         inside = [0.0]

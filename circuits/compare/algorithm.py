@@ -426,9 +426,10 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
 
 
 def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the small changes of one state variable's update, by their description.
+    """Return directions in which the update of one state variable could be changed, by description.
 
-    Each is the direction in which every round's step is changed, ``[episode, round, ...]``.
+    A direction is an array ``[episode, round, ...]``. The changed update adds a small multiple of
+    it to the variable's step in every round.
 
     Args:
         state, after: the variable before and after every round, ``[episode, round, ...]``.
@@ -579,7 +580,8 @@ def _score_even_guess(
 
 
 def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
-    """Choose the closest family by the fits, and decide by the held-out scores whether it explains.
+    """Choose the closest family by the fits, and decide by held-out scores if it explains the
+    predictions.
 
     An extension replaces the simpler family if it closes most of the gap that the simpler family
     leaves, or if only the extension explains the predictions.

@@ -404,8 +404,10 @@ class ResponsePart(Result):
 
 
 def _compare_responses(compared: Compared) -> ResponsePart:
-    """Compare the model's responses with the effects of changing its state as the algorithm's
-    changes.
+    """Compare two effects on the model's later predictions.
+
+    One is that of changing an input. The other is that of changing the model's decoded state in the
+    way that the input changes the algorithm's state.
     """
     *_, algorithm = compared.candidates.values()
     subject = compared.model

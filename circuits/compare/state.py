@@ -95,8 +95,9 @@ class StatePart(Result):
     worth: dict[str, Interval]
 
     def best(self, source: str, target: str) -> Stitching:
-        """Return the better stitching of a direction: without the round number, unless it adds
-        :data:`GAIN`.
+        """Return the stitching (latents of one model inserted into another) of one direction.
+
+        The map also gets the round number only if this adds :data:`GAIN` to the score.
 
         Args:
             source: name of the model that supplies latents.
@@ -121,10 +122,11 @@ class StatePart(Result):
 
     @property
     def measure(self) -> Measure:
-        """The claim that both models hold the same state, by the worse direction of stitching.
+        """The claim that both models hold the same state.
 
-        Its control is the worse direction of untrained copies. The condition says if the round
-        number was an input of the map.
+        It is decided by the worse direction of stitching (one model's latents inserted into the
+        other). Its control is the worse direction of untrained copies. The condition says if the
+        round number was an input of the map.
         """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))

@@ -73,7 +73,10 @@ _CHANGED = 0.1  # share of the elements of a set that change off the manifold: m
 @dataclass(frozen=True)
 @checked_result
 class StepScore:
-    """The step R2 of one algorithm's state in one model.
+    """How well one algorithm predicts the steps of its state in one model.
+
+    The state is decoded from the latents. Step R2 is the R2 of the algorithm's prediction of the
+    decoded state's change over a round (or several).
 
     Attributes:
         model, algorithm: name of the model and key of the algorithm.
@@ -124,7 +127,13 @@ class FittedUpdate:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class UpdatePart(Result):
-    """Step R2 of every candidate algorithm, and the fitted update rules, the closest first."""
+    """How a model updates its state: step R2 (:class:`StepScore`) of every candidate algorithm, and
+    fitted update rules.
+
+    Attributes:
+        updates: the step R2 of every candidate.
+        fitted: update rules fitted to the model's steps, the closest first.
+    """
 
     updates: tuple[StepScore, ...]
     fitted: tuple[FittedUpdate, ...] = ()
@@ -568,8 +577,9 @@ class Evidence:
 
 
 def _require_steps(evidence: Evidence) -> list[Measure]:
-    """Return the worst step R2 as a measure, with the worst step R2 of each untrained copy as
-    control.
+    """Return the worst step R2 (:class:`StepScore`) as a measure.
+
+    Its control is the worst step R2 of each untrained copy.
     """
     worst = min(evidence.steps, key=lambda score: score.r2.low)
     rounds = "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"

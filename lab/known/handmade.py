@@ -1,9 +1,10 @@
 """A known machine that is no transformer: a GRU with weights written by hand.
 
 :func:`majority` computes Weighted Majority with fading log-weights. Its carried vector is a leaky
-sum of what each expert did. It has two units per expert: one adds +1 if expert and truth are both 1
-and -1 otherwise, the other the same for 0. A last unit counts rounds. If the update gate is
-constant at z = ``decay`` and nothing is reset, a GRU cell is such a sum::
+sum of what each expert did. It has two units per expert: the first adds +1 if expert and truth are
+both 1 and -1 otherwise, the second adds +1 if both are 0 and -1 otherwise. A last unit counts
+rounds. If the update gate is constant at z = ``decay`` and nothing is reset, a GRU cell computes
+this sum::
 
     h' = z h + (1 - z) tanh(W x)        hits = (h_both_1 + h_both_0 + 2 h_rounds) / (2 (1 - z))
                                         P = sum_i softmax(log_gamma hits)_i votes_i

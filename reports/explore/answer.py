@@ -1,5 +1,4 @@
-"""Run edits: a machine with and without them, its algorithm likewise, and random changes of equal
-size.
+"""Run edits on a machine and on its algorithm, and compare them with random changes of equal size.
 
 Rounds before the first edit are copied from the run without edits; only later rounds run again.
 docs/method/pages.md says what the controls are, and which edits the algorithm can follow.
@@ -385,12 +384,13 @@ def _move_at_random(
 
 
 def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
-    """Return 1 for each number at a site that a random change may move; padding, masks and counters are 0.
+    """Return 1 for each number at a site that a random change may move, 0 for padding, masks and
+    counters.
 
     Args:
         bench: the machine and its layout.
-        site: where the numbers stand.
-        values: what stands there, ``[batch, ...]``.
+        site: the site.
+        values: the activation at the site, ``[batch, ...]``.
     """
     axes = site.kind.axes
     if axes == "latent":

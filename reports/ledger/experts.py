@@ -113,7 +113,9 @@ def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how the regret beyond Weighted Majority's grows from one good expert to three."""
+    """Measure how the regret beyond Weighted Majority's grows when three experts are good instead
+    of one.
+    """
     return [
         _growth(
             model,
@@ -129,8 +131,8 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how the regret beyond Weighted Majority's grows from correlation .3 of the experts to
-    .9.
+    """Measure how the regret beyond Weighted Majority's grows when the experts' correlation rises
+    from .3 to .9.
     """
     return [
         _growth(

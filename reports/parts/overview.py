@@ -58,7 +58,9 @@ def _draw(computed: None, context: Context) -> list[object]:
 
 
 def _find_limits(context: Context) -> str:
-    """Return what the page is no evidence of: the "Limits" of the model's card if there is one."""
+    """Return the limits of the page's evidence: the section "Limits" of the model's card if there
+    is one.
+    """
     if context.model.is_handwired:
         return _BY_HAND
     if not context.source:

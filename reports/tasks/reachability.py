@@ -30,7 +30,7 @@ _SHOWN = (
 
 
 def parts() -> tuple[Part, ...]:
-    """Return every part of the report, in page order."""
+    """Return all parts of a report on this task, in page order."""
     answers = Part(
         "answers", "Answers by round and depth", _compute, _draw, summary=_measure_answers
     )
