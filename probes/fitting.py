@@ -355,8 +355,8 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    If there are fewer than :data:`PLATEAU` episodes, further ones are sampled for the copies;
-    recorded data have none (docs/method/probes.md).
+    If there are fewer than :data:`PLATEAU` episodes, further ones are sampled for the copies,
+    unless the episodes were recorded (docs/method/probes.md).
 
     Args:
         run: the rollout.

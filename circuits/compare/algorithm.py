@@ -336,8 +336,8 @@ def _measure_left(
 ) -> tuple[Interval, str]:
     """Measure the share of the algorithm's error that remains after small changes of its update.
 
-    Changes act to first order, in standard deviations of an outcome. They are fitted on the same
-    episodes as families.
+    The effect of changes is linearised. Errors are in standard deviations of an outcome. Changes
+    are fitted on the same episodes as families.
 
     Args:
         predict: the model's predictions.
@@ -705,7 +705,8 @@ class _Agreement:
     """How similarly two models predict.
 
     Attributes:
-        alike: average similarity: 1 minus their divergence, relative to what a memory improves.
+        alike: average similarity: 1 minus the models' divergence over the mean gain from their
+            memories.
         apart: share of rounds in which they differ plainly.
         cells: similarity of their responses to changed inputs, the least similar first; empty if
             the task has no input that can be changed alone.
@@ -809,9 +810,11 @@ class Behaviour(Result):
 
     @property
     def measure(self) -> Measure:
-        """The worst of average, rounds and responses.
+        """The claim that both predict the same: the worst of average similarity, differing rounds
+        and responses.
 
-        With a fitted read-out these are the fitted numbers, unless they still say "no".
+        It is measured with the fitted read-out if there is one and the result is not "no"; the
+        condition then says so. Otherwise it is measured on the models as they are.
         """
         control = best_of(self.untrained)
         fitted = self.fitted

@@ -436,10 +436,11 @@ def _compare_responses(compared: Compared) -> ResponsePart:
 
 
 def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
-    """Let each round read the state of the next round, in the model and in the algorithm.
+    """Correlate how predictions of model and algorithm change when each round reads the next
+    round's state.
 
     Returns:
-        Correlation of the changes of both predictions, in the worst band of rounds.
+        The correlation in the worst band of rounds.
     """
     run, values = pooled(subject), pooled_values(algorithm, subject.samples)
     first = subject.task.data.first_asked

@@ -152,8 +152,9 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
 
 
 def _call_heads(circuit: Circuit) -> dict[str, str]:
-    """Return the circuit's heads and neurons by name, with names as for models: "L0H3 tag (step
-    1.4)".
+    """Return the display name of each head and neuron group, such as "L0H3 tag (step 1.4)".
+
+    The keys are their names in the circuit, such as "1.4 tag".
     """
     names = {}
     for neuron in circuit.neurons:
@@ -166,7 +167,7 @@ def _call_heads(circuit: Circuit) -> dict[str, str]:
 
 
 def _list_heads(circuit: Circuit) -> pd.DataFrame:
-    """Return the circuit's table of heads, named as for models."""
+    """Return the circuit's table of heads, with display names (:func:`_call_heads`)."""
     table = circuit.to_frame()
     return table.assign(
         head=table["head"].replace(_call_heads(circuit)),
@@ -176,7 +177,7 @@ def _list_heads(circuit: Circuit) -> pd.DataFrame:
 
 
 def _list_edges(circuit: Circuit) -> pd.DataFrame:
-    """Return the circuit's edges as a table, with heads named as for models."""
+    """Return the circuit's edges as a table, with display names (:func:`_call_heads`)."""
     names = _call_heads(circuit)
     edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
     return edges.replace({"source": names, "target": names})
