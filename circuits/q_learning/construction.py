@@ -36,8 +36,9 @@ _LARGEST_FLOAT32 = 2.0**120
 
 @checked
 def value_bound(rewards: Sequence[float], gamma: float) -> float:
-    """Compute M, a bound of |Q|: the smallest power of two >= ``max |r| / (1 - gamma)``; 1 if all r
-    are 0.
+    """Compute M, a bound of ``|Q|``: the smallest power of two >= ``max |r| / (1 - gamma)``.
+
+    M is 1 if all rewards r are 0.
 
     >>> value_bound((0.0, 1.0), 0.9)
     16.0
@@ -81,7 +82,7 @@ def q_learning(
         rewards: (lowest, highest) reward that the model will meet.
         signed: True doubles the MLP neurons so that Q may be negative. "lin" does not need it.
         tau: tie slope: action a loses ``tau * a`` of its value, so that the first of equal actions
-            wins. 0 averages over ties. None takes ``relative_tau`` times M, the bound of |Q|
+            wins. 0 averages over ties. None takes ``relative_tau`` times M, the bound of ``|Q|``
             (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9.
         relative_tau: tie slope in units of M: 6.25e-15 in float64 (28 roundings), 2.5e-7 in float32
             (2 roundings).
@@ -244,7 +245,7 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
         variant: "mlp", "softmlp" or "lin".
         eta: inverse temperature of a softmax-only circuit; None for hard heads.
         slope: the tie slope.
-        bound: M, the bound of |Q|.
+        bound: M, the bound of ``|Q|``.
     """
     if eta is not None and variant != "softmlp":
         return wire.needs_float64(f"variant {variant!r}", "'softmlp'")
@@ -268,7 +269,7 @@ class _Wiring:
     """Parameters of one variant of the circuit, named as in
     :func:`~circuits.q_learning.q_learning`.
 
-    ``states``, ``actions`` and ``draws`` are token labels, and ``bound`` is M, the bound of |Q|.
+    ``states``, ``actions`` and ``draws`` are token labels. ``bound`` is M, the bound of ``|Q|``.
     """
 
     basis: Basis
@@ -533,7 +534,7 @@ def _adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     buffers.
 
     For each state s two neurons add ``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)``, where
-    ``buf2[s]`` is 1 for s_t and D bounds |d|.
+    ``buf2[s]`` is 1 for s_t and D bounds ``|d|``.
     """
     buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
     d = wiring.alpha * (buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"])
