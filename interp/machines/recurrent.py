@@ -254,14 +254,16 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
 
 
 def _as_single(state: tuple[Tensor, ...]) -> Any:
-    """Return a tuple of one tensor as this tensor, which PyTorch's cells expect; a longer tuple
-    unchanged.
+    """Convert a tuple of one tensor to this tensor, which PyTorch's cells expect; leave longer
+    tuples as they are.
     """
     return state if len(state) > 1 else state[0]
 
 
 def _as_tuple(state: Any) -> tuple[Tensor, ...]:
-    """Return the state that a PyTorch cell returned as a tuple, even if it is a single tensor."""
+    """Convert the state that a PyTorch cell returned to a tuple; a single tensor becomes a tuple of
+    one.
+    """
     return state if isinstance(state, tuple) else (state,)
 
 

@@ -336,8 +336,10 @@ def _check_points(case: _Case) -> Iterator[str]:
 
 
 def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
-    """Yield a sentence if changing the loop runs that ``alive=`` says do not take place changes the
+    """Yield a sentence if rows that have halted, by ``alive=`` of a point, still influence the
     result.
+
+    The check alters activations in loop runs after a row has halted, and compares results.
 
     Args:
         case: the machine with encoded episodes.
