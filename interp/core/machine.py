@@ -146,7 +146,7 @@ class Machine(Protocol):
 
         Args:
             n_episodes: size of the batch.
-            layout: layout of the rounds; None for the model's own layout.
+            layout: layout of the rounds; None for the model's layout.
         """
 
     def prepare(self, fed: Any) -> Any:

@@ -25,7 +25,7 @@ def digest_episodes(arrays: Sequence[Any]) -> list[str]:
     """Return a digest of each episode's contents; episodes with equal contents have equal digests.
 
     Args:
-        arrays: arrays whose first axis is the episode.
+        arrays: arrays with the episode as the first axis.
     """
     digests = []
     for parts in zip(*arrays, strict=True):

@@ -9,8 +9,8 @@
     agent that ``sb3-contrib`` trained, read from its file
 
 Each adapter takes two functions of the user's: one that reads a round's inputs, and one that reads
-the prediction. :class:`Said` encodes a round as numbers, for models without an input format of
-their own. The interface of machines is in :mod:`interp.core.machine`; training is in
+the prediction. :class:`Said` encodes a round as numbers, for models without an input
+format. The interface of machines is in :mod:`interp.core.machine`; training is in
 :mod:`interp.training`.
 """
 

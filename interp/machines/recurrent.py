@@ -4,7 +4,7 @@
 block that is applied several times in a round, :func:`depth` one that runs once a round, and
 :func:`agent` an agent that ``sb3-contrib`` trained. Each takes two functions of the user's: one
 that reads a round's inputs, and one that reads the prediction. :class:`Said` encodes a round as
-numbers, for models without an input format of their own.
+numbers, for models without an input format.
 """
 
 from __future__ import annotations

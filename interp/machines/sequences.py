@@ -146,7 +146,7 @@ def state_space(
 
     A round may consist of several inputs; the prediction is read from the normalised output at one
     of them. Every tensor of the model's cache becomes a channel, with the name that it has in the
-    cache. The model is refused if such a run differs from its own forward pass over the sequence.
+    cache. The model is refused if such a run differs from its forward pass over the sequence.
     RWKV, xLSTM, Mamba 2 and FalconMamba are supported; if a state is stored elsewhere, or a cache
     grows, the error says so. Equations and an example: docs/method/kinds-of-machine.md.
 

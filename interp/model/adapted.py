@@ -600,8 +600,8 @@ def adapt(
         initial: maps the module to the state that the first round reads, ``[*shape]`` per channel;
             missing channels are zero. If it takes a second argument, a ``torch.Generator``, the
             state is random, by the seed of :meth:`AdaptedMachine.started`.
-        read: maps channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine whose
-            state is known exactly.
+        read: maps channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine with
+            an exactly known state.
         algorithm: the algorithm that such a machine was built to compute, which analyses compare it
             with; the task's default when None.
         reset: initialises the weights of a module anew; when None, ``reset_parameters`` of every

@@ -237,7 +237,7 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in ``folder`` on the CPU, in evaluation mode.
 
-    It is in float32, or in float64 if it was saved so. A machine whose builder is not registered is
+    It is in float32, or in float64 if it was saved so. A machine with an unregistered builder is
     refused; the error says how to register it.
 
     Args:

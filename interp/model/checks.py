@@ -509,11 +509,11 @@ def check_machine(
         machine: the machine; it is not changed.
         episodes: episodes of its task, at least 2 with at least 2 rounds; a few are sampled when
             None.
-        reference: the model's own forward pass over whole episodes, to compare the machine with. It
+        reference: the model's forward pass over whole episodes, to compare the machine with. It
             maps ``fed``, with ``fed.tokens`` ``[episode, round, pos]``, to scores ``[episode,
             round, outcome]`` of the same kind as those of the machine's step.
         only: names of the checks to run, from ``interp.MACHINE_CHECKS``; all when None.
-        cheap: True to skip checks that copy the machine, or whose time grows with its weights.
+        cheap: True to skip checks that copy the machine, or take time that grows with its weights.
 
     Raises:
         InputError: the machine breaks a rule; the message has a sentence for every problem.

@@ -156,7 +156,7 @@ class Attention(_Drawn):
 
         Args:
             q_in, k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head,
-                d_model]`` if each head has its own copy.
+                d_model]`` if each head has a separate copy.
             past: keys and values of earlier positions, to which the new keys and values are
                 appended.
         """
@@ -321,7 +321,7 @@ class Block(nn.Module):
         """Append the keys and values of these positions to ``past``, without computing the block's
         output.
 
-        The last block needs no more of positions whose output is not read.
+        The last block needs no more of positions at which no output is read.
 
         Args:
             resid: the residual stream before the block.

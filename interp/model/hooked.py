@@ -2,7 +2,7 @@
 
 TransformerLens ignores a filter that matches no hook point, and a hook that never fires. Here an
 unknown name is an error that suggests the nearest names. A hook point that is off by default is
-switched on when it is asked for.
+switched on when it is used.
 """
 
 from __future__ import annotations
@@ -436,7 +436,7 @@ class FiringCounter:
     """Wraps hooks so that a hook that never fires is an error.
 
     Attributes:
-        hooks: the wrapped hooks, to attach in place of the given ones.
+        hooks: the wrapped hooks, to attach in place of the original ones.
         fired: how often each hook has fired.
     """
 

@@ -7,12 +7,12 @@ A round of prediction with expert advice (paper, section 3), and one of tabular 
     <w> <z> e_1 p_1 ... e_n p_n p? | y w?
     <BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update
 
-Each task has its own layout (``interp.tasks``). Latents are at ``latent_positions``. The prediction
+Each task has a layout (``interp.tasks``). Latents are at ``latent_positions``. The prediction
 is read at ``predict_position``, and the update of a latent, after it, at ``update_position``. The
 positions after the prediction, behind the bar above, are the *suffix*: only there can the model
-read the true outcome, or a token for its own choice. It predicts one of several ``outcomes``
+read the true outcome, or a token for its choice. It predicts one of several ``outcomes``
 (``kind = "classes"``), or a real number (``"mean"`` or ``"normal"``). :meth:`RoundLayout.fit`
-returns the layout for the sizes of given episodes. More: docs/method/round-tokens.md.
+returns the layout for the sizes of some episodes. More: docs/method/round-tokens.md.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class RoundLayout:
             position when None.
         kind: what a prediction is: probabilities of "classes"; or for a real number its "mean", or
             a "normal" distribution (mean and log variance).
-        choice_label: label of the position that holds a token for the model's own choice; None if
+        choice_label: label of the position that holds a token for the model's choice; None if
             there is none.
         payload: what the scalar payloads are, such as "rewards"; None if rounds have none.
         payload_hint: advice in the error message about payloads outside of a handwired model's

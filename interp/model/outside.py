@@ -21,7 +21,7 @@ class OutsideReads(TorchDispatchMode):
     round.
 
     Args:
-        known: the machine's own weights and buffers.
+        known: the machine's weights and buffers.
 
     Attributes:
         round: index of the round that is running; the caller must set it.

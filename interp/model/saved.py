@@ -2,7 +2,7 @@
 header.
 
 The header has the SHA-256 of every tensor and of itself, so that a damaged or edited file is
-refused. :func:`load` reads, and checks, only the activations that are asked for.
+refused. :func:`load` reads, and checks, only the activations that are named.
 
     >>> import tempfile, interp
     >>> from interp.tasks import experts

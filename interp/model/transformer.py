@@ -343,7 +343,7 @@ class HookedLatentTransformer(LensSurface):
 
         Args:
             n_episodes: size of the batch.
-            layout: layout of the rounds; the model's own layout when None.
+            layout: layout of the rounds; the model's layout when None.
         """
         n_latents = (layout or self.layout).n_latents
         capacity = len(self.latents.table)

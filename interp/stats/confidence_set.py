@@ -104,7 +104,7 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
         weights: weight of each unit in each bootstrap resample, ``[resample, unit]``.
 
     Returns:
-        The index of the model whose loss exceeds the mean of all models by the most standard
+        The index of the model with a loss that exceeds the mean of all models by the most standard
         errors, and the p-value of the test.
     """
     n_units = len(losses)

@@ -1,6 +1,6 @@
 """Decode a state from latents by an affine map that is fitted on rollouts.
 
-For models whose weights do not show where a state is stored.
+For models in which the weights do not show where a state is stored.
 
     >>> import numpy as np, torch
     >>> from interp.stats.decoder import Decoder
@@ -12,9 +12,9 @@ For models whose weights do not show where a state is stored.
 
 The map is fitted by least squares or ridge regression. A ridge penalty shrinks the decoded values,
 so use none where their sizes matter. One map reads all latents together; with ``per_latent`` each
-latent holds a part of the state and has its own map. :meth:`Decoder.move` changes latents so that
-the decoded state changes by a chosen amount, and nothing else that is decoded with it changes. A
-model need not use a state that can be decoded: interventions show what it uses.
+latent holds a part of the state and has a separate map. :meth:`Decoder.move` changes latents so
+that the decoded state changes by a chosen amount. A model need not use a state that can be decoded:
+interventions show what it uses.
 
 How latents are moved, and when a penalty is needed: docs/method/decoders.md.
 """

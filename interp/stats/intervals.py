@@ -196,7 +196,7 @@ def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> N
     """Return the number of each episode's participant, counted from 0 in order of first appearance.
 
     Args:
-        participants: a name or a whole number for each episode; when None, each episode is its own
+        participants: a name or a whole number for each episode; when None, each episode is one
             participant.
         n_episodes: the number of episodes.
         what: name of the participants in the error message.
@@ -274,7 +274,7 @@ def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None)
     Args:
         values: ``[episode]``.
         seed: seed of the bootstrap.
-        participants: the participant of each episode; None if each episode is its own.
+        participants: the participant of each episode; None if each episode is one.
     """
     require(
         np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}"
@@ -295,7 +295,7 @@ def ratio_interval(
     """Return a ratio of two sums over episodes, such as hits over steps, with its bootstrap
     interval.
 
-    Resamples whose denominator is 0 are left out. If none remain the bounds are NaN; if the
+    Resamples with a denominator of 0 are left out. If none remain the bounds are NaN; if the
     denominator of the data is 0, the estimate is NaN, too.
 
     Args:

@@ -6,7 +6,7 @@ a K-fold cross-validation, and R are reference losses. For R2 they are squared e
 about the mean; for accuracy, misses and steps. :func:`interval` is for the score, on new episodes,
 of the fit to all episodes. :func:`difference` compares two scores on the same episodes. Episodes
 are independent and identically distributed, and each belongs to one fold. If :func:`leans_low`
-returns True, a small score does not show that nothing can be decoded. For means without a fit use
+returns True, a small score does not show that no value can be decoded. For means without a fit use
 :mod:`interp.stats.intervals`.
 
 How the interval is made, and its measured coverage: docs/method/intervals.md.
@@ -36,7 +36,7 @@ FEW_EPISODES = 16
 """Results from fewer episodes than this should carry a warning.
 
 With 8 episodes, coverage fell to 88 % where rounds depend on each other (before effective episodes
-were counted, which widens intervals). Where nothing can be decoded, intervals of 6 to 12 episodes
+were counted, which widens intervals). Where no value can be decoded, intervals of 6 to 12 episodes
 covered 91 to 98 % of 250 data sets. The true score, just below 0, was below the interval in up to 7
 % of them, which leads to no wrong verdict.
 """
@@ -121,7 +121,7 @@ def leans_low(
 
     This is so if an output is nearly constant within episodes and there are fewer than 2 effective
     episodes per feature. The true score is then above the interval more often than in 2.5 % of data
-    sets, so a small score does not show that nothing can be decoded. Targets that change within an
+    sets, so a small score does not show that no value can be decoded. Targets that change within an
     episode did not show this with 64 features.
 
     Args:
@@ -180,7 +180,7 @@ def totals(
     Args:
         values: the target, ``[episode, round, output]``.
         mask: True for the entries that count; all when None.
-        groups: the group number of each episode; when None, each episode is its own group.
+        groups: the group number of each episode; when None, each episode is one group.
 
     Returns:
         The squared errors, ``[group, output]``.

@@ -89,7 +89,7 @@ def each(
         scheduler: address of a dask scheduler, such as "tcp://node1:8786", whose workers have this
             package installed; ``"local"`` for a cluster of ``n_jobs`` processes on this machine;
             empty for joblib, whose ``parallel_config`` then applies. If a dask worker dies, its
-            item is given to another worker.
+            item goes to another worker.
         prefer: joblib's ``prefer``, used where no backend is configured.
     """
     require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")

@@ -78,7 +78,7 @@ class SizedRound(RoundLayout):
         return {name: getattr(self, name) for name in self.ranged}
 
     def require_fit(self, episodes: Any) -> None:
-        """Refuse episodes whose sizes differ from this layout's."""
+        """Refuse episodes with sizes other than this layout's."""
         sizes, own_sizes = _in_words(self.fit(episodes)._sizes), _in_words(self._sizes)
         require(
             sizes == own_sizes,

@@ -423,7 +423,7 @@ def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
 
 
 def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_actions: int) -> None:
-    """Refuse transitions whose tables would not fit into this machine's memory.
+    """Refuse transitions with tables that would not fit into this machine's memory.
 
     Args:
         n_episodes: number of episodes.
