@@ -1,11 +1,14 @@
-"""What answers as the model of an episode: a server, a scripted agent or a model in this process,
-all by one interface.
+"""Backends answer as the model in an episode: a server, a scripted agent or a local model.
 
-The runner uses only :class:`Backend`. Every failure is one of four errors, by its meaning for
-the run: the episode is over (:class:`ContextOverflowError`), the episode is skipped
-(:class:`RefusedError`), the answer may come later (:class:`UnavailableError`), or the run cannot go
-on until the user changes something (``InputError``). A scripted agent is known behaviour that
-speaks the protocol and sees what a model would see.
+They share the interface :class:`Backend`. There are four errors, by their meaning for the run:
+
+* :class:`ContextOverflowError`: the episode ends;
+* :class:`RefusedError`: the episode is skipped;
+* :class:`UnavailableError`: the run stops and can be resumed later;
+* ``InputError``: the run stops until the user changes something.
+
+A scripted agent follows a known decision rule. It gets the same messages as a language model and
+answers in the same format.
 """
 
 from __future__ import annotations
@@ -38,22 +41,30 @@ from interp.support.errors import InputError, require, require_known, theirs
 
 
 class UnavailableError(RuntimeError):
-    """No answer came in any attempt; the run can be resumed."""
+    """No attempt of a request was answered; the run can be resumed."""
 
 
 class ContextOverflowError(RuntimeError):
-    """The conversation no longer fits into the model's context."""
+    """The conversation does not fit into the model's context any more."""
 
 
 class RefusedError(RuntimeError):
-    """The server refuses this very request, and will refuse it again; other requests may be answered."""
+    """The server refuses this request and will refuse it again; it may answer other requests."""
 
 
 @dataclass(frozen=True)
 @checked_result
 class Reply:
-    """The model's reply; ``usage`` is the server's record, ``more`` holds all further fields
-    (reasoning, ids).
+    """A model's reply.
+
+    Attributes:
+        text: the text of the reply.
+        finish_reason: why the reply ended, in the server's words; "length" is the token limit.
+        model: name of the model that the server reports.
+        system_fingerprint: the server's identifier of its configuration.
+        usage: numbers of tokens as the server reports them.
+        seconds: duration of the call.
+        more: all further fields of the server's answer, such as reasoning and ids.
     """
 
     text: str
@@ -67,14 +78,21 @@ class Reply:
 
 @runtime_checkable
 class Backend(Protocol):
-    """Anything that answers."""
+    """The interface of everything that answers requests.
+
+    Attributes:
+        address: where the answers come from; recorded with every call.
+        concurrency: number of episodes that are played at the same time.
+    """
 
     address: str
     """Where the answers come from; recorded with every call."""
     concurrency: int
 
     async def start(self, condition: Condition) -> None:
-        """Find out what can be found out without an episode; called once before the first request."""
+        """Prepare for requests, and check what can be checked without an episode; called once
+        before the first request.
+        """
         return
 
     async def ask(
@@ -84,26 +102,30 @@ class Backend(Protocol):
 
         Args:
             messages: the conversation so far.
-            condition: how outcomes are written.
-            turn: which answer the last message requests.
-            seed: of the draws, where the player draws.
+            condition: the condition, which determines how outcomes are written.
+            turn: which answer the last message asks for: "prediction" or "note".
+            seed: seed for sampling, if the backend samples.
 
         Raises:
-            UnavailableError, ContextOverflowError, RefusedError: see there.
-            InputError: the user must change something.
+            UnavailableError: if no attempt was answered.
+            ContextOverflowError: if the conversation does not fit into the model's context.
+            RefusedError: if the request is refused.
+            InputError: if the user must change something.
         """
 
     def holds_key(self, text: str) -> bool:
-        """Return whether a secret is in ``text``, which is about to be written."""
+        """Return whether a secret key occurs in ``text``, which is about to be written to a file."""
         return False
 
     async def close(self) -> None:
-        """Close what is open; called once after the last request."""
+        """Close connections; called once after the last request."""
         return
 
 
 class AgentBackend(Backend):
-    """A scripted agent (:mod:`interp.llm.backend`): no server, no waiting, the same traces."""
+    """A backend that answers with a scripted agent, without a server. Its traces have the same
+    format as a model's.
+    """
 
     def __init__(self, name: str, agent: Callable[[Sequence[Message]], str]):
         self.name = name
@@ -162,7 +184,9 @@ class Settings:
 
     @property
     def longest_answer(self) -> int | None:
-        """Largest number of tokens of an answer, under either name; None where no limit is set."""
+        """Largest number of tokens of an answer, from ``max_tokens`` or ``max_completion_tokens``;
+        None if there is no limit.
+        """
         longest = self.max_tokens or self.extra_body.get("max_completion_tokens")
         return longest if isinstance(longest, int) else None
 
@@ -239,19 +263,19 @@ class Connection:
 
     @property
     def host(self) -> str:
-        """The name or number of the server."""
+        """The host name or IP address of the server."""
         return urlsplit(self.base_url).hostname or ""
 
     @property
     def is_local(self) -> bool:
-        """True if the server is on this machine: no proxy stands between, and no key is needed."""
+        """Whether the server runs on this machine, so that no proxy is used and no key is needed."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def key(self) -> str:
-        """Return the key for this address; "" where none is needed."""
+        """Return the API key for this address; "" if none is needed."""
         name = self.key_env or _PROVIDER_KEYS.get(self.host)
         if name is None and self.is_local:
             return ""
@@ -270,30 +294,40 @@ class Connection:
 
 
 _Counts = NDArray[np.int64]
-# A round in the notes of the agent "full-history".
+# One round as it is written in the notes of the agent "full-history".
 _LISTED = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
 
 
 @dataclass(frozen=True)
 @checked_result
 class Evidence:
-    """What an agent knows before it answers: right predictions per expert, rounds seen, who was right last."""
+    """What an agent knows about the experts before it answers.
+
+    Attributes:
+        correct: number of right predictions of each expert, Int[expert].
+        rounds: number of rounds seen.
+        last: which experts were right in the last round, Bool[expert].
+    """
 
     correct: _Counts
     rounds: int
     last: NDArray[np.bool_]
 
     def add(self, is_right: NDArray[np.bool_]) -> Evidence:
-        """Return the evidence after one more round, in which these experts were right."""
+        """Return the evidence after one more round, in which the experts in ``is_right`` were
+        right.
+        """
         return Evidence(self.correct + is_right, self.rounds + 1, last=is_right)
 
 
 @dataclass(frozen=True)
 @checked_fields
 class ScriptedAgent:
-    """A decision rule, ``(evidence, votes Int[expert]) -> 0 or 1``, and a way to write notes.
+    """An agent with a known decision rule and a known way to write notes.
 
-    ``write`` is ``(note, evidence after the round, votes, label) -> new note``.
+    Attributes:
+        rule: ``(evidence, votes Int[expert])`` -> prediction 0 or 1.
+        write: ``(last note, evidence after the round, votes, label)`` -> new note.
     """
 
     rule: Callable[[Evidence, _Counts], int]
@@ -322,7 +356,12 @@ def _no_evidence(n_experts: int) -> Evidence:
 
 
 def _evidence_of(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
-    """Return what the rounds of a conversation tell of the experts."""
+    """Return the evidence in a conversation.
+
+    Args:
+        bodies: the JSON objects of the user messages so far.
+        n_experts: number of experts.
+    """
     evidence = _no_evidence(n_experts)
     votes = evidence.correct
     for body in bodies:
@@ -335,9 +374,10 @@ def _evidence_of(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
 
 @checked
 def evidence_in(note: str, n_experts: int) -> Evidence:
-    """Return what a note tells: tallies, rounds that it lists after them, and who was right last.
+    """Return the evidence in a note: tallies, then rounds listed after them, and which experts were
+    right last.
 
-    The last winners are read from "A correct; B wrong", where no rounds are listed.
+    If the note lists no rounds, the last winners are read from text such as "A correct; B wrong".
     """
     letters = expert_letters(n_experts)
     counts = read_counts(_LISTED.split(note, maxsplit=1)[0], n_experts)
@@ -366,24 +406,26 @@ def _label(body: dict[str, Any]) -> int:
 
 
 def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
-    """Return the advice of the expert with most right predictions; ties go to the first."""
+    """Return the vote of the expert with the most right predictions; the first of them if tied."""
     return int(votes[seen.correct.argmax()])
 
 
 def _weighted_majority(seen: Evidence, votes: _Counts) -> int:
-    """Return the vote with weights ``exp(-.3 * losses)``; a tie is 1 (tolerance 1e-12)."""
+    """Return the weighted majority of the votes, with weights ``exp(-.3 * losses)``; a tie gives 1
+    (tolerance 1e-12).
+    """
     weights = np.exp(0.3 * (seen.correct - seen.correct.max(initial=0)))
     return int(np.average(votes, weights=weights) >= 0.5 - 1e-12)
 
 
 def _majority(seen: Evidence, votes: _Counts) -> int:
-    """Return the vote without weights; a tie is 1."""
+    """Return the unweighted majority of the votes; a tie gives 1."""
     return int(2 * votes.sum() >= len(votes))
 
 
 def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
-    """Return the majority of those who were right in the last round; without winners, or in a tie,
-    that of all experts.
+    """Return the majority vote of the experts who were right in the last round; if there are none,
+    or they are tied, the majority of all experts.
     """
     winners = votes[seen.last]
     is_tied = 2 * winners.sum() == len(winners)
@@ -391,7 +433,7 @@ def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
 
 
 def _random_choice(seen: Evidence, votes: _Counts) -> int:
-    """Draw a coin that falls the same way whenever the same is seen, so that runs can be
+    """Return a pseudo-random outcome that is a hash of evidence and votes, so that runs can be
     repeated.
     """
     text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
@@ -399,24 +441,25 @@ def _random_choice(seen: Evidence, votes: _Counts) -> int:
 
 
 def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Write how often each expert was right, and in how many rounds, in the form of the prompt.
+    """Write a note with each expert's number of right predictions and the number of rounds, in the
+    format of the prompt.
 
     Args:
         note: the last note; not used.
-        seen: counts so far.
-        votes, label: of the round; not used.
+        seen: the evidence after the round.
+        votes, label: advice and outcome of the round; not used.
     """
     return write_counts(seen.correct.tolist(), seen.rounds)
 
 
 def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Write who was right and who was wrong in the last round only.
+    """Write a note about the last round only: which experts were right, and which were wrong.
 
     Args:
         note: the last note; not used.
-        seen: counts so far; not used.
-        votes: of the round, Int[expert].
-        label: of the round.
+        seen: the evidence after the round; not used.
+        votes: advice of the round, Int[expert].
+        label: outcome of the round.
     """
     letters = np.array(expert_letters(len(votes)))
     right = ",".join(letters[votes == label])
@@ -426,13 +469,13 @@ def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> st
 
 
 def _full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Add one more round to the list in the note.
+    """Return the last note with one more round added to its list.
 
     Args:
         note: the last note.
-        seen: counts so far; not used.
-        votes: of the round, Int[expert].
-        label: of the round.
+        seen: the evidence after the round; not used.
+        votes: advice of the round, Int[expert].
+        label: outcome of the round.
     """
     letters = np.array(expert_letters(len(votes)))
     listed = ",".join(f"{letter}={vote}" for letter, vote in zip(letters, votes, strict=True))

@@ -1,7 +1,9 @@
-"""A server that speaks OpenAI's chat-completions protocol, with every way in which it can fail sorted into four.
+"""A client for servers with OpenAI's chat-completions protocol.
 
-They are the four of :mod:`interp.llm.backend`; docs/method/traces.md says which status means which. The key goes to the
-address alone: redirects are refused, and :meth:`Client.scrub` takes the key out of everything that a server says.
+Every failure is turned into one of the four errors of :mod:`interp.llm.backend`;
+docs/method/traces.md lists which HTTP status becomes which error. The key is sent only to the given
+address: redirects are refused, and :meth:`Client.scrub` removes the key from everything that the
+server returns.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from interp.support.files import json_values
 from interp.support.foreign import json_in
 from interp.support.replies import text_of
 
-# Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
+# Shorter keys are placeholders ("EMPTY", "none"), not secrets; removing them would damage texts.
 _SHORTEST_SECRET = 8
 _LONGEST_PAUSE = 60.0
 _LARGEST = (
@@ -43,8 +45,8 @@ _OVERFLOW = re.compile(
 
 
 class _TransientError(Exception):
-    """One attempt failed in a way that may pass; ``pause`` is the delay that the server requests,
-    in seconds.
+    """One attempt failed for a reason that may pass. ``pause`` is the delay in seconds that the
+    server requests, or None.
     """
 
     def __init__(self, text: str, pause: float | None = None):
@@ -85,7 +87,7 @@ class Client(backend.Backend):
         self._next = 0.0
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         await self._http.aclose()
 
     async def ask(
@@ -95,9 +97,9 @@ class Client(backend.Backend):
 
         Args:
             messages: the conversation so far.
-            condition: how outcomes are written.
+            condition: the condition, which determines how outcomes are written.
             turn: which answer is requested.
-            seed: sent to the server, if the settings say so.
+            seed: sampling seed; sent to the server if the settings say so.
         """
         fields = self._fields(condition, turn)
         if self.settings.send_seed:
@@ -105,7 +107,7 @@ class Client(backend.Backend):
         return await self.request(messages, fields)
 
     async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> backend.Reply:
-        """Make one completion, in as many attempts as it takes.
+        """Request one completion, with further attempts after temporary errors.
 
         Args:
             messages: the conversation so far.
@@ -133,7 +135,7 @@ class Client(backend.Backend):
         )
 
     async def _attempt(self, body: dict[str, Any]) -> backend.Reply:
-        """Ask once, when it is time: requests start evenly spaced."""
+        """Make one attempt, after a wait that spaces requests evenly."""
         now = time.monotonic()
         start = max(now, self._next)
         self._next = start + self._gap
@@ -144,8 +146,10 @@ class Client(backend.Backend):
         return self._read(completion, time.monotonic() - start)
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Send one request; return the body of a completion, at most :data:`_LARGEST` bytes long,
-        packed or not.
+        """Send one request, and return the body of a completion as a dictionary; raise an error for
+        any other answer.
+
+        A body of more than :data:`_LARGEST` bytes, after decompression, is refused.
         """
         async with self._http.stream("POST", self._url, json=body) as response:
             if response.has_redirect_location:
@@ -181,7 +185,7 @@ class Client(backend.Backend):
         """Return the request's fields, without model, messages and seed.
 
         Args:
-            condition: how outcomes are written.
+            condition: the condition, which determines how outcomes are written.
             turn: which answer is requested.
         """
         settings = self.settings
@@ -194,12 +198,12 @@ class Client(backend.Backend):
         return fields | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
 
     def _read(self, completion: dict[str, Any], seconds: float) -> backend.Reply:
-        """Read a completion; fields that :class:`~interp.llm.backend.Reply` lacks go into ``more``,
-        so that all are recorded.
+        """Turn a completion into a reply. Fields that :class:`~interp.llm.backend.Reply` lacks go
+        into ``more``, so that everything is recorded.
 
         Args:
-            completion: the body.
-            seconds: how long the call took.
+            completion: body of the server's answer.
+            seconds: duration of the call.
         """
         sent = {name: value for name, value in completion.items() if value is not None}
         more = json_values(self.scrub(sent))
@@ -231,12 +235,12 @@ class Client(backend.Backend):
         )
 
     def _sort(self, status: int, words: str, headers: Any) -> Exception:
-        """Return the error that a server's answer means.
+        """Return the error that a failed request stands for.
 
         Args:
-            status: of HTTP.
+            status: HTTP status.
             words: the server's message.
-            headers: of the answer, which may have a delay before the next attempt.
+            headers: headers of the answer, which may request a delay.
         """
         words = self.scrub(words)
         is_overflow = _OVERFLOW.search(words) is not None
@@ -261,7 +265,9 @@ class Client(backend.Backend):
         return InputError(f"{refusal}; {advice} and run again to resume")
 
     def scrub(self, value: Any) -> Any:
-        """Return text, or lists and dicts of it, without the key and without lone surrogates."""
+        """Return text, or nested lists and dictionaries of text, without the key and without
+        characters that are invalid in UTF-8.
+        """
         if isinstance(value, str):
             text = value.encode("utf-8", "replace").decode("utf-8")
             return text.replace(self._secret, "<key>") if self._secret else text
@@ -270,11 +276,13 @@ class Client(backend.Backend):
         return [self.scrub(item) for item in value] if isinstance(value, list) else value
 
     def holds_key(self, text: str) -> bool:
-        """Return whether the key is in ``text``."""
+        """Return whether the key occurs in ``text``."""
         return self._secret is not None and self._secret in text
 
     async def start(self, condition: Condition) -> None:
-        """Check that the server honours the response format, by a call that asks for a plain word."""
+        """Check that the server enforces the response format: ask for a plain word, which the
+        format must prevent.
+        """
         kind = self.settings.response_format
         if kind == "none":
             return
@@ -294,12 +302,12 @@ class Client(backend.Backend):
 
 
 def _words_about_error(content: Any, text: str) -> tuple[str, Any]:
-    """Return a server's message about an error, and its code; the whole body where it has no
+    """Return a server's error message and error code. Without a message, the whole body is the
     message.
 
     Args:
-        content: the body as JSON, None where it is none.
-        text: the body.
+        content: the body parsed as JSON; None if it is not JSON.
+        text: the body as text.
     """
     error = content.get("error") if isinstance(content, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
@@ -315,7 +323,9 @@ def _words_about_error(content: Any, text: str) -> tuple[str, Any]:
 
 
 def _pause_in(headers: Any) -> float | None:
-    """Return the seconds that a server wants to pass before the next attempt."""
+    """Return the delay in seconds that the headers request before the next attempt; None if there
+    is none.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()
         if re.fullmatch(r"\d+(?:\.\d*)?", text):

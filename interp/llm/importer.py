@@ -1,6 +1,6 @@
-"""Read runs that others made: a ``result.json`` for each run, as ``interp llm import`` writes it.
+"""Read episodes that another program recorded: one ``result.json`` per episode.
 
-Its fields: docs/method/traces.md.
+``interp llm import`` writes such files. docs/method/traces.md describes their fields.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ RECORD = "result.json"
 
 @checked
 def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
-    """Read the run that ``path`` (a ``result.json``) describes.
+    """Read the episode in a ``result.json``.
 
     Args:
         path: the file.
-        regime: its regime, where the file does not name it.
+        regime: regime of the episode if the file does not name one.
     """
     path = Path(path)
     with reading(path, "it is no result that can be imported; move it away"):
@@ -78,7 +78,7 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
 
 
 def _condition_of(prompt: str) -> Condition:
-    """Return the condition that a prompt's name tells."""
+    """Return the condition (framing and kind of note) that the name of a prompt implies."""
     framing = "weather" if "weather" in prompt else "online"
     if re.search("no[-_]?note", prompt):
         return Condition(framing, "no-note")
@@ -88,14 +88,14 @@ def _condition_of(prompt: str) -> Condition:
 def _bits(
     path: Path, part: Mapping[str, Any], name: str, *, axes: str, may_lack: bool = False
 ) -> NDArray[np.float64]:
-    """Return a field of outcomes, NaN for null.
+    """Return a field whose values are outcomes 0 or 1, as floats; NaN for null.
 
     Args:
-        path: of the file, for sentences.
-        part: of the result, which has the field.
-        name: of the field.
-        axes: of its values.
-        may_lack: whether a value may be null.
+        path: path of the file, for error messages.
+        part: the part of the result that has the field.
+        name: name of the field.
+        axes: axes of the values, such as "[round][expert]".
+        may_lack: whether values may be null.
     """
     require(name in part, f"{str(path)!r} has no {name}; interp llm import writes it")
     try:
@@ -109,7 +109,14 @@ def _bits(
 
 
 def _notes_by_round(path: Path, notes: list[Any], n_rounds: int) -> tuple[str | None, ...]:
-    """Return the note after each round; one before the first round is left out if it is empty."""
+    """Return the note after each round. An additional empty note before the first round is left
+    out.
+
+    Args:
+        path: path of the file, for error messages.
+        notes: the notes in the file.
+        n_rounds: number of rounds.
+    """
     begins_empty = len(notes) == n_rounds + 1 and not notes[0]
     by_round = notes[1:] if begins_empty else notes
     require(

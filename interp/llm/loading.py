@@ -1,10 +1,9 @@
-"""Read runs from files: our traces, and other people's results, with a table of what was read and
-what was not.
+"""Load played episodes (*runs*) from files: traces of this package, and results of other programs.
 
-Two plays of one instance (the same advice and labels) by one model under one condition are
-*duplicates*: pooled, they would count one instance twice. They are refused unless
-``duplicates="first"``, which selects the first complete play in the order of the paths, with the
-predictions of the rest (:attr:`LLMRun.again`).
+An *instance* is an episode to play: its advice and labels. Several runs of one instance by one
+model in one condition are *duplicates*; pooled, they would count the instance twice. Duplicates are
+refused unless ``duplicates="first"``. This selects the first complete run in the order of the
+paths, and adds the predictions of the other runs to it (:attr:`LLMRun.again`).
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from interp.support.files import reading
 @dataclass(frozen=True)
 @checked_result
 class Reading:
-    """Every run that was read, and what became of every file.
+    """Every run that was loaded, and what was done with every file.
 
     Attributes:
-        runs: sorted by group and index.
-        table: one row for each file or part of one: ``path``, ``part``, ``status`` ("read" or "set aside"), ``rounds``
-            and ``why`` it was set aside.
+        runs: the runs, sorted by group and index.
+        table: one row per file, or part of a file: ``path``, ``part``, ``status`` ("read" or "set
+            aside", that is, not used), ``rounds``, and the reason ``why`` it was set aside.
     """
 
     runs: list[LLMRun]
@@ -42,7 +41,9 @@ class Reading:
 
     @property
     def sentences(self) -> list[str]:
-        """One sentence for what was read, and one for each reason why something was not, with how often."""
+        """One sentence about what was read, and one for each reason why files were set aside, with
+        the number of files.
+        """
         aside = self.table[self.table["status"] == "set aside"]
         sentences = [
             f"{len(self.runs)} episodes read, {len(aside)} files or parts of files set aside"
@@ -59,7 +60,7 @@ def _is_result(file: Path) -> bool:
 
 @checked
 def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
-    """Return every run below ``path``, sorted: the runs of :func:`read`.
+    """Return every run in a file or folder, sorted; see :func:`read`.
 
     Args:
         path, regime, duplicates: as in :func:`read`.
@@ -69,18 +70,19 @@ def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 
 @checked
 def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> Reading:
-    """Read every run below ``path`` (or the one in that file).
+    """Read every run in a folder and its subfolders, or the run in a file.
 
-    Every other file is set aside, and so is a foreign result that cannot be read; a damaged trace
-    of ours is an error.
+    Files that hold no run are set aside (listed, but not used), and so are results of other
+    programs that cannot be read. A damaged trace of this package is an error.
 
     Args:
         path: a folder, or a file.
-        regime: regime of foreign results that do not name one.
-        duplicates: "refuse", or "first" to select one play of each instance.
+        regime: regime of results that do not name one.
+        duplicates: "refuse" raises an error if an instance was played several times; "first"
+            selects one run of it.
 
     Raises:
-        InputError: no such path, no file that can be read, or duplicates.
+        InputError: if the path does not exist, no file can be read, or there are duplicates.
     """
     require_known("way with duplicates", duplicates, ("refuse", "first"))
     path = Path(path)
@@ -105,12 +107,15 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 
 
 def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> list[LLMRun]:
-    """Read the run in a file, if there is one.
+    """Read the run in a file, if there is one, and add a row about the file to the table.
 
     Args:
         file: the file.
-        regime: of a result that does not name one.
-        rows: of the table; a row on this file is added.
+        regime: regime of a result that does not name one.
+        rows: rows of the table so far; a row is appended.
+
+    Returns:
+        A list with the run, or an empty list.
     """
     if _is_result(file):
         try:
@@ -137,9 +142,9 @@ def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any
 
     Args:
         path: the file.
-        part: of the file.
-        rounds: that were read.
-        why: the reason why it was set aside; "" if it was read.
+        part: name of the part of the file, such as "trace".
+        rounds: number of rounds that were read.
+        why: reason why it was set aside; "" if it was read.
     """
     status = "set aside" if why else "read"
     return {"path": str(path), "part": part, "status": status, "rounds": rounds, "why": why}
@@ -148,12 +153,12 @@ def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any
 def _without_duplicates(
     runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]
 ) -> list[LLMRun]:
-    """Return one play of each instance (see the head of this file).
+    """Return one run of each instance; see the module's docstring.
 
     Args:
-        runs: all plays.
+        runs: all runs.
         duplicates: "refuse" or "first".
-        rows: of the table; those of plays that are set aside change.
+        rows: rows of the table; those of runs that are set aside are changed.
     """
     plays: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
@@ -181,8 +186,12 @@ def _refusal_of_duplicates(twice: Sequence[Sequence[LLMRun]]) -> InputError:
 
 
 def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
-    """Return the first complete play of an instance, or the first; it also gets the predictions of
-    the remaining plays.
+    """Return the first complete run of an instance, or the first run if none is complete, with the
+    predictions of the other runs added.
+
+    Args:
+        group: the runs of one instance.
+        rows: rows of the table; those of the other runs are changed.
     """
     complete = [run for run in group if run.ended == "complete"]
     chosen = complete[0] if complete else group[0]
@@ -195,7 +204,7 @@ def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
 
 
 def _is_copy(run: LLMRun, other: LLMRun) -> bool:
-    """Return whether two plays of an instance have the same predictions and notes."""
+    """Return whether two runs of an instance have the same predictions and notes."""
     same_choices = np.array_equal(run.predictions, other.predictions, equal_nan=True)
     return same_choices and run.notes == other.notes
 
@@ -207,7 +216,9 @@ def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:
 
 
 def _other_than_a_trace(path: Path) -> str:
-    """Return what a file is that is no trace of ours, by its beginning; empty for a trace."""
+    """Return what a file is, in words, if it is not a trace of this package; "" if it is. Only its
+    first bytes are read.
+    """
     if not path.is_file():
         return "no regular file, and is not opened"
     with open(path, "rb") as stream:
@@ -222,7 +233,9 @@ def _other_than_a_trace(path: Path) -> str:
 
 
 def from_trace(path: Path) -> LLMRun:
-    """Read one trace; the recorded replies are replayed through the state machine, which checks them."""
+    """Read one trace. Its recorded replies are replayed through the state machine of the episode,
+    which checks them.
+    """
     with reading(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)
         require(

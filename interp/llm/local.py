@@ -1,9 +1,9 @@
-"""A model in this process: Hugging Face weights, no server, the episodes in one batch.
+"""A backend with a Hugging Face model in this process; the episodes are played as one batch.
 
-Answers are the same in every run of the same command: at temperature 0 the likeliest token is taken
-(the lower id of two that tie), above 0 each request draws from a generator with the request's seed.
-With ``response_format="grammar"`` every answer is usable, which is then a property of the format
-and not of the model. What a batch changes: docs/method/traces.md.
+The same command always gives the same answers. At temperature 0 the likeliest token is chosen (the
+lower id of two that tie). Above 0 each request samples from a random generator with the request's
+seed. With ``response_format="grammar"`` every answer is well-formed, which is then a property of
+the format and not of the model. docs/method/traces.md says how batching affects answers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ _SHORTEST_ANSWER = 16  # tokens that the context must leave for an answer
 
 @checked
 def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """Return the model and the tokenizer of a folder, a ``.gguf`` file or a name in Hugging Face's
-    cache.
+    """Load a chat model and its tokenizer, without any download.
 
-    It downloads no files.
+    Args:
+        name: a folder, a ``.gguf`` file, or a name in Hugging Face's cache.
+        device: device to load the model to.
 
     Raises:
-        InputError: an unknown name, weights that do not fit the configuration, or no chat template.
+        InputError: if the name is unknown, the weights do not fit the configuration, or there is no
+            chat template.
     """
     if find_spec("transformers") is None:
         raise InputError(
@@ -86,17 +88,18 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
 
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens of a text, without any that the tokenizer would add at its ends."""
+    """Return the token ids of a text, without special tokens at its ends."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> str:
-    """Return a conversation as the model's chat template writes it, ready for the answer.
+    """Return a conversation as text in the format of the model's chat template, up to where the
+    answer begins.
 
     Args:
-        tokenizer: has the template.
+        tokenizer: the tokenizer with the template.
         messages: the conversation.
-        thinking_off: how thinking is turned off; a key of ``THINKING_OFF``.
+        thinking_off: how thinking is turned off, a key of ``THINKING_OFF``.
     """
     options = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
     try:
@@ -112,7 +115,7 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str =
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
-    """Return the tokens of :func:`prompt_text`.
+    """Return the token ids of :func:`prompt_text`.
 
     Args:
         tokenizer, messages, thinking_off: as in :func:`prompt_text`.
@@ -123,10 +126,15 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = 
 def answers(
     tokenizer: Any, condition: Condition
 ) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
-    """Return how the two valid predictions are written.
+    """Return how the two valid predictions are tokenized.
+
+    Args:
+        tokenizer: the tokenizer.
+        condition: the condition, which determines how outcomes are written.
 
     Returns:
-        The tokens that both begin with, the next token of each (outcome 0, outcome 1), and their texts.
+        The token ids that both answers begin with, the next token id of each (outcome 0, outcome
+        1), and their texts.
     """
     zero_text, one_text = (json.dumps({"prediction": word}) for word in condition.words)
     zero_ids = token_ids(tokenizer, zero_text)
@@ -136,14 +144,22 @@ def answers(
 
 
 def count_shared(row: Sequence[int], other: Sequence[int]) -> int:
-    """Count the tokens that two texts share before the first that differs."""
+    """Count the items that two sequences of tokens share before the first difference."""
     pairs = zip(row, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request that waits for its answer."""
+    """A request that waits for its answer.
+
+    Attributes:
+        ids: token ids of the prompt.
+        condition: the condition, which determines how outcomes are written.
+        turn: which answer is requested.
+        seed: sampling seed.
+        answer: future that receives the reply.
+    """
 
     ids: list[int]
     condition: Condition
@@ -153,7 +169,7 @@ class _Waiting:
 
 
 class LocalBackend(Backend):
-    """A model in this process."""
+    """A backend with a model in this process."""
 
     def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
         require_known(
@@ -184,16 +200,16 @@ class LocalBackend(Backend):
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> Reply:
-        """Return the model's answer; requests that wait at the same time are answered in one batch.
+        """Return the model's answer. Requests that wait at the same time are answered in one batch.
 
         Args:
             messages: the conversation so far.
-            condition: how outcomes are written.
+            condition: the condition, which determines how outcomes are written.
             turn: which answer is requested.
-            seed: of the draws, at a temperature above 0.
+            seed: sampling seed; used at temperatures above 0.
 
         Raises:
-            ContextOverflowError: the conversation is longer than the model's context.
+            ContextOverflowError: if the conversation is longer than the model's context.
         """
         ids = prompt_ids(self.tokenizer, messages, self.settings.thinking_off)
         if len(ids) >= self._context - _SHORTEST_ANSWER:
@@ -207,7 +223,9 @@ class LocalBackend(Backend):
         return await future
 
     async def _answer_all(self) -> None:
-        """Run all waiting requests, once no more come in; requests of one kind share a batch."""
+        """Answer all waiting requests, once no more arrive. Requests of the same condition and turn
+        share a batch.
+        """
         n_before = -1
         while n_before != len(self._waiting):
             n_before = len(self._waiting)
@@ -230,7 +248,7 @@ class LocalBackend(Backend):
                     request.answer.set_result(reply)
 
     def _answer(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Run requests of one condition and turn, and return the replies."""
+        """Answer requests of one condition and turn, and return the replies."""
         started = time.monotonic()
         is_choice = self._is_forced and batch[0].turn == "prediction"
         replies = self._choose(batch) if is_choice else self._write(batch)
@@ -241,16 +259,18 @@ class LocalBackend(Backend):
         """Make a reply.
 
         Args:
-            request: what it answers.
-            text: what was written.
-            end: why it ended there.
-            n_tokens: its number of tokens.
+            request: the request that is answered.
+            text: the generated text.
+            end: why the text ended, "stop" or "length".
+            n_tokens: number of generated tokens.
         """
         usage = {"prompt_tokens": len(request.ids), "completion_tokens": n_tokens}
         return Reply(text, end, model=self.settings.model, usage=usage)
 
     def _choose(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Return the likelier of the two valid predictions."""
+        """Return, for each request, the likelier of the two valid predictions (used with
+        "grammar").
+        """
         begin, choices, texts = answers(self.tokenizer, batch[0].condition)
         rows = [request.ids + begin for request in batch]
         out = self._generate(
@@ -264,7 +284,9 @@ class LocalBackend(Backend):
         return replies
 
     def _write(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Write token by token, under "grammar" notes end at a quotation mark."""
+        """Generate answers token by token. With "grammar", the answer is a note, which ends at a
+        quotation mark or line break.
+        """
         import torch
 
         def is_end(token: int) -> bool:
@@ -302,7 +324,12 @@ class LocalBackend(Backend):
         return replies
 
     def _generate(self, rows: Sequence[list[int]], **options: Any) -> Any:
-        """Generate from rows of tokens, padded on the left."""
+        """Generate from prompts of different lengths, padded on the left.
+
+        Args:
+            rows: token ids of each prompt.
+            **options: arguments of Hugging Face's ``generate``.
+        """
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
@@ -314,9 +341,10 @@ class LocalBackend(Backend):
         return self.model.generate(ids.to(device), attention_mask=mask.to(device), **options)
 
     def _draws(self, batch: Sequence[_Waiting]) -> list[Any]:
-        """Return processors that make the likeliest token a draw; none at temperature 0.
+        """Return logits processors that make greedy decoding sample; an empty list at temperature
+        0.
 
-        The largest of the scores plus Gumbel noise is a draw from their softmax.
+        They add Gumbel noise to the logits: the largest sum is then a sample from their softmax.
         """
         import torch
         from transformers import TemperatureLogitsWarper, TopPLogitsWarper

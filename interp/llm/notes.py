@@ -1,6 +1,7 @@
-"""What a note contains: the tallies that it writes down, and whether they are right (paper, appendix F.3).
+"""Read the tallies in a model's note, and check whether they are right (paper, appendix F.3).
 
-A *tally* is the record of an expert over several rounds, written as a share after its name: docs/method/notes.md.
+A *tally* is an expert's number of right predictions out of several rounds, written after the
+expert's name, such as "A:45/100". docs/method/notes.md has the details.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ _TALLY = (
     r"(?<![A-Za-z])(?:Expert[ _]?)?({letters})[ :=(]{{0,3}}"
     r"(0|[1-9]\d{{0,5}}) ?(?:/|out of|of) ?([1-9]\d{{0,5}})(?![\d/])"
 )
-"""A share right after an expert's name; not a date, and no string of bits."""
+"""A fraction right after an expert's name, but not a date or a string of bits."""
 
 
 @checked
 def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
-    """Return ``{letter: (times right, out of)}`` for every expert with a readable tally, the last one of each.
+    """Return ``{letter: (times right, number of rounds)}`` for every expert with a readable tally.
+    The last tally of an expert counts.
 
     >>> read_counts("A:45/100, Expert_B 94 of 100; C wrong 2/2, D 3/2")
     {'A': (45, 100), 'B': (94, 100)}
@@ -47,10 +49,15 @@ def check_counts(
 
     Args:
         note: the note after some round.
-        correct_so_far: Int[expert], how often each expert was right.
-        n_rounds: in how many rounds.
-        reliability: Float[expert]; the note's best and worst expert are compared with it, if not
-            None.
+        correct_so_far: number of times that each expert was right, Int[expert].
+        n_rounds: number of rounds so far.
+        reliability: accuracy of each expert, Float[expert]; if given, the note's best and worst
+            experts are compared with it.
+
+    Returns:
+        The columns of :class:`~interp.llm.scores.NoteTable`: "readable" (every expert has a tally),
+        "exact", "mean_error", and whether the note's best and worst experts are right ("best",
+        "worst", "most_accurate", "least_accurate").
     """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
@@ -85,7 +92,9 @@ def check_counts(
 
 
 def write_counts(correct: Sequence[int], n_rounds: int) -> str:
-    """Write the counter note in the paper's most common form: ``A:45/100, B:94/100``."""
+    """Return a note with every expert's tally, in the most common format of the paper: ``A:45/100,
+    B:94/100``.
+    """
     letters = expert_letters(len(correct))
     counts = zip(letters, correct, strict=True)
     return ", ".join(f"{letter}:{int(hits)}/{n_rounds}" for letter, hits in counts)

@@ -1,10 +1,11 @@
-"""A language model opened while it learns: a session over a TransformerLens bridge, with notes or without.
+"""Let a language model play with TransformerLens' hooks, to record and patch its activations.
 
     >>> opened = Opened.load("models/Qwen3-14B", device="cuda")                                      # doctest: +SKIP
     >>> played = opened.play(episodes, ["blocks.20.hook_out"])                                       # doctest: +SKIP
     >>> probes.fit(played.at("blocks.20.hook_out", "answer"), targets.log_weights(episodes, "before"))  # doctest: +SKIP
 
-How answers are read, what a patch restores, and what neither is evidence of: docs/method/opened.md.
+docs/method/opened.md says how answers are read, what a patch restores, and what both are not
+evidence of.
 """
 
 from __future__ import annotations
@@ -45,21 +46,27 @@ if TYPE_CHECKING:
 
 
 _CONDITION = "online-no-note"
-"""What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
+"""The default condition; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
-_ROUNDING = 1e-5  # logits of 32 bits differ by this much, in nats, where nothing is read
+_ROUNDING = 1e-5  # nats; smaller effects on float32 logits are rounding
 _SOME_IDS = (1, 2, 3, 4, 5, 6, 7, 8)
-"""A text by which a bridge is held against the model."""
+"""Token ids of a text on which TransformerLens' bridge is compared with the model."""
 _ROUNDED = 1e-2
-"""How far the logits of bridge and model may lie apart, of the largest: rounding of bfloat16 stays below it."""
+"""Allowed difference of logits between bridge and model, relative to the largest logit."""
 
 
 @dataclass(frozen=True, eq=False)
 class _OpenedRollout:
-    """What an opened model did over a batch of episodes: P(1) [episode, round], and the activations of hook points.
+    """What a model predicted in a batch of episodes, with its activations.
 
-    ``cache`` is hook point -> Float[episode, round, position, ...], with the labels ``positions``: "answer",
-    "Expert_A", ..., and with notes "count_A", ..., which is NaN in the first round.
+    Attributes:
+        predictions: P(1), ``[episode, round]``.
+        cache: name of a hook -> activations, Float[episode, round, position, ...].
+        positions: labels of the position axis: "answer" (where the answer begins), "Expert_A", ...
+            (the experts' votes) and, with notes, "count_A", ... (their counts in the note). Counts
+            are NaN in the first round, which has no note.
+        episodes: the episodes that were played.
+        settings: the model, the condition and versions.
     """
 
     predictions: Tensor
@@ -69,11 +76,12 @@ class _OpenedRollout:
     settings: dict[str, Any] = field(repr=False)
 
     def at(self, name: str, position: str = ANSWER) -> Tensor:
-        """Return one hook point at one position, Float[episode, round, ...], for ``probes.fit``.
+        """Return the activations of one hook at one position, Float[episode, round, ...], for
+        ``probes.fit``.
 
         Args:
-            name: of the hook point.
-            position: its label.
+            name: name of the hook.
+            position: label of the position.
         """
         require_known("cached hook point", name, self.cache)
         require_known("position", position, self.positions)
@@ -82,13 +90,20 @@ class _OpenedRollout:
 
 @dataclass(frozen=True, eq=False)
 class _Patch(Result):
-    """The effect of patching one expert's vote, or its count in the note, at one round, by hook point.
+    """Effects of patching one expert's vote, or its count in the note, in one round, at several
+    hooks.
+
+    The logit difference is the logit of outcome 1 minus that of outcome 0.
 
     Attributes:
-        before: Float[episode], the logit difference (1 over 0) without a patch.
-        full: Float[episode], its change where the vote is the opposite, or the count another one.
-        patched: Float[hook point, episode], the change where only the activation there is replaced.
-        control: the same difference of activations added at the vote, or the count, of another expert.
+        names: names of the hooks.
+        before: logit difference without a patch, Float[episode].
+        full: change of the logit difference if the vote is replaced by its opposite, or the count
+            by another one, in the prompt, Float[episode].
+        patched: change if only the activation at a hook is replaced, Float[hook, episode].
+        control: change if the same difference of activations is added at the vote, or count, of
+            another expert, Float[hook, episode].
+        settings: the model, the patch and versions.
     """
 
     names: tuple[str, ...]
@@ -99,11 +114,13 @@ class _Patch(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row for each hook point.
+        """Return one row per hook.
 
-        Its columns are the share of the full effect that is restored, sum over sum, with its 95 % interval over
-        episodes (NaN where there is no effect), the share of choices that move, and the same of the control; the mean
-        size of the full effect in nats, and the share of choices that it moves.
+        ``restored`` is the share of the full effect that the patch restores (a ratio of sums over
+        episodes), with its 95 % interval; NaN without a full effect. ``restored_moves`` is the
+        share of episodes whose choice changes. ``control`` and ``control_moves`` are the same for
+        the control. ``full`` is the mean size of the full effect in nats, ``full_moves`` the share
+        of choices that it changes.
         """
         size = float(np.abs(self.full).mean())
         scale = size if size > _ROUNDING else np.nan
@@ -116,15 +133,20 @@ class _Patch(Result):
         return table.assign(full=size, full_moves=self._share_moved(self.full))
 
     def _share_moved(self, effects: np.ndarray) -> Any:
-        """Return the share of episodes in which an effect changes the choice, Float[...] of effects
-        [..., episode].
+        """Return the share of episodes in which an effect changes the choice.
+
+        Args:
+            effects: changes of the logit difference, ``[..., episode]``.
+
+        Returns:
+            Shares ``[...]``.
         """
         is_moved = (self.before > 0) != (self.before + effects > 0)
         return is_moved.mean(axis=-1)
 
 
 class Opened:
-    """A chat model behind a TransformerLens bridge."""
+    """A chat model in a TransformerLens bridge, which gives its modules hooks."""
 
     def __init__(
         self,
@@ -142,12 +164,12 @@ class Opened:
 
     @staticmethod
     def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
-        """Sample episodes of expert advice to play, of as many experts as the prompts name.
+        """Sample episodes of expert advice with 4 experts, as many as the prompts name.
 
         Args:
-            n_episodes, n_rounds: sizes.
-            regime: of the episodes.
-            seed: seed of the draws.
+            n_episodes, n_rounds: numbers of episodes and rounds.
+            regime: regime to sample from.
+            seed: seed of the episodes.
         """
         return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
@@ -161,13 +183,14 @@ class Opened:
         untrained: int | None = None,
         condition: str = _CONDITION,
     ) -> Opened:
-        """Open a chat model.
+        """Load a chat model with hooks.
 
         Args:
             name: see :func:`interp.llm.local.load_model`.
-            device: where it runs.
-            prompt: replaces our system prompt.
-            untrained: a seed; the weights are then drawn as for a new model of the same shape, as a control.
+            device: device to run on.
+            prompt: system prompt that replaces the built-in one.
+            untrained: seed for random weights of the same shape, as a control; None loads the
+                trained weights.
             condition: see :class:`interp.llm.schemes.Condition`.
         """
         Condition.parse(condition)
@@ -202,12 +225,12 @@ class Opened:
     def logits(
         self, rows: Sequence[Sequence[int]], keys: Any = None, hooks: Sequence[Any] = ()
     ) -> Tensor:
-        """Return the logits after every token of texts of one length.
+        """Return the logits after every token of texts that have the same number of tokens.
 
         Args:
-            rows: the tokens of each text that follow the cached ones.
-            keys: the cache of earlier tokens, which is extended; None for no cache.
-            hooks: pairs of a hook point and a function.
+            rows: token ids of each text, without those in the cache.
+            keys: key-value cache of earlier tokens, which is extended; None for no cache.
+            hooks: pairs of a hook's name and a function.
         """
         import torch
 
@@ -220,14 +243,16 @@ class Opened:
         return logits
 
     def new_keys(self) -> Any:
-        """Return an empty cache of keys and values."""
+        """Return an empty key-value cache."""
         from transformers import DynamicCache
 
         return DynamicCache(config=self.bridge.original_model.config)
 
     @cached_property
     def reads_on(self) -> bool:
-        """True if the bridge keeps what it reads in a cache, and reads it there (docs/method/opened.md)."""
+        """Whether the bridge can use a key-value cache with the right results
+        (docs/method/opened.md).
+        """
         half = len(_SOME_IDS) // 2
         keys = self.new_keys()
         self.logits([_SOME_IDS[:half]], keys)
@@ -237,7 +262,9 @@ class Opened:
         return _differ_by_rounding(self.logits([_SOME_IDS[half:]], keys), whole[:, half:])
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
-        """Name the embeddings, and the residual stream after every so many blocks, the last one among them."""
+        """Return the names of the hooks at the embedding and after every ``every``-th block,
+        counted back from the last block.
+        """
         n_blocks = len(self.bridge.blocks)
         blocks = range((n_blocks - 1) % every, n_blocks, every)
         return ("embed.hook_out", *(f"blocks.{block}.hook_out" for block in blocks))
@@ -245,12 +272,12 @@ class Opened:
     def play(
         self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8
     ) -> _OpenedRollout:
-        """Play episodes and record hook points at every position.
+        """Play episodes, and record the activations of hooks at every labelled position.
 
         Args:
-            episodes: what is played.
-            names: of the hook points.
-            batch: episodes at a time.
+            episodes: the episodes to play.
+            names: names of the hooks.
+            batch: number of episodes at a time.
         """
         import torch
 
@@ -281,15 +308,15 @@ class Opened:
         names: Sequence[str] | None = None,
         batch: int = 8,
     ) -> _Patch:
-        """Patch one expert's vote, or its count, at each of several hook points.
+        """Patch one expert's vote, or its count in the note, at each of several hooks.
 
         Args:
-            of: "vote", or "count" in the note that the round begins with.
-            episodes: what is played.
-            expert: its index, from 0.
-            round: in which round, from 0.
-            names: hook points, by default :meth:`residuals`.
-            batch: episodes at a time.
+            of: "vote", or "count" for the count in the note that the round begins with.
+            episodes: the episodes to play.
+            expert: index of the expert.
+            round: index of the round.
+            names: names of the hooks; by default :meth:`residuals`.
+            batch: number of episodes at a time.
         """
         require_known("part of a round to patch", of, ("vote", "count"))
         require(
@@ -339,23 +366,32 @@ class Opened:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """The tokens of a conversation up to the answer, its text, and which token each character is in."""
+    """A conversation as the model reads it, up to where its answer is chosen.
+
+    Attributes:
+        ids: its token ids.
+        text: its text.
+        encoding: the tokenizer's map from characters to tokens.
+    """
 
     ids: list[int]
     text: str
     encoding: Any
 
     def place(self, pattern: str) -> int:
-        """Return the token, counted from the end, of the last character of the last match's first group."""
+        """Return the index, counted from the end, of the token where the first group of the
+        pattern's last match ends.
+        """
         *_, match = re.finditer(pattern, self.text)
         token: int = self.encoding.char_to_token(match.end(1) - 1)
         return token - len(self.ids)
 
 
 class _Conversations:
-    """Episodes that are played in step: their sessions, and one cache of keys and values for all of them.
+    """Episodes that are played in parallel, with one key-value cache for all of them.
 
-    Where the bridge does not read such a cache, ``keys`` is None and every conversation is read from its beginning.
+    If the bridge cannot use a cache, ``keys`` is None and every conversation is read from its
+    beginning each time.
     """
 
     def __init__(self, opened: Opened, episodes: ExpertEpisodes) -> None:
@@ -373,10 +409,13 @@ class _Conversations:
             self.sessions.append(session)
 
     def play_round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Play a round; the answers go into the conversations.
+        """Play one round, and add the answers to the conversations.
+
+        Args:
+            names: names of the hooks to record.
 
         Returns:
-            P(1) of each episode, and the activations of ``names`` at every position.
+            P(1) of each episode, and the activations of each hook at every labelled position.
         """
         conversations = self._read()
         places = [[-1, *self._places(read, "vote")] for read in conversations]
@@ -402,12 +441,12 @@ class _Conversations:
         return shares, kept
 
     def patch(self, of: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
-        """Return the logit difference and its changes by patches, see :class:`_Patch`.
+        """Return the logit difference and its changes by patches; see :class:`_Patch`.
 
         Args:
             of: "vote" or "count".
-            expert: its index.
-            names: hook points.
+            expert: index of the expert.
+            names: names of the hooks.
         """
         conversations = self._read()
         opposites = self._read((of, expert))
@@ -439,7 +478,11 @@ class _Conversations:
         return before, full, effects[0], effects[1]
 
     def _read(self, changed: tuple[str, int] | None = None) -> list[_Read]:
-        """Read every conversation, or what it would be with another vote or count of one expert."""
+        """Return every conversation as the model reads it.
+
+        Args:
+            changed: if given, ("vote" or "count", expert): what to change in the last message.
+        """
         conversations = []
         for session in self.sessions:
             request = session.next()
@@ -458,7 +501,7 @@ class _Conversations:
         return conversations
 
     def _places(self, read: _Read, of: str) -> list[int]:
-        """Return the last token of each vote of the last message, or of each count of its note,
+        """Return the index of the last token of each expert's vote, or count, in the last message,
         counted from the end.
 
         Args:
@@ -472,13 +515,12 @@ class _Conversations:
         return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
-        """Return a message with the opposite vote of one expert, or another count of it in the
-        note.
+        """Return a message in which one expert has the opposite vote, or another count in the note.
 
         Args:
             message: the message.
             of: "vote" or "count".
-            expert: its index.
+            expert: index of the expert.
         """
         body = read_message(message)
         if of == "vote":
@@ -495,9 +537,9 @@ class _Conversations:
 
         Args:
             conversations: what the model reads.
-            hooks: hook point -> function.
-            n_anew: number of tokens at the end that are read again, with the hooks; earlier ones
-                come from the cache.
+            hooks: name of a hook -> function.
+            n_anew: number of last tokens that must be computed again, because hooks act on them;
+                earlier ones come from the cache.
         """
         rows = [read.ids for read in conversations]
         start = 0
@@ -517,13 +559,14 @@ class _Conversations:
 
 
 def _differ_by_rounding(logits: Tensor, others: Tensor) -> bool:
-    """Return whether logits differ by rounding alone."""
+    """Return whether two sets of logits differ by no more than rounding."""
     largest = (logits - others).abs().max()
     return bool(largest <= _ROUNDED * others.abs().max())
 
 
 def _with_another_count(note: str, letter: str) -> str:
-    """Return a note in which the count of an expert is the farthest of as many digits.
+    """Return a note in which an expert's count is replaced by the most distant one with the same
+    number of digits.
 
     >>> _with_another_count("A:3/9, B:8/9", "B")
     'A:3/9, B:0/9'
@@ -545,12 +588,12 @@ def _with_another_count(note: str, letter: str) -> str:
 def _keep(
     kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
 ) -> None:
-    """Store activations, as a hook.
+    """Hook function: store activations at some positions.
 
     Args:
-        kept: where they are stored, by name.
-        name: of the hook point.
-        places: a list for each episode, counted from the end.
+        kept: dictionary to store them in, by name.
+        name: name of the hook.
+        places: positions for each episode, counted from the end.
         value: the activation.
         hook: the hook point; not used.
     """
@@ -561,11 +604,11 @@ def _keep(
 
 
 def _add(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
-    """Add a difference to activations, as a hook.
+    """Hook function: add a difference to activations at some positions.
 
     Args:
-        difference: [episode, place, ...].
-        places: a list for each episode, counted from the end.
+        difference: what is added, ``[episode, place, ...]``.
+        places: positions for each episode, counted from the end.
         value: the activation.
         hook: the hook point; not used.
     """

@@ -1,7 +1,8 @@
-"""What a run will do, and what it will cost: the episodes, their traces' places, and an estimate without any call.
+"""Plan a run with a language model: choose the episodes and their traces' paths, estimate the cost.
 
-The estimate drives the real state machine with two scripted agents, one with a compact counter note (low) and one that
-lists every round (high). How text becomes tokens: docs/method/traces.md.
+The estimate needs no calls. Two scripted agents play the planned episodes: one writes short notes
+(low estimate), the other one lists every round in its notes (high estimate). docs/method/traces.md
+says how numbers of tokens are estimated from texts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ PAPER_REGIMES = ("stratified", "flat", "anti-signal")
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Instance:
-    """One episode: advice Int[round, expert], labels Int[round], accuracies."""
+    """An episode to play.
+
+    Attributes:
+        regime: regime that it was sampled from.
+        index: number of the instance within its regime.
+        seed: seed that it was sampled with; None if unknown.
+        advice: advice of each expert in each round, Int[round, expert].
+        labels: outcome of each round, Int[round].
+        accuracies: accuracies of the experts, ``[expert]``, or ``[round, expert]`` if they change.
+    """
 
     regime: str
     index: int
@@ -95,14 +105,23 @@ def instances(
 
 
 def folder_of(model: str) -> str:
-    """Return the folder of a model's traces: its name without what file systems may refuse."""
+    """Return the name of the folder for a model's traces: the model's name without characters that
+    file systems may refuse.
+    """
     return re.sub(r"[^\w.-]", "_", model).strip(".") or "_"
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Job:
-    """One episode to be played, and where its trace goes."""
+    """One episode to play, in one condition with one prompt.
+
+    Attributes:
+        condition: the condition.
+        instance: the episode.
+        prompt: the system prompt.
+        settings: the model and its settings.
+    """
 
     condition: Condition
     instance: Instance
@@ -111,12 +130,12 @@ class Job:
 
     @property
     def place(self) -> Path:
-        """The trace's path below the output folder: ``model/condition/instance.jsonl``."""
+        """Path of the trace, relative to the output folder: ``model/condition/instance.jsonl``."""
         folder = Path(folder_of(self.settings.model), self.condition.name)
         return folder / f"{self.instance.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
-        """Return the first line of its trace: condition, prompt, settings and instance, without any key."""
+        """Return the first line of the trace: condition, prompt, settings and instance, but no key."""
         instance: dict[str, Any] = dict(vars(self.instance))
         for name in ("advice", "labels", "accuracies"):
             instance[name] = instance[name].tolist()
@@ -135,7 +154,7 @@ class Job:
         }
 
     def session(self) -> Session:
-        """Return a new session of this job, before its first round."""
+        """Return the state machine of this episode, before its first round."""
         instance = self.instance
         return Session(
             self.condition,
@@ -153,14 +172,14 @@ def plan(
     episodes: Sequence[Instance],
     conditions: Sequence[Condition] = CONDITIONS,
 ) -> list[Job]:
-    """List a job for every condition on every instance, instance by instance, so that a run cut
-    short is balanced.
+    """List one job for every condition and instance, ordered by instance, so that an interrupted
+    run has played all conditions equally often.
 
     Args:
-        settings: of the player.
-        prompts: system prompts by scheme.
+        settings: the model and its settings.
+        prompts: name of a scheme -> system prompt.
         episodes: the instances.
-        conditions: what is played on each.
+        conditions: the conditions.
     """
     for condition in conditions:
         require(
@@ -179,7 +198,13 @@ def plan(
 @dataclass(frozen=True)
 @checked_fields
 class Prices:
-    """Price of a million tokens, in one currency: fresh prompt tokens, cached ones, and answers."""
+    """Prices per million tokens, in any one currency.
+
+    Attributes:
+        prompt: price of prompt tokens that are not cached.
+        cached: price of cached prompt tokens.
+        completion: price of answer tokens.
+    """
 
     prompt: float = 0.0
     cached: float = 0.0
@@ -191,12 +216,12 @@ class Prices:
 
     @checked
     def cost(self, prompt: float, cached: float, completion: float) -> float:
-        """Return what tokens cost.
+        """Return the cost of some tokens.
 
         Args:
-            prompt: all prompt tokens, the cached ones among them.
-            cached: the cached ones.
-            completion: tokens of answers.
+            prompt: number of all prompt tokens, including cached ones.
+            cached: number of cached prompt tokens.
+            completion: number of answer tokens.
         """
         fresh = (prompt - cached) * self.prompt
         return (fresh + cached * self.cached + completion * self.completion) / 1e6
@@ -204,13 +229,15 @@ class Prices:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """Calls, without those that malformed answers add, tokens and cost before a run, by (model, condition, regime)."""
+    """Estimated calls, tokens and cost of a run, by model, condition and regime. Repeated calls
+    after malformed answers are not counted.
+    """
 
     frame: pd.DataFrame
 
     @property
     def sentence(self) -> str:
-        """The totals in one sentence."""
+        """The totals, in a sentence."""
         total = self.frame.sum(numeric_only=True)
         low, high = total["prompt_tokens_low"] / 1e6, total["prompt_tokens_high"] / 1e6
         cost = ""
@@ -222,9 +249,14 @@ class _Estimate:
 
 @checked
 def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
-    """Estimate calls, prompt and answer tokens and cost of ``jobs``, without a call.
+    """Estimate the calls, tokens and cost of jobs, without any call.
 
-    ``low`` is with short notes and every repeated prefix served from the cache, ``high`` with long notes and no cache.
+    The low estimate assumes short notes, and that every repeated beginning of a prompt is cached.
+    The high estimate assumes long notes and no cache.
+
+    Args:
+        jobs: the planned episodes.
+        prices: prices of tokens; by default 0.
     """
     prices = prices or Prices()
     groups: dict[tuple[str, str, str], list[Job]] = {}
@@ -255,7 +287,7 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
 
 
 def _count(session: Session, agent_name: str) -> pd.Series[int]:
-    """Count calls and tokens of an episode that a scripted agent plays."""
+    """Return the numbers of calls and tokens of an episode that a scripted agent plays."""
     total = pd.Series({"calls": 0, "prompt": 0, "cached": 0, "completion": 0})
     known: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
@@ -270,6 +302,6 @@ def _count(session: Session, agent_name: str) -> pd.Series[int]:
 
 
 def _tokens(message: Message) -> int:
-    """Estimate the tokens of a message by its characters."""
+    """Estimate the number of tokens of a message from its number of characters."""
     characters_a_token = 4 if message["role"] == "system" else 3
     return len(message["content"]) // characters_a_token + 4

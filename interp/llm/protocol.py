@@ -1,10 +1,9 @@
-"""One episode between a language model and the task: a pure state machine, and the trace that
-stores its replies.
+"""The course of an episode with a language model: a state machine, and the trace file of replies.
 
-:meth:`Session.next` gives the next request (or None when the episode is over) and
-:meth:`Session.feed` takes the reply to it: the same replies give the same requests, so resuming is
-replaying. The requests of a round, its history, and
-every line of the file: docs/method/traces.md.
+:meth:`Session.next` returns the next request (None if the episode is over), and
+:meth:`Session.feed` takes the reply to it. The same replies always give the same requests, so an
+interrupted episode is resumed by replaying its trace. docs/method/traces.md describes the requests
+of a round and every line of the file.
 """
 
 from __future__ import annotations
@@ -33,7 +32,14 @@ from interp.support.foreign import json_in
 @dataclass(frozen=True)
 @checked_fields
 class Request:
-    """A call to make: ``attempt`` 0 is the first, higher numbers re-ask a malformed answer."""
+    """A call to make.
+
+    Attributes:
+        round: index of the round.
+        turn: which answer is requested, "prediction" or "note".
+        attempt: 0 for the first request; higher numbers repeat it after a malformed answer.
+        messages: the conversation to send.
+    """
 
     round: int
     turn: Turn
@@ -42,11 +48,13 @@ class Request:
 
     @property
     def sha256(self) -> str:
-        """Digest of the messages: what a recorded call is compared by when a run is resumed."""
+        """Digest of the messages, which identifies a recorded call when a run is resumed."""
         return digest_of(self.messages)
 
     def seed(self, instance: str) -> int:
-        """Return a sampling seed that depends on the instance, round, turn and attempt alone (31 bits)."""
+        """Return a sampling seed of 31 bits that depends only on the instance, round, turn and
+        attempt.
+        """
         text = f"{instance}/{self.round}/{self.turn}/{self.attempt}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
@@ -54,12 +62,20 @@ class Request:
 @dataclass
 @checked_result
 class Session:
-    """One episode in progress.
+    """One episode in progress: a state machine that turns replies into the next request.
 
-    ``advice`` is Int[round, expert], ``labels`` Int[round]; a malformed answer is asked again
-    ``max_retries`` times. ``note`` and ``history`` are what earlier rounds carry into the next one.
-    After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and
-    ``notes`` the note after each round (None under ``no-note``).
+    Attributes:
+        condition: the condition.
+        system_prompt: the system prompt.
+        advice: advice of each expert in each round, Int[round, expert].
+        labels: outcome of each round, Int[round].
+        max_retries: number of times that a request is repeated after a malformed answer.
+        note: the current note, which the next round's messages contain.
+        history: messages of earlier rounds; empty if only the note is carried on.
+        predictions: prediction of each round so far; NaN if missing.
+        notes: note after each round so far; None in conditions without notes.
+        malformed: number of malformed answers.
+        embedded: number of answers with further words around the JSON object.
     """
 
     condition: Condition
@@ -91,7 +107,9 @@ class Session:
         return self._round >= len(self.labels)
 
     def next(self) -> Request | None:
-        """Return the next request; the same one until it is fed; None when the episode is over."""
+        """Return the next request; None if the episode is over. Until its reply is fed, the same
+        request is returned.
+        """
         if self._is_over:
             return None
         if self._pending is None:
@@ -108,12 +126,15 @@ class Session:
 
     @checked
     def feed(self, text: str | None, finish_reason: str = "stop", problem: str = "") -> ParsedReply:
-        """Take the reply to :meth:`next` and move on; return what was read from it.
+        """Take the reply to the request of :meth:`next`, move on, and return what was read from the
+        reply.
 
         Args:
             text: the reply.
             finish_reason: why it ended, in the server's words.
-            problem: why it was malformed when it was recorded; rules that read more by now do not change what followed.
+            problem: why it was malformed according to its record. A recorded problem stands, even
+                if today's rules would accept the reply, because the recorded requests followed from
+                it.
         """
         require(
             self.next() is not None,
@@ -152,7 +173,9 @@ class Session:
 
 
 def _answered(text: str | None) -> list[Message]:
-    """Return the message of a reply; none for an empty one, which some servers refuse."""
+    """Return a list with the message of a reply; an empty list for an empty reply, because some
+    servers refuse empty messages.
+    """
     return [{"role": "assistant", "content": text}] if text and text.strip() else []
 
 
@@ -165,10 +188,16 @@ class LockedError(InputError):
 
 
 class TraceFile:
-    """An open trace, locked against a second process; for :func:`contextlib.closing`.
+    """An open trace file (.jsonl), locked against other processes; use it with
+    :func:`contextlib.closing`.
 
-    The ``.jsonl`` file is made, with its folders, where it does not exist; one that exists must have the same
-    ``header``.
+    The file and its folders are created if they do not exist. An existing file must have the same
+    header.
+
+    Attributes:
+        path: the path of the file.
+        header: the first line.
+        records: the further lines.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -197,8 +226,8 @@ class TraceFile:
             undo.pop_all()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line and fsync it; on a full disk the line is removed and an InputError is
-        raised.
+        """Write one line and sync it to disk. On a full disk, the incomplete line is removed and an
+        InputError is raised.
         """
         data = line_of(record)
         length = os.fstat(self._file).st_size
@@ -216,7 +245,7 @@ class TraceFile:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Refuse in a sentence what the system refuses."""
+        """Context manager: turn errors of the operating system into an InputError."""
         try:
             yield
         except OSError as error:
@@ -227,7 +256,9 @@ class TraceFile:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of a trace and the length in bytes of its whole lines (a torn last line is left out)."""
+    """Return the records of a trace, and the length in bytes of its complete lines. An incomplete
+    last line is left out.
+    """
     records = []
     length = 0
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
@@ -251,12 +282,13 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 
 
 def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[str, Any]) -> None:
-    """Refuse to go on with a trace that was begun with other settings; the first that differs is named.
+    """Refuse to resume a trace that was begun with other settings. The error names the first
+    setting that differs.
 
     Args:
-        path: of the trace.
-        header: of the trace.
-        wanted_header: of the run that would go on with it.
+        path: path of the trace.
+        header: header of the trace.
+        wanted_header: header of the run that would resume it.
     """
     if header.get("format") != FORMAT:
         raise InputError(
@@ -281,7 +313,7 @@ def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[
 
 
 def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a header by name, those within an object as ``settings.temperature``."""
+    """Return the fields of a header without nesting: ``{"settings.temperature": 0, ...}``."""
     fields: dict[str, Any] = {}
     for name, value in header.items():
         if isinstance(value, dict):
@@ -292,7 +324,7 @@ def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def session_from(header: Mapping[str, Any]) -> Session:
-    """Return the state machine at the start of the episode that a header describes."""
+    """Return the state machine of the episode that a header describes, at its start."""
     instance = header["instance"]
     condition = Condition(header["condition"]["framing"], header["condition"]["protocol"])
     return Session(
@@ -307,17 +339,17 @@ def session_from(header: Mapping[str, Any]) -> Session:
 def replay(
     session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None
 ) -> str | None:
-    """Call a session with recorded replies.
+    """Feed recorded replies to a session.
 
     Args:
-        session: at its start.
+        session: the session at its start.
         records: the lines of the trace after its header.
-        path: of the trace, for the refusal.
-        rounds: how many rounds are replayed; all when None.
+        path: path of the trace, for error messages.
+        rounds: number of rounds to replay; all if None.
 
     Returns:
-        How the episode ended, as in the trace. "refused" is where a server refused the next
-        request, None where the episode was cut off.
+        How the episode ended, as the trace says, such as "complete". "refused" means that a server
+        refused the next request; None means that the episode was interrupted.
     """
     end: str | None = None
     for number, record in enumerate(records, 2):

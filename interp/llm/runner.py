@@ -1,7 +1,9 @@
-"""Play language models on instances: many episodes at a time, every call on disk before the next one is made.
+"""Let language models play episodes, several at a time. Every call is written to disk before the
+next one.
 
-A trace that exists is replayed first, so the same command resumes after kill -9, a full disk or a lost connection, and
-repeats at most the calls that were in flight. What stops a run, and what does not: docs/method/traces.md.
+An existing trace is replayed first. So the same command resumes after kill -9, a full disk or a
+lost connection, and repeats at most the calls that were in progress. docs/method/traces.md says
+which errors stop a run.
 """
 
 from __future__ import annotations
@@ -35,19 +37,32 @@ from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
 from interp.support.checks import checked, checked_result, file_path
 from interp.support.errors import InputError, require
 
-# This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
+# The run stops after this many episodes in a row that failed: without an answer, or refused before any answer.
 _GIVE_UP_AFTER = 3
 
 
 class _OverBudgetError(Exception):
-    """The next call might pass the budget."""
+    """The next call might exceed the budget."""
 
 
 @dataclass(frozen=True)
 @checked_result
 class RunSummary:
-    """What a run did (so far, in calls of ``progress``): calls made now, calls found on disk,
-    tokens of the calls made now; cost and seconds once it has ended.
+    """Counts of a run, so far or at its end.
+
+    Attributes:
+        episodes: number of planned episodes.
+        finished: number of finished episodes.
+        overflowed: number of episodes that ended because the context was full.
+        refused: number of episodes that a server refused.
+        calls: number of calls made now.
+        resumed_calls: number of calls that were found on disk.
+        malformed: number of malformed answers.
+        prompt_tokens, cached_tokens, completion_tokens: tokens of the calls made now.
+        cost: cost of the calls made now; set at the end of the run.
+        seconds: duration; set at the end of the run.
+        unfinished: path of the trace and error of each episode that failed.
+        over_budget: whether the run stopped before its budget would be exceeded.
     """
 
     episodes: int
@@ -72,7 +87,7 @@ class RunSummary:
 
     @property
     def sentence(self) -> str:
-        """The summary in one sentence: state, calls, tokens, cost and what was set aside."""
+        """The summary in a sentence: state, calls, tokens, cost and failed episodes."""
         state = "complete" if self.complete else "incomplete; run the same command again to resume"
         if self.over_budget:
             state = "stopped before its budget is passed; run the same command with a larger one to resume"
@@ -99,22 +114,22 @@ def run(
     malformed_limit: int = 20,
     budget: float | None = None,
 ) -> RunSummary:
-    """Play all ``jobs`` (of one model) and write their traces below ``folder``.
+    """Play all ``jobs`` (of one model) and write their traces to ``folder``.
 
     Args:
-        jobs: what is played, in this order.
-        folder: where the traces go.
-        where: a server, or another backend.
-        prices: of tokens.
-        progress: called after every call and finished episode.
-        malformed_limit: stop when the first so many answers are all malformed; 0 never stops.
-        budget: stop before all calls of the run, those on disk among them, cost more: in the
-            currency of ``prices``, or in tokens where there are none. Calls on disk count by the
-            server's record of their tokens.
+        jobs: the planned episodes, played in this order.
+        folder: folder for the traces.
+        where: the connection to a server, or another backend.
+        prices: prices of tokens.
+        progress: function that is called with the counts after every call and finished episode.
+        malformed_limit: stop if the first answers, this many, are all malformed; 0 never stops.
+        budget: stop before the cost of all calls, including those on disk, exceeds this: in the
+            currency of ``prices``, or in tokens without prices. Calls on disk count with the tokens
+            that the server reported.
 
     Raises:
-        InputError: as in docs/method/traces.md; what was recorded is safe, and the same call
-            resumes.
+        InputError: as described in docs/method/traces.md. What was recorded is safe, and the same
+            call resumes.
     """
     require(bool(jobs), "nothing to run: the plan is empty")
     settings = jobs[0].settings
@@ -158,9 +173,15 @@ def run(
 
 @dataclass
 class _Budget:
-    """What a run may cost in all, and has cost: in the currency of ``prices``, or in tokens where there are none.
+    """The budget of a run, and what it has spent.
 
-    How a call in flight counts: docs/method/traces.md.
+    Amounts are in the currency of ``prices``, or in tokens without prices. docs/method/traces.md
+    says how calls in progress count.
+
+    Attributes:
+        most: the budget.
+        prices: prices of tokens.
+        spent: cost of the finished calls.
     """
 
     most: float
@@ -174,17 +195,18 @@ class _Budget:
             self.prices = Prices(1e6, 1e6, 1e6)
 
     def add_recorded(self, path: Path) -> None:
-        """Count the calls of a trace, if there is one."""
+        """Add the cost of the calls in a trace, if the file exists."""
         for record in read_lines(path)[0] if path.is_file() else []:
             if "reply" in record:
                 self.settle(0.0, _usage_tokens(record.get("usage")))
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
-        """Set aside the most that a call can cost; None where less than that is left.
+        """Reserve the highest cost that a call can have, and return it; None if the rest of the
+        budget is smaller.
 
         Args:
-            messages: of the request.
-            longest: tokens of the longest answer.
+            messages: messages of the request.
+            longest: largest number of tokens of the answer.
         """
         n_bytes = sum(len(message["content"].encode()) + 16 for message in messages)
         bound = self.prices.cost(n_bytes, 0, longest)
@@ -194,12 +216,12 @@ class _Budget:
         return bound
 
     def settle(self, bound: float, tokens: tuple[int, int, int] | None) -> None:
-        """Count a call that was made.
+        """Replace the reserved cost of a call by its real cost.
 
         Args:
-            bound: what was set aside for it.
-            tokens: prompt, cached and completion tokens: (0, 0, 0) where the server does not report
-                them, None where there was no answer.
+            bound: the cost that was reserved.
+            tokens: prompt, cached and completion tokens. (0, 0, 0) if the server does not report
+                them; the reserved cost then counts. None if there was no answer.
         """
         self._in_flight -= bound
         if tokens is not None:
@@ -208,7 +230,17 @@ class _Budget:
 
 @dataclass
 class _Playing:
-    """One run in progress: where it writes, who answers, and what was counted."""
+    """A run in progress: where traces are written, what answers, and the counts so far.
+
+    Attributes:
+        folder: folder for the traces.
+        backend: what answers.
+        state: the counts so far.
+        report: function that is called with the counts.
+        malformed_limit: stop if the first answers, this many, are all malformed.
+        budget: the budget, if there is one.
+        in_a_row: number of episodes that failed in a row.
+    """
 
     folder: Path
     backend: players.Backend
@@ -219,17 +251,17 @@ class _Playing:
     in_a_row: int = 0
 
     def count(self, **more: Any) -> None:
-        """Add to the counts of the run."""
+        """Add to the counts of the run, by name."""
         counts = {name: getattr(self.state, name) + number for name, number in more.items()}
         self.state = replace(self.state, **counts)
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
-        """Play by workers that share the jobs; the first exception of any worker cancels the rest
-        and is raised.
+        """Play jobs with several workers. The first exception of a worker cancels the others and is
+        raised.
 
         Args:
-            jobs: what is played.
-            prices: of tokens.
+            jobs: the planned episodes.
+            prices: prices of tokens.
         """
         start = time.monotonic()
         waiting = iter(jobs)
@@ -257,7 +289,7 @@ class _Playing:
         return replace(state, cost=cost, seconds=round(time.monotonic() - start, 2))
 
     async def _work(self, waiting: Iterator[Job]) -> None:
-        """Play one job after the other, of those that no worker has taken."""
+        """Take jobs from the shared iterator, and play one after the other."""
         for job in waiting:
             await self._try(job)
             self.report(self.state)
@@ -265,7 +297,9 @@ class _Playing:
                 return
 
     async def _try(self, job: Job) -> None:
-        """Play one episode; what concerns it alone is noted, and the run goes on."""
+        """Play one episode. An error that concerns only this episode is recorded, and the run goes
+        on.
+        """
         n_calls = self.state.calls
         try:
             await self._episode(job)
@@ -305,16 +339,16 @@ class _Playing:
     async def _call(
         self, job: Job, session: Session, request: Request, trace: TraceFile
     ) -> str | None:
-        """Make a call and record it.
+        """Make a call and record it in the trace.
 
         Args:
             job: the episode.
             session: its state machine.
-            request: what is sent.
-            trace: where the answer goes.
+            request: the request to send.
+            trace: the trace file.
 
         Returns:
-            "overflow" where the request no longer fits into the context; None otherwise.
+            "overflow" if the request no longer fits into the context, otherwise None.
         """
         seed = request.seed(job.instance.name)
         place = {"round": request.round, "turn": request.turn}
@@ -360,11 +394,11 @@ class _Playing:
 
         Args:
             job: the episode.
-            request: what is sent.
-            seed: of the draws.
+            request: the request to send.
+            seed: sampling seed.
 
         Raises:
-            _OverBudgetError: the call might cost more than is left.
+            _OverBudgetError: if the call might cost more than the rest of the budget.
         """
         if self.budget is None:
             return await self.backend.ask(request.messages, job.condition, request.turn, seed)
@@ -383,13 +417,13 @@ class _Playing:
 def trace_record(
     request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply
 ) -> dict[str, Any]:
-    """Return a line of the trace; the server's record of its reply is stored unchanged.
+    """Return a line of the trace about one call; the server's fields are stored unchanged.
 
     Args:
-        request: what was sent.
-        seed: that was sent.
-        reply: what was answered.
-        answer: what was read from it.
+        request: the request.
+        seed: the seed that was sent, or None.
+        reply: the reply.
+        answer: what was read from the reply.
     """
     record: dict[str, Any] = {
         "round": request.round,
@@ -412,7 +446,13 @@ def trace_record(
 @dataclass(frozen=True)
 @checked_result
 class TokensUsed:
-    """Tokens of recorded calls: prompt tokens of the last call of each round (NaN where not known), and totals."""
+    """Numbers of tokens in recorded calls.
+
+    Attributes:
+        by_round: prompt tokens of the last call in each round; NaN if unknown.
+        prompt: sum of prompt tokens.
+        completion: sum of answer tokens.
+    """
 
     by_round: NDArray[np.float64]
     prompt: int
@@ -423,8 +463,8 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
     """Count the tokens of recorded calls.
 
     Args:
-        calls: records with the server's ``usage``.
-        n_rounds: how many rounds were played.
+        calls: records of the calls, with the server's ``usage``.
+        n_rounds: number of rounds that were played.
     """
     by_round = np.full(n_rounds, np.nan)
     total_prompt = total_completion = 0
@@ -439,8 +479,8 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
 
 
 def _usage_tokens(usage: Any) -> tuple[int, int, int]:
-    """Return ``(prompt, cached among them, completion)`` tokens of a server's usage record; zero
-    where it lacks them.
+    """Return the numbers of prompt tokens, of cached tokens among them, and of completion tokens; 0
+    if the server did not report them.
 
     OpenAI and vLLM report cached tokens in ``prompt_tokens_details``, DeepSeek as
     ``prompt_cache_hit_tokens``.
@@ -455,7 +495,7 @@ def _usage_tokens(usage: Any) -> tuple[int, int, int]:
 
 
 def counted(value: Any) -> int:
-    """Return a count from another program; 0 for what is no count.
+    """Return a count that another program reported as an integer; 0 if it is not a valid count.
 
     >>> [counted(value) for value in (12, "12", 3.0, None, float("nan"), 10**400, -1, [1])]
     [12, 12, 3, 0, 0, 0, 0, 0]

@@ -1,4 +1,7 @@
-"""A played episode as data, wherever it was played: what every analysis takes. :mod:`interp.llm.loading` reads them."""
+"""A played episode as data (a *run*), the input of every analysis.
+
+:mod:`interp.llm.loading` reads runs from files.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,29 @@ class LLMRun:
     """One episode that a language model played.
 
     Attributes:
-        model, served: the requested name; the names that the server reported.
-        regime, index: which instance.
-        advice, labels: Int[round, expert], Int[round]: the whole instance.
-        accuracies: Float[expert]; None where not known.
-        predictions: Float[round played]: 0, 1, or NaN where missing; fewer than the instance's
-            rounds when the episode ended early.
-        notes: the note after each round played; None where there are none.
-        ended: "complete", "overflow" (context full), "refused" (a server refused its next request)
+        model: the requested name of the model.
+        condition: the condition.
+        regime, index: regime and number of the instance (the episode that was played).
+        advice, labels: advice and outcomes of the whole instance, Int[round, expert] and
+            Int[round].
+        accuracies: accuracies of the experts, Float[expert], or Float[round, expert] if they
+            change; None if unknown.
+        predictions: prediction of each round played: 0, 1, or NaN if missing. There are fewer than
+            in the instance if the episode ended early.
+        notes: note after each round played; None if there is none.
+        ended: "complete", "overflow" (context full), "refused" (a server refused the next request)
             or "unfinished".
-        calls, malformed, embedded: calls made, and how many answers were malformed, or stood among
-            other words.
-        prompt_tokens: Float[round played], prompt tokens of the last call of each round (the
-            context it filled); NaN where not known.
-        seconds: seconds per call, mean; NaN where not known.
-        wording, prompt: which prompts, and the system prompt; "" where it is not known.
-        again: predictions of further plays of the instance, where one of several was chosen.
+        calls: number of calls.
+        malformed: number of malformed answers.
+        prompt_tokens: prompt tokens of the last call in each round played; NaN if unknown.
+        total_prompt_tokens, total_completion_tokens: sums over all calls.
+        wording: name of the prompts' wording.
+        path: the file that the run was read from.
+        served: names of the model that the server reported.
+        seconds: mean duration of a call; NaN if unknown.
+        prompt: the system prompt; "" if unknown.
+        embedded: number of answers with further words around the JSON object.
+        again: predictions of further runs of the same instance, if one of several was selected.
     """
 
     model: str
@@ -74,21 +84,21 @@ class LLMRun:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were played."""
+        """Number of rounds that were played."""
         return len(self.predictions)
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """Model, condition and regime: what is averaged together."""
+        """Model, condition and regime; runs with equal ones are averaged."""
         return self.model, self.condition.name, self.regime
 
     @property
     def reliability(self) -> NDArray[np.float64]:
-        """How reliable each expert is: its accuracy where that is known, otherwise its share of
-        right advice over the whole instance.
+        """The accuracy of each expert if it is known; otherwise the share of its advice that is
+        right in the whole instance.
 
-        100 rounds distinguish the adversary of the anti-signal regime from the remaining experts,
-        but not two equal experts.
+        100 rounds are enough to identify the adversary of the anti-signal regime, but not to
+        distinguish two equal experts.
         """
         if self.accuracies is not None and self.accuracies.ndim == 1:
             return self.accuracies
@@ -96,12 +106,12 @@ class LLMRun:
 
     @property
     def missing(self) -> NDArray[np.bool_]:
-        """Bool[round], where no attempt gave a readable prediction."""
+        """Rounds in which no attempt gave a readable prediction, Bool[round]."""
         return np.isnan(self.predictions)
 
 
 def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
-    """Return the runs of each (model, condition, regime), in the order of the first of each."""
+    """Group runs by (model, condition, regime), in the order in which groups first appear."""
     groups: dict[tuple[str, str, str], list[LLMRun]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -109,7 +119,9 @@ def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
 
 
 def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
-    """Return the distinct instances of ``regime`` that ``runs`` played, by index, as episodes for any of our models."""
+    """Return the distinct instances of one regime that the runs played, sorted by index, as
+    episodes for any model of this package.
+    """
     by_index: dict[int, LLMRun] = {}
     for run in runs:
         if run.regime != regime:

@@ -1,10 +1,9 @@
-"""The messages of a round: two framings, three protocols, and the JSON of every turn (paper,
-appendix F.3).
+"""The messages of a round, in two framings and three protocols (paper, appendix F.3).
 
-A *framing* is surface language only: "online" writes 0 and 1, "weather" writes rainy (0) and sunny
-(1). A *protocol* defines what the model carries from round to round: a growing conversation
-(``no-note``), that and a note (``note``), or the note alone (``note-only``). The JSON keys are an
-interface, identical to the paper's.
+A *framing* changes only the wording: "online" writes outcomes as 0 and 1, "weather" as rainy (0)
+and sunny (1). A *protocol* defines what the model sees of earlier rounds: the whole conversation
+(``no-note``), the conversation and its own note (``note``), or only the note (``note-only``). A
+*condition* is a framing with a protocol. The JSON keys are the paper's.
 """
 
 from __future__ import annotations
@@ -30,12 +29,17 @@ _FRAMINGS = ("online", "weather")
 _PROTOCOLS = ("no-note", "note", "note-only")
 MAX_NOTE_WORDS = 500
 LONGEST_NOTE, _LONGEST_ANSWER = 20_000, 1_000_000
-"""Characters: a note of 500 words has 3,000, and one that is seven times as long is no note. So many are analysed."""
+"""Most characters of a note, and of an answer. A note of 500 words has about 3,000."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One framing under one protocol: ``Condition("weather", "note-only")``."""
+    """A framing with a protocol, such as ``Condition("weather", "note-only")``.
+
+    Attributes:
+        framing: the wording, "online" or "weather".
+        protocol: what the model sees of earlier rounds: "no-note", "note" or "note-only".
+    """
 
     framing: str
     protocol: str
@@ -51,7 +55,9 @@ class Condition:
 
     @property
     def scheme(self) -> str:
-        """The name of its system prompt: ``online-note``, ``online-no-note``, ``weather-note``, ``weather-no-note``."""
+        """The name of the system prompt: ``online-note``, ``online-no-note``, ``weather-note`` or
+        ``weather-no-note``.
+        """
         return f"{self.framing}-{'note' if self.has_note else 'no-note'}"
 
     @property
@@ -66,15 +72,15 @@ class Condition:
 
     @checked
     def question(self, turn: Turn, advice: Sequence[int], note: str, label: int) -> Message:
-        """Return the user message that asks for a prediction, or reveals the outcome.
+        """Return the user message that asks for a prediction, or the one that reveals the outcome.
 
-        It holds the note where there is one; the outcome then comes with the note and the advice
-        (paper, F.3).
+        With notes, the message contains the last note; the message that reveals the outcome also
+        repeats the advice (paper, F.3).
 
         Args:
-            turn: which answer is requested.
-            advice: Int[expert].
-            note: the player's note of the last round.
+            turn: "prediction" asks for a prediction, "note" reveals the outcome.
+            advice: advice of each expert, Int[expert].
+            note: the model's last note.
             label: the outcome.
         """
         words = _WORDS[self.framing]
@@ -91,7 +97,7 @@ class Condition:
 
     @checked
     def retry_message(self, turn: Turn, problem: str) -> Message:
-        """Return the user message after a malformed answer (ours: the paper has none).
+        """Return the user message after a malformed answer. The paper has no such message.
 
         Args:
             turn: which answer is requested.
@@ -104,7 +110,7 @@ class Condition:
     @classmethod
     @checked
     def parse(cls, name: str) -> Condition:
-        """Return the condition called ``name``, such as ``"weather-note-only"``."""
+        """Return the condition with this name, such as ``"weather-note-only"``."""
         known = {condition.name: condition for condition in CONDITIONS}
         require_known("condition", name, known)
         return known[name]
@@ -115,30 +121,33 @@ _SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
 
 
 def expert_letters(n_experts: int) -> tuple[str, ...]:
-    """Return ``A, B, C, ...``, the names the experts go by."""
+    """Return the experts' names: ``A, B, C, ...``."""
     require(2 <= n_experts <= 26, f"an LLM episode has 2 to 26 experts (A to Z), got {n_experts}")
     return tuple(string.ascii_uppercase[:n_experts])
 
 
 def expert_keys(n_experts: int) -> tuple[str, ...]:
-    """Return the key of each expert in a prompt's JSON: Expert_A, Expert_B, ..."""
+    """Return the experts' keys in the JSON of a message: Expert_A, Expert_B, ..."""
     return tuple(f"Expert_{letter}" for letter in expert_letters(n_experts))
 
 
 def user_message(body: Mapping[str, object]) -> Message:
-    """Return a user message that holds one JSON object; :func:`read_message` reads it."""
+    """Return a user message whose content is a JSON object; :func:`read_message` is the inverse."""
     return {"role": "user", "content": json.dumps(body, ensure_ascii=False)}
 
 
 @dataclass(frozen=True)
 @checked_result
 class ParsedReply:
-    """The content of a reply: ``value`` (0 or 1, or the note), or ``problem`` where it could not be
-    read.
+    """The content of a reply.
 
-    ``strict`` is True where the reply was a JSON object with only the right key, ``embedded`` where
-    further words stood around the object ("Sure! {...}"). What is also accepted:
-    docs/method/traces.md.
+    docs/method/traces.md lists the forms that are accepted.
+
+    Attributes:
+        value: the prediction (0 or 1) or the note; None if it could not be read.
+        strict: whether the reply was a JSON object with only the right key.
+        problem: why the reply could not be read; "" if it could.
+        embedded: whether there were further words around the JSON object ("Sure! {...}").
     """
 
     value: int | str | None
@@ -150,12 +159,14 @@ class ParsedReply:
 def read_answer(
     condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop"
 ) -> ParsedReply:
-    """Read a reply. Anything but one JSON object with the right key and a valid value is malformed.
+    """Read a reply. A reply is malformed unless it has one JSON object with the right key and a
+    valid value.
 
-    A reply cut by the token limit is malformed, too; thoughts are left out.
+    A reply that was cut off at the token limit is also malformed. Thoughts before the answer are
+    ignored.
 
     Args:
-        condition: how outcomes are written.
+        condition: the condition, which determines how outcomes are written.
         turn: which answer was requested.
         text: the reply.
         finish_reason: why it ended; "length" is the token limit.
@@ -184,7 +195,9 @@ def read_answer(
 
 
 def _read_note(value: Any) -> tuple[str | None, bool, str]:
-    """Return a note, whether it is exact, and what is wrong with it."""
+    """Return the note (None if invalid), whether it was in the requested form, and the problem if
+    it is invalid.
+    """
     if not isinstance(value, str):
         return None, False, "the note is not a text"
     if len(value) > LONGEST_NOTE:
@@ -194,7 +207,9 @@ def _read_note(value: Any) -> tuple[str | None, bool, str]:
 
 
 def _read_prediction(condition: Condition, value: Any) -> tuple[int | None, bool, str]:
-    """Return an outcome, whether it is written as requested, and what is wrong with it."""
+    """Return the outcome (None if invalid), whether it was written in the requested form, and the
+    problem if it is invalid.
+    """
     words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
     is_word = isinstance(value, int | str) and not isinstance(value, bool)
@@ -207,13 +222,13 @@ RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
 def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, Any]:
-    """Return the request fields that make the server enforce the answer's form.
+    """Return the fields of a request that make the server enforce the answer's form.
 
-    A grammar (GBNF, of llama.cpp) bounds the note's length so that a small model ends it.
+    A grammar (GBNF, of llama.cpp) also limits a note's length, so that a small model ends it.
 
     Args:
         kind: one of :data:`RESPONSE_FORMATS`.
-        condition: how outcomes are written.
+        condition: the condition, which determines how outcomes are written.
         turn: which answer is requested.
     """
     value: dict[str, Any] = {"type": "string"}
@@ -240,7 +255,7 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
 
 
 def read_message(message: Message) -> dict[str, Any]:
-    """Return the JSON object of a user message."""
+    """Return the JSON object in a user message."""
     body = json_in(message["content"])
     require(
         isinstance(body, dict),
@@ -255,14 +270,19 @@ _BUILT_IN = "built-in wording, version 1"
 @dataclass(frozen=True)
 @checked_fields
 class Prompt:
-    """A system prompt with its origin: ``wording`` is :data:`_BUILT_IN` or the file it came from."""
+    """A system prompt.
+
+    Attributes:
+        text: the prompt.
+        wording: where it comes from: :data:`_BUILT_IN`, or the name of the user's file.
+    """
 
     text: str
     wording: str
 
     @property
     def sha256(self) -> str:
-        """The digest of the text, in hexadecimal."""
+        """SHA-256 digest of the text, in hexadecimal."""
         return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
@@ -279,8 +299,8 @@ _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8:
 
 @checked
 def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
-    """Return all four of our prompts, by scheme: the texts in the folder ``prompts`` of this
-    package, filled in.
+    """Return the four built-in prompts, name of the scheme -> prompt. They are texts of the folder
+    ``prompts``, with names and numbers filled in.
     """
     *first_names, last_name = [f"Expert {letter}" for letter in expert_letters(n_experts)]
     names = f"{', '.join(first_names)} and {last_name}"
@@ -302,7 +322,9 @@ def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
 
 @checked
 def load_prompts(folder: str | Path) -> dict[str, Prompt]:
-    """Read the user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out."""
+    """Read the user's prompts verbatim, from files ``<scheme>.txt`` in a folder. Schemes without a
+    file are left out.
+    """
     folder = Path(folder)
     names = ", ".join(f"{scheme}.txt" for scheme in _SCHEMES)
     require(folder.is_dir(), f"no prompt folder {str(folder)!r}; give a folder that holds {names}")

@@ -1,9 +1,11 @@
-"""How well language models learned online: regret curves and final tables, with the baselines on the same instances.
+"""How well language models learn online: their regret, beside baselines on the same episodes.
 
-Regret R_t = L_t - min_i L_t^(i), never clipped (paper, F.3). A *missing* prediction is treated in two ways: ``wrong``
-counts it as a mistake, ``skipped`` leaves the round out, of the experts' losses too. The standard deviation is over
-instances with n in the denominator, as in the paper's tables. An episode that ended early counts in the curve as far as
-it goes and not in the final table. Baselines that choose by a coin count their expected mistakes.
+The regret after round t is R_t = L_t - min_i L_t^(i): the model's mistakes minus those of the best
+expert so far (paper, F.3). It may be negative. There are two treatments of *missing* predictions:
+``wrong`` counts them as mistakes; ``skipped`` leaves their rounds out, also for the experts. The
+standard deviation is over episodes with n in the denominator, as in the paper's tables. An episode
+that ended early counts in the curves up to its end, but not in the final table. Baselines that
+choose at random count their expected mistakes.
 """
 
 from __future__ import annotations
@@ -42,11 +44,16 @@ _BASELINES = (
     *("bayes_uniform", "bayes", "oracle"),
 )
 Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
-"""Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
+"""Function from episodes to P(y=1), ``[episode, round]``; adds another model to the comparison."""
 
 
 def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
-    """Return the regret after each round that was played, Float[round]."""
+    """Return the regret after each round that was played, Float[round].
+
+    Args:
+        run: the run.
+        missing: treatment of missing predictions, "wrong" or "skipped".
+    """
     require_known("treatment of missing predictions", missing, ("wrong", "skipped"))
     labels = run.labels[: run.rounds]
     expert_losses = (run.advice[: run.rounds] != labels[:, None]).astype(np.float64)
@@ -61,12 +68,15 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 @dataclass(frozen=True)
 @checked_result
 class LLMScores(Result):
-    """Tables of a set of runs, tidy.
+    """The scores of a set of runs, as tidy tables.
 
     Attributes:
-        final: one row per (model, condition, regime, missing): ``n`` complete runs of ``runs``, mean and std of the
-            final regret, its 95 % interval over instances, accuracy, missing predictions, malformed answers, tokens.
-        curves: one row per (model, condition, regime, missing, round): mean, std, low, high, n. Rounds from 1.
+        final: one row per (model, condition, regime, missing): ``n`` complete runs out of ``runs``,
+            mean and std of the final regret, its 95 % interval over episodes, accuracy, missing
+            predictions, malformed answers and tokens.
+        curves: one row per (model, condition, regime, missing, round): mean, std, low and high of
+            the regret, and n. Rounds are counted from 1.
+        settings: settings and versions.
     """
 
     final: pd.DataFrame
@@ -74,7 +84,7 @@ class LLMScores(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row for each group and measure, at the last round."""
+        """Return the table ``final``."""
         return self.final
 
 
@@ -82,13 +92,14 @@ class LLMScores(Result):
 def score(
     runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None, seed: int = 0
 ) -> LLMScores:
-    """Score runs, the baselines and other predictors on the instances that the runs played.
+    """Score runs, baselines and other predictors on the instances that the runs played.
 
     Args:
-        runs: of any models and conditions.
-        others: more predictors by name, functions of episodes. Handwired and learned transformers enter here:
-            ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
-        seed: of the bootstrap.
+        runs: runs of any models and conditions.
+        others: name -> function from episodes to predictions, for further predictors such as
+            handwired and learned transformers: ``{"wma-learned": lambda episodes:
+            interp.rollout(model, episodes).predictions}``.
+        seed: seed of the bootstrap.
     """
     require(bool(runs), "no runs to score")
     finals: list[dict[str, Any]] = []
@@ -126,16 +137,16 @@ def references(
     others: Mapping[str, Predictor] | None = None,
     know_accuracies: bool = True,
 ) -> list[tuple[str, str, NDArray[np.float64], float]]:
-    """Score the baselines and other predictors on episodes.
+    """Score the baselines, and other predictors, on episodes.
 
     Args:
-        episodes: what they predict.
-        others: predictors by name.
-        know_accuracies: whether the accuracies of experts are known; if not, the oracle is left
+        episodes: the episodes to predict.
+        others: name -> further predictor.
+        know_accuracies: whether the experts' accuracies are known; otherwise the oracle is left
             out.
 
     Returns:
-        Kind ("baseline" or "model"), name, regret Float[episode, round] and accuracy of each.
+        For each: kind ("baseline" or "model"), name, regret Float[episode, round], and accuracy.
     """
     left_out = set()
     if not know_accuracies:
@@ -158,7 +169,7 @@ def references(
 
 
 def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
-    """Return the mean over instances, with its interval and standard deviation."""
+    """Return the mean over instances with its bootstrap interval, and the standard deviation."""
     if len(values) == 0:
         return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
     mean, low, high = (float(x) for x in bootstrap_mean(values, seed=seed))
@@ -168,11 +179,11 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
 def _final(
     members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int
 ) -> dict[str, Any]:
-    """Return the final row of one group.
+    """Return the row of one group in the final table.
 
     Args:
-        members: its runs.
-        regrets: of the runs, Float[round] each.
+        members: runs of the group.
+        regrets: regret of each run, Float[round].
         seed: seed of the bootstrap.
     """
     ends = []
@@ -216,11 +227,12 @@ def _final(
 def _curve(
     regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int
 ) -> pd.DataFrame:
-    """Return mean, std and interval of each round over the runs that got there.
+    """Return mean, standard deviation and interval of the regret after each round, over the runs
+    that reached the round.
 
     Args:
-        regrets: of the runs, Float[round] each.
-        names: columns with one value.
+        regrets: regret of each run, Float[round].
+        names: further columns, which have the same value in every row.
         seed: seed of the bootstrap.
     """
     parts = []
@@ -251,16 +263,17 @@ def write_tables(
     seed: int = 0,
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> tuple[LLMScores, list[Path]]:
-    """Score runs and write ``final.csv``, ``curves.csv``, ``provenance.json`` and :meth:`NoteTable.tables`.
+    """Score runs, and write ``final.csv``, ``curves.csv``, ``provenance.json`` and the tables of
+    :meth:`NoteTable.tables`.
 
     Args:
         runs: see :func:`score`.
-        folder: where the files go. Empty tables are left out.
-        seed: of the bootstrap.
-        more: further tables by name, such as those of ``interp.choices.explain``.
+        folder: folder for the files; empty tables are not written.
+        seed: seed of the bootstrap.
+        more: name -> further table, such as those of ``interp.choices.explain``.
 
     Returns:
-        The scores, and the files that were written.
+        The scores, and the paths of the written files.
     """
     scores = score(runs, seed=seed)
     tables = {"final": scores.final, "curves": scores.curves, **(more or {})}
@@ -274,8 +287,8 @@ def write_tables(
 
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
-    """Return the final table for a terminal: one row per group, with both treatments of missing
-    predictions.
+    """Shorten the final table for a terminal: one row per group, with the mean regret under both
+    treatments of missing predictions.
     """
     require_columns(
         "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
@@ -304,7 +317,7 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number(value: float, digits: int) -> str:
-    """Format a number; "" where there is none."""
+    """Format a number with some digits after the point; "" if it is NaN."""
     return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
@@ -313,14 +326,16 @@ def _number(value: float, digits: int) -> str:
 class NoteTable:
     """Every note of a set of runs.
 
-    ``notes`` has one row per run and round, from 1: the note, its words and characters, what
-    :func:`~interp.llm.notes.check_counts` says of it by :attr:`LLMRun.reliability`, and the round's prompt tokens.
+    Attributes:
+        notes: one row per run and round (counted from 1): the note, its numbers of words and
+            characters, the checks of :func:`~interp.llm.notes.check_counts`, and the round's prompt
+            tokens.
     """
 
     notes: pd.DataFrame
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return every table by the name of its file."""
+        """Return every table, by the name of its file."""
         return {
             "notes": self.notes,
             "note_rounds": self.over_rounds(),
@@ -328,10 +343,11 @@ class NoteTable:
         }
 
     def final(self) -> pd.DataFrame:
-        """Compute a summary of the last notes of each group.
+        """Summarise the last notes of each group.
 
-        Columns are the words, the notes over the limit, and how many of the readable notes count
-        right and name the right expert.
+        Columns are the mean number of words, the number of notes over the limit of words, and the
+        number of readable notes. The other columns are shares of the readable notes: whose tallies
+        are exact, and that name the right best or worst expert.
         """
         measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
@@ -349,7 +365,9 @@ class NoteTable:
         return pd.DataFrame(rows)
 
     def over_rounds(self) -> pd.DataFrame:
-        """Return mean words, prompt tokens, and the share of readable notes that count right, per group and round."""
+        """Return, per group and round, the mean numbers of words and prompt tokens, and the share
+        of readable notes whose tallies are exact.
+        """
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])
         is_readable = self.notes["readable"].astype(bool)
@@ -364,7 +382,7 @@ class NoteTable:
 
 @checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
-    """Score every note in ``runs``."""
+    """Check every note in ``runs``."""
     require(bool(runs), "no runs to analyse")
     rows: list[dict[str, object]] = []
     for run in runs:

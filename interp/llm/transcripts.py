@@ -1,8 +1,8 @@
-"""Turn rounds that anybody recorded into results that `interp llm score`, `notes` and `report`
-read.
+"""Import rounds that another program recorded, as results for `interp llm score`, `notes` and
+`report`.
 
-A file holds a table with a row a round, chats as JSON lines, or a log of Inspect. The user names
-the columns, or the keys of the JSON objects in the messages: docs/method/traces.md.
+The input file is a table with one row per round, chats as JSON lines, or a log of Inspect. The user
+names the columns, or the keys of the JSON objects in the messages (docs/method/traces.md).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Imported:
     """What was imported.
 
     Attributes:
-        reading: which columns were taken for what, and how much was read.
-        files: a ``result.json`` for each episode.
-        missing: how many of the rounds have no answer that can be read.
+        reading: which column was used for what, and how many rounds were read.
+        files: the written ``result.json`` files, one per episode.
+        missing: number of rounds without a readable answer.
     """
 
     reading: TrialsRead
@@ -36,7 +36,7 @@ class Imported:
 
     @property
     def sentence(self) -> str:
-        """How many episodes were written, and what could not be read."""
+        """The number of imported episodes, and of rounds that could not be read."""
         return f"{len(self.files)} episodes imported; {self.missing} rounds have no answer that is one of the labels"
 
 
