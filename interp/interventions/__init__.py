@@ -1,12 +1,19 @@
-"""Interventions with a round axis: change a model at a chosen round, position and component, and
-read what follows.
+"""Interventions with a round axis: change a model's activations in a chosen round, at a chosen
+component and position, and measure what follows.
 
-* ``experiment``: every method is a function of it; ``round_patcher`` says what need not run again;
-* ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and metrics);
-* ``patching``: sweeps over sites, and round x round; ``mediation``: by which way;
-* against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded
-  variable alone), ``steering``, ``hand_over`` (one machine's memory in another);
-* circuits: ``edge_graph``, ``ablation``; what ``interp patch`` writes: ``causal_tables``.
+* ``experiment``: runs every intervention; the other methods are built on it;
+* ``round_patcher``: runs many patches of one round, and computes only what each can change;
+* ``sites``: names of activations ("sites"), and sites with a subspace ("places");
+* ``pairs``: clean and corrupted runs, and metrics;
+* ``patching``: activation patching, over sites and over pairs of rounds;
+* ``mediation``: through which components an effect passes;
+* ``interchange``, ``alignment``: does a site, or a learned subspace of it, carry a variable of the
+  algorithm?
+* ``moves``: change one decoded variable of the carried state, without the others;
+* ``steering``: add multiples of a direction to the carried state;
+* ``hand_over``: write the memory of one model into another;
+* ``edge_graph``, ``ablation``: circuits of edges between heads and MLPs;
+* ``causal_tables``: the tables that ``interp patch`` writes.
 
     >>> import interp
     >>> from interp.interventions import interchange, pairs, patching
@@ -18,6 +25,6 @@ read what follows.
     >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights", "latent@<z>").iia
     1.0
 
-Import from the modules: several functions have the name of their module. Further:
+Import from the modules, because several functions have the name of their module. More in
 docs/method/experiments.md.
 """

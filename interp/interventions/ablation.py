@@ -1,6 +1,6 @@
-"""Ablating nodes and edges of a round: how good a circuit is, and finding one.
+"""Ablate nodes and edges of a round, to measure how good a circuit is, and to find one.
 
-A circuit C is a set of edges; every other edge carries the ablated value
+A circuit C is a set of edges; every other edge carries an ablated value
 (:mod:`interp.interventions.edge_graph`). With m the metric's mean over episodes, M the whole model
 and 0 the empty circuit::
 
@@ -12,11 +12,11 @@ and 0 the empty circuit::
 
 C_k holds the share k of the edges with the largest scores; CPR (higher is better) and CMD (lower is
 better) are trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave
-out what works against the metric. Every number depends on its choices (ablation, metric,
-granularity, and that an edge is cut at all positions). Compare it with random circuits of equal
-size. A circuit that :func:`smallest` finds suffices for these choices on these
-pairs. Different circuits may do as well, and the order of cutting decides between them (ACDC cuts
-from the exits backwards; Conmy et al., 2023).
+out what works against the metric. Every number depends on the choices of ablation, metric and
+granularity, and on cutting an edge at all positions at once. Compare it with random circuits of
+equal size. A circuit that :func:`smallest` finds suffices for these choices on these pairs. Other
+circuits may do as well; which one is found depends on the order of cutting (ACDC cuts from the
+outputs backwards; Conmy et al., 2023).
 """
 
 from __future__ import annotations
@@ -48,13 +48,18 @@ _Keep = Bool[np.ndarray, "source destination"]
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
-_AT_ONCE = 8  # circuits that are run as one batch
+_AT_ONCE = 8  # number of circuits that are run as one batch
 
 
 class CircuitScorer:
-    """Measures circuits in one round of a pair: it runs the clean side with all other edges cut.
+    """Measures circuits in one round of a pair: runs the clean episodes with all edges outside the
+    circuit cut.
 
-    Cut edges carry what ``ablation`` says: "resample" (the corrupted run's), "mean" (its mean over episodes) or "zero".
+    Args:
+        pair: clean and corrupted runs; it must be read in the round that is changed.
+        metric: metric, or its key; by default that of the layout.
+        ablation: what cut edges carry: "resample" (the corrupted run's value), "mean" (its mean
+            over episodes) or "zero".
     """
 
     def __init__(
@@ -89,7 +94,9 @@ class CircuitScorer:
 
     @checked
     def through(self, metric: str | Metric) -> CircuitScorer:
-        """Return the same circuits by another metric; those that either has run are not run again."""
+        """Return a scorer of the same circuits with another metric. Circuits that were already run
+        are not run again.
+        """
         scorer = copy(self)
         scorer.measure = find_metric(metric, self.pair.layout)
         scorer._measured = {}
@@ -97,8 +104,12 @@ class CircuitScorer:
         return scorer
 
     def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
-        """Run the round with only the edges of each circuit: each is run once, several at a
-        time.
+        """Run the round with only the edges of each circuit, several circuits at a time. Results
+        are cached.
+
+        Args:
+            keeps: for each circuit, which edges it keeps, ``[source, destination]``: booleans, or
+                numbers from 0 to 1.
         """
         keys: list[bytes] = []
         missing: dict[bytes, NDArray[Any]] = {}
@@ -121,7 +132,7 @@ class CircuitScorer:
         return [self._readouts[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
-        """Return the metric with only the circuit's edges; each circuit is run once."""
+        """Return the metric of each episode with only the circuit's edges; the result is cached."""
         (readout,) = self.run([keep])
         if readout not in self._measured:
             measured = self.measure.measure(readout, self.pair)
@@ -130,17 +141,19 @@ class CircuitScorer:
 
     @property
     def full(self) -> Float[np.ndarray, " episode"]:
-        """The metric of the whole model."""
+        """The metric of the whole model, per episode."""
         return self.values(self.graph.mask())
 
     @property
     def empty(self) -> Float[np.ndarray, " episode"]:
-        """The metric with every edge cut."""
+        """The metric with every edge cut, per episode."""
         return self.values(self.graph.mask([]))
 
     @property
     def gap(self) -> float:
-        """The whole model's metric less the empty circuit's: faithfulness is a share of it, so 0 is an error."""
+        """The mean metric of the whole model minus that of the empty circuit. Faithfulness is a
+        share of it, so a gap of 0 is an error.
+        """
         gap = float((self.full - self.empty).mean())
         require(
             abs(gap) > 1e-12,
@@ -149,13 +162,20 @@ class CircuitScorer:
         return gap
 
     def faithfulness(self, keep: _Keep) -> float:
-        """Return the share of the gap between the empty circuit and the whole model that the circuit keeps."""
+        """Return the circuit's faithfulness: its mean metric, where 0 is the empty circuit's and 1
+        the whole model's.
+        """
         gaps = self.values(keep) - self.empty
         return float(gaps.mean()) / self.gap
 
 
 def _ablate_written(written: Tensor, ablation: str) -> Tensor:
-    """Return what cut edges carry, from what the corrupted run writes, ``[source, episode, ...]``."""
+    """Return the values that cut edges carry, ``[source, episode, ...]``.
+
+    Args:
+        written: what each source writes in the corrupted run, ``[source, episode, ...]``.
+        ablation: "resample", "mean" or "zero".
+    """
     if ablation == "mean":
         return written.mean(1, keepdim=True).expand_as(written)
     if ablation == "zero":
@@ -164,12 +184,12 @@ def _ablate_written(written: Tensor, ablation: str) -> Tensor:
 
 
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
-    """Draw circuits at random: the control for a circuit of that size.
+    """Draw random circuits, the control for a circuit of the same size.
 
     Args:
-        graph: the edges.
-        size: edges of each circuit.
-        n: how many circuits.
+        graph: the graph of all edges.
+        size: number of edges in each circuit.
+        n: number of circuits.
         seed: seed of the draws.
     """
     integer("size", size, 0, len(graph.edges))
@@ -183,7 +203,12 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
 
 
 def ablate(scorer: CircuitScorer) -> pd.DataFrame:
-    """Measure the metric's mean drop (95 % interval over episodes) without each node, and as a share of the gap."""
+    """Ablate each node in turn, and measure by how much the metric drops.
+
+    Returns:
+        One row per node: the mean drop with its 95 % interval over episodes, and its share of the
+        gap between the whole model and the empty circuit.
+    """
     rows = []
     for i, name in enumerate(scorer.graph.sources):
         keep = scorer.graph.mask()
@@ -207,15 +232,16 @@ def evaluate(
     seed: int = 0,
 ) -> Tabulated:
     """Measure faithfulness, completeness and minimality of a circuit, with random circuits of equal
-    size as control.
+    size as the control.
 
     Args:
         scorer: runs circuits on one pair.
-        keep: which edges the circuit holds.
-        n_random: how many random circuits.
-        n_sets: sets of edges that are left out, the empty one among them.
-        minimality: most of the work is a run for each of the sets and every edge; False leaves it
-            NaN.
+        keep: which edges the circuit has, ``[source, destination]``.
+        n_random: number of random circuits.
+        n_sets: number of random sets of edges to leave out; the first is empty.
+        minimality: whether to measure minimality, which is most of the work: a run for each set and
+            edge. False leaves it NaN.
+        seed: seed of random circuits, sets and the bootstrap.
     """
     require(
         n_random >= 1 and n_sets >= 1,
@@ -261,11 +287,11 @@ def evaluate(
 
 
 def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> Interval:
-    """Return the faithfulness of a circuit with its 95 % interval over episodes.
+    """Return the faithfulness of a circuit with its 95 % bootstrap interval over episodes.
 
     Args:
         scorer: runs circuits on one pair.
-        keep: which edges the circuit holds.
+        keep: which edges the circuit has.
         seed: seed of the bootstrap.
     """
     of_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
@@ -279,18 +305,20 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> In
 def _leave_out(
     scorer: CircuitScorer, keep: _Keep, *, n_sets: int, minimality: bool, seed: int
 ) -> tuple[list[float], float]:
-    """Remove sets of edges from a circuit and from the whole model.
+    """Remove random sets of edges from a circuit and from the whole model, for completeness and
+    minimality.
 
     Args:
         scorer: runs circuits on one pair.
-        keep: which edges the circuit holds.
-        n_sets: how many sets.
-        minimality: whether each edge is removed, too.
+        keep: which edges the circuit has.
+        n_sets: number of sets.
+        minimality: whether each further edge is removed, too.
         seed: seed of the sets.
 
     Returns:
-        The difference of the two without each set, and the least effect of any edge (NaN where not
-        measured), both as shares of the gap.
+        For each set, the difference between circuit and model without it; and the smallest effect
+        of any edge (NaN if not measured). Both are shares of the gap between the whole model and
+        the empty circuit.
     """
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
@@ -313,11 +341,11 @@ def _leave_out(
 
 
 def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list[tuple[int, int]]]:
-    """Draw sets of edges, each edge with probability one half; the first set is empty.
+    """Draw sets of edges that contain each edge with probability one half; the first set is empty.
 
     Args:
-        edges: of the circuit.
-        n: number of sets, the empty one included.
+        edges: edges of the circuit.
+        n: number of sets, including the empty one.
         seed: seed of the draws.
     """
     generator = np.random.default_rng([seed, 1])
@@ -328,11 +356,12 @@ def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list
 
 
 def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
-    """Return CPR, the area under the faithfulness by share of the edges, and CMD, the area between it and 1.
+    """Return MIB's CPR (area under the curve of faithfulness) and CMD (area between the curve and
+    1).
 
     Args:
-        shares: of all edges.
-        faithfulness: ``[share]``, or ``[share, circuit]`` for several circuits.
+        shares: sizes of the circuits, as shares of all edges.
+        faithfulness: ``[share]``, or ``[share, circuit]`` for several circuits per size.
     """
     by_share = np.asarray(faithfulness).reshape(len(shares), -1)
     cpr = np.trapezoid(by_share.mean(1), shares)
@@ -349,18 +378,19 @@ def faithfulness_curve(
     n_random: int = 5,
     seed: int = 0,
 ) -> Tabulated:
-    """Measure the faithfulness, by size, of circuits of the edges with the largest scores, and
+    """Measure the faithfulness of circuits with the highest-scored edges, over circuit sizes, and
     MIB's CPR and CMD.
 
     Args:
         scorer: runs circuits on one pair.
-        scores: of the edges; their absolute values count.
+        scores: score of each edge, ``[source, destination]``; absolute values count.
         shares: sizes of the circuits, as shares of all edges.
-        n_random: random circuits of each size.
+        n_random: number of random circuits of each size.
+        seed: seed of the random circuits.
 
     Returns:
-        The areas, and those of random circuits of the same sizes, are columns of the table, the
-        same in every row.
+        One row per size. CPR and CMD, also those of random circuits, are columns with the same
+        value in every row.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
@@ -404,9 +434,9 @@ def _top_edges(
     """Return the circuit of the edges with the largest absolute scores.
 
     Args:
-        graph: the edges.
-        scores: of the edges.
-        size: number of edges.
+        graph: the graph of all edges.
+        scores: score of each edge, ``[source, destination]``.
+        size: number of edges in the circuit.
     """
     ranked = sorted(graph.edges, key=lambda edge: -abs(scores[edge]))
     return graph.mask(ranked[:size])
@@ -416,13 +446,14 @@ def _top_edges(
 def smallest(
     scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float
 ) -> _Keep:
-    """Find the fewest best-scored edges within ``tolerance`` of faithfulness 1.
+    """Find the smallest circuit of highest-scored edges whose faithfulness is within ``tolerance``
+    of 1.
 
-    Bisection assumes that more edges are no worse.
+    The search is a bisection, which assumes that larger circuits are not worse.
 
     Args:
         scorer: runs circuits on one pair.
-        scores: of the edges; their absolute values count.
+        scores: score of each edge, ``[source, destination]``; absolute values count.
         tolerance: largest distance of faithfulness from 1.
     """
     number("tolerance", tolerance, 0)

@@ -1,7 +1,8 @@
-"""What ``interp patch`` writes: sweeps of sampled episodes, or every causal table of one model, with its controls.
+"""The tables that ``interp patch`` writes: patching sweeps, or all causal analyses of one model.
 
-The tables are the same for handwired and learned models. They test the algorithm that the model should run
-(:meth:`interp.tasks.Task.explains`); which variables are looked for, and where, is in the task's record.
+The tables are the same for handwired and learned models. They compare the model with the algorithm
+that should explain it (:meth:`interp.tasks.Task.explains`). The task's record defines which
+variables are tested, and at which sites.
 """
 
 from __future__ import annotations
@@ -51,10 +52,17 @@ from interp.support.workers import bar
 @dataclass(frozen=True)
 @checked_fields
 class Sample:
-    """The episodes that are patched: ``n_rounds`` long, or as long as the round and the map need when None.
+    """The episodes for patching.
 
-    ``corruption`` is the key of one of the model's task, its default when empty. ``n_map`` rounds from the patched one
-    on are in the round x round map of the latents; 0 for no map.
+    Attributes:
+        corruption: key of the task's corruption; empty for its default.
+        n_episodes: number of episodes.
+        n_rounds: number of rounds; by default as many as the patched round and the map need.
+        n_map: number of rounds, from the patched one on, in the map of patched by read rounds; 0
+            for no map.
+        seed: seed of the episodes.
+        regime: regime to sample from; empty for the default.
+        sizes: sizes of the task that are not the model's.
     """
 
     corruption: str = ""
@@ -68,7 +76,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Patching:
-    """The results of the command: a sweep for each metric, and the first one's round map where effects run on."""
+    """The results of ``interp patch``.
+
+    Attributes:
+        corruption: key of the corruption.
+        sweeps: one patching sweep for each metric.
+        rounds: map of the first metric's effects by patched and read round; None if effects do not
+            propagate.
+    """
 
     corruption: str
     sweeps: tuple[PatchingResult, ...]
@@ -87,13 +102,22 @@ def patch(
     direction: str = "denoising",
     sample: Sample = Sample(),
 ) -> _Patching:
-    """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there, or every point of a
-    machine that has no layers.
+    """Sample episodes, corrupt them in one round, and patch that round at every layer, head and
+    position, or at every hook point of a model without layers.
 
     Args:
-        components: what is swept, :func:`interp.interventions.sites.swept` when empty.
-        metrics: both exits (``pairs.exits``) when empty, or the one of them that can show the corruption.
-        read_round: the round that is read; by default the first at which this corruption can show in each metric.
+        model: the model.
+        round: index of the round that is corrupted and patched.
+        components: components to patch; empty for :func:`interp.interventions.sites.swept`.
+        metrics: keys of metrics; empty for one that reads the prediction and one that reads the
+            state (``pairs.exits``), or only the latter if the former cannot show the corruption.
+        read_round: index of the round in which metrics are read; by default the first one in which
+            the corruption can show.
+        propagate: whether later rounds read the changed state; False holds them at the state of the
+            unpatched run.
+        direction: "denoising" patches clean activations into the corrupted run, "noising" the
+            reverse.
+        sample: the episodes.
     """
     record = corruption(model, sample.corruption)
     require(
@@ -146,7 +170,9 @@ def patch(
 
 
 def write(result: _Patching, folder: Path) -> list[Path]:
-    """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map."""
+    """Write ``patching.csv``, ``patching.json``, a heat map for each metric and component and, if
+    there is one, the map of rounds.
+    """
     import matplotlib  # half a second: where it is used
 
     first = result.sweeps[0]
@@ -178,14 +204,14 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
 
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
-    """Return the sites with the largest effects of each metric."""
+    """Return the ``n`` sites with the largest effects on each metric."""
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]
     return pd.concat(frames, ignore_index=True)
 
 
 def corruption_names() -> str:
-    """Return the corruptions of every task, for the command's help."""
+    """Return the corruptions of every task in a sentence for the command's help."""
     by_task: list[str] = []
     for task in catalog.every():
         keys = [record.key for record in task.analysis.corruptions()]
@@ -195,23 +221,24 @@ def corruption_names() -> str:
 
 
 def metric_names() -> str:
-    """Return the metrics, for the command's help."""
+    """Return the metrics in a list for the command's help."""
     return ", ".join(METRICS)
 
 
 N_DECODED = 256
-"""Episodes that a learned model's state decoder is fitted on."""
+"""Number of episodes for fitting a decoder of a learned model's state."""
 _STEPS = 100  # training steps of a learned subspace
-TOLERANCE = 0.1  # how far from 1 the faithfulness of the circuit that is evaluated may be
+TOLERANCE = 0.1  # largest distance from 1 of the faithfulness of the circuit that is evaluated
 
 
 def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFrame:
-    """Patch every site under every corruption of the task, read where the corruption first shows.
+    """Patch every site under every corruption of the task. Read the metric in the first round in
+    which the corruption can show.
 
     Args:
         model: the model.
-        episodes: clean ones.
-        round: where episodes are corrupted and patched.
+        episodes: clean episodes.
+        round: index of the round that is corrupted and patched.
     """
     task = catalog.of(model)
     frames: list[pd.DataFrame] = []
@@ -232,13 +259,16 @@ def interchange_table(
     drawn: tuple[str, Mapping[str, int] | None] = ("", None),
     n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
-    """Test which places carry which variables of the algorithm, with controls.
+    """Test which sites carry which variables of the algorithm, with controls.
 
     Args:
-        episodes, other: episodes that pair up, or the model's rollouts of them.
-        claims: those of the task when None.
-        drawn: regime and sizes of the episodes that a learned model's state decoder is fitted on.
-        n_decoded: how many they are.
+        model: the model.
+        episodes, other: paired episodes, or the model's rollouts of them.
+        round: index of the last of five rounds that are tested.
+        seed: seed of controls and decoder.
+        claims: pairs of variable and site to test; by default those of the task.
+        drawn: regime and sizes of the episodes for the decoder of a learned model's state.
+        n_decoded: number of these episodes.
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
@@ -264,24 +294,25 @@ def interchange_table(
 
 
 def _find_recent(round: int) -> slice:
-    """Return the last five rounds up to one."""
+    """Return the last five rounds up to ``round``, as a slice."""
     return slice(max(round - 4, 0), round + 1)
 
 
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
-    """Train subspaces of variables at the places where they should be, with controls.
+    """Train subspaces for variables at the sites where they should be, with controls.
 
     Args:
         model: the model.
-        episodes, other: base and source.
-        round: of the pairs.
+        episodes, other: base and source episodes, or rollouts of them.
+        round: index of the last of five rounds that pairs are taken from.
         seed: seed of the search.
-        smooth: what is trained where the model's hard choices have no gradient.
+        smooth: model to train with if the model has hard choices without gradients.
 
     Returns:
-        A row per place; ``refused`` has the reason where none could be trained.
+        One row per site and condition. If no subspace could be trained, the column ``refused`` has
+        the reason.
     """
     from interp.interventions.alignment import (
         COLUMNS,
@@ -307,13 +338,13 @@ def alignment_table(
 
 
 def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.DataFrame:
-    """Measure steering by the task's state change, compared with the algorithm and random
+    """Measure steering by the task's change of state, compared with the algorithm and with random
     directions.
 
     Args:
         model: the model.
-        episodes: what is steered.
-        round: that reads the changed state.
+        episodes: the episodes.
+        round: index of the round that reads the changed state.
         seed: seed of the random directions.
     """
     task = catalog.of(model)
@@ -336,12 +367,12 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
 
 
 def _require_named(task: Task, field: str, value: Any) -> Any:
-    """Return the value of a field of a task's analysis; raise where it is empty.
+    """Return the value of a field of the task's ``Analysis``; raise an error if it is empty.
 
     Args:
         task: the task.
-        field: its name, for the error.
-        value: its value.
+        field: name of the field, for the error.
+        value: value of the field.
     """
     require(
         bool(value),
@@ -353,18 +384,19 @@ def _require_named(task: Task, field: str, value: Any) -> Any:
 def circuit_tables(
     model: Machine, episodes: Episodes, round: int, seed: int, in_full: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Measure edges by EAP-IG, the smallest faithful circuit and random ones, and the ablation of
-    every node.
+    """Score edges by EAP-IG, find the smallest faithful circuit, compare it with random ones, and
+    ablate every node.
 
     Args:
-        model: a model with heads, all of them softmax.
-        episodes: clean ones.
-        round: where edges are cut.
-        in_full: False leaves minimality NaN and "ablation" out, which are most of the work.
+        model: a transformer with only softmax attention.
+        episodes: clean episodes.
+        round: index of the round in which edges are cut.
+        seed: seed of random circuits.
+        in_full: whether to measure minimality and "ablation", which are most of the work.
 
     Returns:
-        Tables by name: "edges", "faithfulness" against size, "circuit", and "ablation" in every way, as
-        both exits of the round show it.
+        Tables by name: "edges", "faithfulness" (by circuit size), "circuit", and "ablation" with
+        every kind of ablation, for the prediction and the state.
     """
     config = with_heads(model, "circuits of edges").config
     require(
@@ -400,10 +432,11 @@ def circuit_tables(
 def tables(
     model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, pd.DataFrame]:
-    """Make every table; where the machine lacks what one needs, a single cell says so ("not
-    applicable").
+    """Compute every table. If the model lacks what a table needs, the table holds only a note that
+    says so.
 
-    The arguments are those of :func:`table_makers`.
+    Args:
+        model, round, smooth, sample: as in :func:`table_makers`.
     """
     makers = table_makers(model, round, smooth=smooth, sample=sample)
     by_name: dict[str, pd.DataFrame] = {}
@@ -417,17 +450,17 @@ def tables(
 def table_makers(
     model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, Callable[[], dict[str, pd.DataFrame]]]:
-    """Return what makes the tables, in parts that depend on nothing but the arguments.
+    """Return functions that compute the tables, in parts that do not depend on each other.
 
     Args:
-        round: the round looked at, from 1 on (it needs a history).
-        smooth: ``circuits.differentiable(model)``; its gradients score the edges where attention is
-            hard.
-        sample: the episodes; their corruptions, and as many rounds as the tables need, are the
-            task's.
+        model: the model.
+        round: index of the analysed round, at least 1 (it needs a history).
+        smooth: softmax-only variant of a model with hard attention,
+            ``circuits.differentiable(model)``; its gradients score the edges.
+        sample: numbers, seed, regime and sizes of the episodes.
 
     Returns:
-        For each part a function that makes its tables by name.
+        Name of a part -> function that returns the part's tables by name.
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task = catalog.of(model.eval())
@@ -459,14 +492,15 @@ def _make_named(name: str, make: Callable[[], pd.DataFrame]) -> dict[str, pd.Dat
 def _circuit_tables_or_note(
     model: Machine, smooth: Machine, episodes: Episodes, round: int, seed: int
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables of circuits of edges, or in each a note on what the model lacks.
+    """Return the tables about circuits of edges; if the model has no heads, tables with only a
+    note.
 
     Args:
         model: the model.
-        smooth: what its edges are measured in.
-        episodes: on which.
-        round: where edges are cut.
-        seed: of random circuits.
+        smooth: the variant of the model whose edges are measured.
+        episodes: clean episodes.
+        round: index of the round in which edges are cut.
+        seed: seed of random circuits.
     """
     try:
         with_heads(model, "circuits of edges")

@@ -1,12 +1,14 @@
-r"""A round as a graph of edges: who writes to the residual stream, who reads it, and a forward pass with edges cut.
+r"""A transformer's round as a graph of edges, and a forward pass with some edges cut.
 
-Sources are the embedding, every head and every MLP; destinations are the inputs of every head and MLP, and the two
-exits of a round, "prediction" and "update". A cut edge contributes its *ablated* value: the other run's of a pair
-("resample"), a mean over episodes ("mean"), or zero.
+Sources write to the residual stream: the embedding, every head and every MLP. Destinations read it:
+the query, key and value inputs of every head, every MLP, and the two outputs ("exits") of a round:
+"prediction", and "update" (of the carried state). An edge connects a source to a later destination.
+A cut edge carries an *ablated* value instead of the source's: that of the corrupted run
+("resample"), the mean of that over episodes ("mean"), or zero.
 
-:func:`attribute` estimates by gradients which edges matter: check those by cutting them
-(:mod:`interp.interventions.ablation`). Hard attention has no gradient; use the softmax-only variant of a handwired
-circuit. The formulas: docs/method/edges.md.
+:func:`attribute` estimates by gradients which edges matter. Check the estimate by cutting edges
+(:mod:`interp.interventions.ablation`). Hard attention has no gradient; use the softmax-only variant
+of a handwired circuit. The formulas are in docs/method/edges.md.
 """
 
 from __future__ import annotations
@@ -43,8 +45,11 @@ EXITS = ("prediction", "update")
 
 
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
-    """Return the model if its heads read and write a residual stream; otherwise raise and state
-    what ``what`` lacks.
+    """Return the model if it is a transformer whose heads can be edited; otherwise raise an error.
+
+    Args:
+        model: the model.
+        what: what needs heads, in words for the error.
     """
     if runs_from(model):
         return cast(HookedLatentTransformer, model)
@@ -59,7 +64,8 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
 
 
 def split_head(name: str) -> tuple[int, int, str]:
-    """Return layer, head and port of a head's name in the graph; the port is "" for a source.
+    """Return layer, head and port ("q", "k" or "v") of a head's name in the graph. The port of a
+    source is "".
 
     >>> split_head("L1H0.q"), split_head("L1H0")
     ((1, 0, 'q'), (1, 0, ''))
@@ -71,12 +77,12 @@ def split_head(name: str) -> tuple[int, int, str]:
 
 
 def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[int]:
-    """Add nodes that read or write at a time, and return their indices.
+    """Add nodes to a table of times, and return their indices.
 
     Args:
-        nodes: time by name; it is extended.
-        names: of the new nodes.
-        time: when they read or write.
+        nodes: name of a node -> time at which it reads or writes; extended.
+        names: names of the new nodes.
+        time: time of the new nodes.
     """
     first = len(nodes)
     nodes |= dict.fromkeys(names, time)
@@ -85,12 +91,12 @@ def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[i
 
 @checked
 class EdgeGraph:
-    """The edges of a model's round; sources and destinations are in the order computed.
+    """The edges of a transformer's round. Sources and destinations are in the order of computation.
 
     Attributes:
-        sources: "embed", "L0H0", ..., "mlp 0", ...
-        destinations: "L0H0.q", ..., "mlp 0", "prediction", "update".
-        exists: is the source before the destination, ``[source, destination]``.
+        sources: names: "embed", "L0H0", ..., "mlp 0", ...
+        destinations: names: "L0H0.q", ..., "mlp 0", "prediction", "update".
+        exists: whether the source is computed before the destination, ``[source, destination]``.
     """
 
     def __init__(self, model: Machine) -> None:
@@ -125,13 +131,13 @@ class EdgeGraph:
 
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
-        """(source, destination) indices of every edge, sources first."""
+        """Indices (source, destination) of every edge, sorted by source."""
         return [(int(s), int(d)) for s, d in np.argwhere(self.exists)]
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Which edges could have an effect, as :attr:`exists`: heads and MLPs with output weights 0
-        have none.
+        """Which edges can have an effect, ``[source, destination]``: heads and MLPs whose output
+        weights are 0 have none.
         """
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
@@ -151,12 +157,12 @@ class EdgeGraph:
         return self.exists & np.outer(source_writes, reads)
 
     def name(self, edge: tuple[int, int]) -> str:
-        """Return ``source -> destination`` of an edge, from its two indices."""
+        """Return the name of an edge, ``source -> destination``, from its two indices."""
         source, destination = edge
         return f"{self.sources[source]} -> {self.destinations[destination]}"
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
-        """Return the indices of the edge between two names.
+        """Return the two indices of an edge.
 
         Args:
             source, destination: names.
@@ -171,7 +177,9 @@ class EdgeGraph:
     def mask(
         self, edges: Sequence[tuple[int, int]] | None = None
     ) -> Bool[np.ndarray, "source destination"]:
-        """Return the circuit that keeps exactly ``edges``; all of them when None."""
+        """Return the circuit that keeps exactly ``edges``, as booleans ``[source, destination]``;
+        all edges if None.
+        """
         keep = np.full_like(self.exists, edges is None)
         n_sources, n_destinations = keep.shape
         for edge in edges or ():
@@ -188,11 +196,13 @@ class EdgeGraph:
     def fitted(
         self, what: str, values: Any, low: float = -np.inf, high: float = np.inf
     ) -> NDArray[Any]:
-        """Return ``values`` as an array with a finite number for every source and destination.
+        """Check that ``values`` has a finite number for every edge, and return it as an array
+        ``[source, destination]``.
 
         Args:
-            what: their name, for errors.
-            low, high: the range that they must lie in.
+            what: name of the values, for errors.
+            values: the values.
+            low, high: allowed range.
         """
         array, shape = array_of(what, values), self.exists.shape
         require(
@@ -213,11 +223,11 @@ class EdgeGraph:
     def contributions(
         self, run: Rollout, round: int
     ) -> Float[Tensor, "source episode pos d_model"]:
-        """Return what every source writes in one round, in the order of :attr:`sources`.
+        """Return what every source writes to the residual stream in one round.
 
         Args:
             run: the rollout.
-            round: its index.
+            round: index of the round.
         """
         (t,) = select_rounds(round, run.n_rounds)
         written: list[Tensor] = []
@@ -238,11 +248,14 @@ class EdgeGraph:
         """Run a round with hooks, each of which must fire exactly once.
 
         Args:
-            rounds, latents: what the rows are fed and read.
-            before: a layer and the residual stream before it, from which the round is run.
+            rounds: encoded tokens and values of the rows.
+            latents: carried state that the round reads.
+            hooks: the hooks.
+            before: a layer, and the residual stream before it to start from; by default the
+                embedding is computed.
 
         Returns:
-            Its prediction and the latents after it.
+            The prediction of the round, and the latents after it.
         """
         counter, model = FiringCounter(hooks), self.model
         with model.hooks(fwd_hooks=counter.hooks):
@@ -263,11 +276,15 @@ class EdgeGraph:
         ablated: Float[Tensor, "source episode pos d_model"],
         clean: tuple[Tensor, Sequence[Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Run a round in which cut edges carry ``ablated``, from the first layer at which any circuit cuts one.
+        """Run a round in which cut edges carry ablated values. Computation starts at the first
+        layer with a cut.
 
         Args:
-            keeps: for each circuit what its edges keep: with a number between 0 and 1, an edge carries a mixture of
-                ``ablated`` and what its source writes now.
+            run: the clean rollout.
+            round: index of the round.
+            keeps: for each circuit, what each edge keeps, ``[source, destination]``. A number
+                between 0 and 1 mixes the source's current value with the ablated one.
+            ablated: ablated value of each source.
             clean: what sources write without cuts, and the residual stream before every layer.
 
         Returns:
@@ -311,12 +328,15 @@ class EdgeGraph:
 def _record(
     graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
 ) -> Hooks:
-    """Make hooks that pass to ``take`` what some sources write.
+    """Return hooks that pass what some sources write to a function.
 
-    All heads of a layer are passed where one of them is wanted.
+    If one head of a layer is wanted, all heads of the layer are passed.
 
     Args:
-        take: of the number of the first source and ``[source, row, pos, d_model]``.
+        graph: the graph.
+        wanted: which sources are wanted.
+        take: function of the index of the first source and of what is written, ``[source, row, pos,
+            d_model]``.
     """
 
     def record(first: int, activation: Tensor, hook: object) -> None:
@@ -336,13 +356,16 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Make hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, where an edge of
-    ``cut`` leads to d.
+    """Return hooks that add ``sum_s weights[s, d] shift[s]`` to the input of each destination d
+    that has a cut edge.
 
     Args:
-        shifts: those of all sources in order, ``[source, circuit, ...]``, in parts. A part is of
-            one circuit or of all circuits, and is read when all of its sources have written. Rows
-            are ``[circuit, episode]``.
+        graph: the graph.
+        weights: weight of each edge, for each circuit.
+        shifts: shift of each source, in the order of sources, as a list of parts ``[source,
+            circuit, ...]``. A part holds one circuit for all, or every circuit. It is read only
+            after all of its sources have written.
+        cut: edges that are cut in any circuit.
     """
 
     def mix(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:
@@ -397,15 +420,22 @@ def rebuilt(
     return hooks
 
 
-_MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer
-_CANDIDATES = 4  # reads that are cut, for every one that is given back at most
+_MOST_STEPS = 10_000  # each step is a forward and a backward pass; far fewer suffice
+_CANDIDATES = 4  # number of reads that are cut for each one that is returned at most
 _PROJECTIONS = 2
-_NOTHING = 1e-6  # a read whose effect is below it has none: what is left of rounding
+_NOTHING = 1e-6  # a smaller effect of a read is rounding
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _AttributionResult(Tabulated):
-    """Scores of every edge and their mean over episodes, the largest first in the table; 0 where there is none."""
+    """Attribution scores of edges, per episode and averaged; 0 for pairs without an edge. The table
+    lists the largest scores first.
+
+    Attributes:
+        graph: the graph.
+        scores: score of each edge in each episode.
+        edges: mean score of each edge over episodes.
+    """
 
     graph: EdgeGraph
     scores: Float[np.ndarray, "source destination episode"]
@@ -418,13 +448,13 @@ class _AttributionResult(Tabulated):
 def attribute(
     pair: Pair, metric: str | Metric | None = None, *, steps: int = 5
 ) -> _AttributionResult:
-    """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the
-    round it changes.
+    """Estimate the effect of every edge by gradients (EAP-IG), for a pair that is read in the round
+    that it changes.
 
     Args:
-        pair: clean and corrupted runs.
-        metric: what is attributed, as for :func:`interp.interventions.patching.sweep`.
-        steps: points on the way from the corrupted to the clean embedding; 1 is plain EAP.
+        pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`).
+        metric: metric to attribute, as for :func:`interp.interventions.patching.sweep`.
+        steps: number of points between the corrupted and the clean embedding; 1 is plain EAP.
     """
     integer("steps", steps, 1, _MOST_STEPS)
     model = with_heads(pair.model, "edges")

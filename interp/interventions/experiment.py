@@ -1,12 +1,13 @@
-"""One experiment: change something in some rounds of a run, let the model run on, and read: one
-labelled array.
+"""Run an intervention experiment: edit activations in some rounds of a rollout, let the model
+continue, and read the outcomes.
 
-Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round,
-outcome]``. Each edit is made in every one of ``rounds``, separately from the other edits and
-rounds; the round axis is labelled by (round edited, round read). An edit that has ``rounds``
-itself is made in all of them together, as the model runs on. What an :class:`Edit` may be, how
-methods are made of it, and what results share: docs/method/experiments.md. An effect is NOT
-evidence about normal use where an edit puts in what never occurs there.
+All other methods use the array that :func:`run` returns, ``[edit, episode, round, outcome]``. Each
+edit is made in each of the experiment's ``rounds``, separately from other edits and other rounds.
+So the round axis has one entry for each pair (round edited, round read). An edit with a field
+``rounds`` of its own is made in all of these rounds together, as the model continues.
+docs/method/experiments.md describes what an :class:`Edit` may be, and what all results have in
+common. An effect is NOT evidence about normal use if the edit creates an activation that never
+occurs otherwise.
 
     >>> import interp
     >>> model, task = interp.load("wma-handwired", n_experts=2), interp.tasks.get("experts")
@@ -16,7 +17,7 @@ evidence about normal use where an edit puts in what never occurs there.
     >>> found.values.shape, found.rounds
     (torch.Size([1, 8, 6, 2]), ((2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (3, 5)))
 
-A head's output from round 2 on, all rounds together:
+Here the output of a head is edited from round 2 on, in all rounds together:
 
     >>> edits = {"L1H0": [Edit.of("L1H0", source, model, rounds=slice(2, None))]}
     >>> run(Experiment(model, base, edits, rounds=2, horizon=3, reads="each")).rounds
@@ -54,18 +55,19 @@ from interp.support.errors import InputError, require, require_known, theirs
 @dataclass(frozen=True)
 @checked_result
 class Effects(Result):
-    """The result of an experiment: one array ``[edit, episode, round, outcome]`` and the same of
-    the unpatched run.
+    """The result of an experiment: the outcomes of every edit, and those of the unedited run.
 
     Attributes:
-        edits: their names.
-        rounds: (round edited, round read) of every place of the round axis.
-        outcomes: names of the last axis.
-        seen: what each edit left at the sites that were watched, ``[episode, round edited, ...]``.
-        counted: which episodes have both rounds; None where all do. Values of the remaining
-            episodes are NaN, and count in no mean, as those of an edit of a loop's run that did not
-            take place.
-        participants: who played the episodes; intervals are over them.
+        edits: names of the edits.
+        rounds: (round edited, round read) for each entry of the round axis.
+        outcomes: names of the entries of the last axis.
+        values: outcomes with the edits.
+        unpatched: outcomes of the unedited run.
+        seen: for each edit, the activations at the watched sites, ``[episode, round edited, ...]``.
+        counted: which episodes have both rounds; None if all do. Values of other episodes are NaN
+            and are left out of means. The same holds for edits of a cycle of a looped model that
+            did not run.
+        participants: who played each episode; intervals are over participants.
     """
 
     edits: tuple[str, ...]
@@ -79,14 +81,15 @@ class Effects(Result):
 
     @property
     def effects(self) -> Float[Tensor, "edit episode round outcome"]:
-        """Edited minus unpatched."""
+        """Edited minus unedited outcomes."""
         return self.values - self.unpatched
 
     def require_taken(self, analysis: str) -> Effects:
-        """Return the effects, unless an edit was of a loop's run that did not take place in an episode and round.
+        """Return the effects; raise an error if an edit concerns a cycle of a looped model that did
+        not run in some episode and round.
 
         Args:
-            analysis: what counts all of them, in words.
+            analysis: name of the analysis, in words for the error.
         """
         is_void = self.values.isnan().any(-1) & ~self.unpatched.isnan().any(-1)
         n_void = is_void.flatten(1).sum(1)
@@ -101,7 +104,9 @@ class Effects(Result):
 
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return one row per edit, round and outcome, the largest mean effect first, with its 95 % interval."""
+        """Return one row per edit, round and outcome: the mean effect with its 95 % interval, the
+        largest first.
+        """
         mean, low, high, n_episodes = self._summarize(seed)
         names = [
             (edit, *rounds, outcome)
@@ -118,7 +123,9 @@ class Effects(Result):
         return by_size(frame)
 
     def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return means and ends of intervals, ``[edit, round, outcome]`` each, and of how many episodes each is."""
+        """Return means, both ends of the intervals, and numbers of episodes. The first three are
+        ``[edit, round, outcome]``, the last ``[edit, round]``.
+        """
         effects = self.effects.double().movedim(1, 0).numpy(force=True)
         is_counted = ~np.isnan(effects).any(-1)
         n_episodes = is_counted.sum(0)
@@ -138,7 +145,9 @@ class Effects(Result):
         return (*bounds, n_episodes)
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heat map of the mean size of effects, by edit and round; by rounds after the edit where several."""
+        """Draw a heat map of the mean size of effects by edit and round; by the number of rounds
+        since the edit if several rounds were edited.
+        """
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
         starts = {edited for edited, _ in self.rounds}
         if len(starts) == 1:
@@ -169,8 +178,13 @@ class Effects(Result):
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class Tabulated(Result):
-    """A result that is made with its sentence and its table; ``picture`` draws it
-    (:meth:`~interp.results.measure.Result.plot`).
+    """A result that consists of a sentence, a table and a function that draws its figure.
+
+    Attributes:
+        sentence: the finding.
+        table: the table.
+        picture: function that draws the figure, given :mod:`interp.results.figures`.
+        settings: settings, model and versions.
     """
 
     sentence: str = field()
@@ -183,51 +197,62 @@ class Tabulated(Result):
         return self.table
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the picture."""
+        """Draw the figure."""
         return self.picture(figures)
 
 
 def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
-    """Sort a table by the size of a column, the largest first."""
+    """Sort a table by the absolute value of a column, the largest first."""
     return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
 def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
-    """Make the table of :func:`interp.results.figures.curves` for lines over one named axis."""
+    """Make a table for :func:`interp.results.figures.curves`, with several lines over one axis.
+
+    Args:
+        x: name of the axis -> its values.
+        lines: name of a line -> its values.
+    """
     frames = [pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()]
     return pd.concat(frames)
 
 
 def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
-    """Make the table of :func:`interp.results.figures.intervals` for named intervals."""
+    """Make a table for :func:`interp.results.figures.intervals` from intervals by name."""
     return pd.DataFrame([{"name": name, **vars(interval)} for name, interval in rows.items()])
 
 
 CHUNK = 8192
-"""Rows (episode x edited round) that are run at once."""
+"""Most rows (pairs of episode and edited round) that are run at once."""
 _Change = Callable[[Tensor], Tensor]  # a function from the activation at a site to its new value
 Again = Callable[[int, int, Tensor], Tensor]
-"""From the round edited, a later round and the state that it would read to the one that it reads."""
+"""Function of the edited round, a later round and the state that this would read, to a state."""
 
 
 class Rows(NamedTuple):
-    """Rounds of many episodes in one batch, ``[row, ...]``: row ``e * len(rounds) + i`` is episode e at round i."""
+    """Rounds of many episodes as one batch: row ``e * len(rounds) + i`` is the i-th round of
+    episode e.
+
+    Attributes:
+        latents: carried state that each row reads, ``[row, ...]``.
+        fed: encoded tokens and values of each row.
+    """
 
     latents: Tensor
     fed: EncodedRounds
 
     @classmethod
     def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
-        """Take some rounds of every episode.
+        """Take some rounds of every episode of a rollout.
 
         Args:
             run: the rollout.
-            rounds: indices.
+            rounds: indices of the rounds.
         """
         return cls(*run.rows(rounds))
 
     def part(self, rows: slice | Tensor) -> Rows:
-        """Take some of these rows."""
+        """Return some of these rows."""
         return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
 
 
@@ -241,22 +266,23 @@ def passed(
     gradient: bool = False,
     before: tuple[int, Tensor] | None = None,
 ) -> tuple[Step, dict[Site, Tensor]]:
-    """Run one round of every row with the activations at some sites changed.
+    """Run one round of every row, with the activations at some sites changed.
 
     Args:
-        model: the machine.
+        model: the model.
         rows: what the rounds read.
-        layout: of the rounds.
-        changes: sites, and functions from the activation ``[row, ...]`` there to the new one.
-        watched: sites that are looked at.
-        commit: "target" leaves the choice token that a round was fed, "own" commits the choice that
-            it makes.
-        gradient: whether gradients are followed.
-        before: a layer and the residual stream before it, from which the round is run; the tokens
-            when None.
+        layout: token layout of the rounds.
+        changes: pairs of a site and a function from its activation ``[row, ...]`` to the new one.
+        watched: sites whose activations are returned.
+        commit: for rounds that contain a choice: "target" keeps the choice in the tokens, "own"
+            replaces it by the model's choice in this round.
+        gradient: whether gradients are computed.
+        before: a layer, and the residual stream before it to start from; by default the round
+            starts from its tokens.
 
     Returns:
-        What the round gives, and what is then at the watched sites, in the order computed.
+        The step (prediction and new state), and the activations at the watched sites, in the order
+        of computation.
     """
     sites = [*(site for site, _ in changes), *watched]
     names = list(dict.fromkeys(site.hook for site in sites))
@@ -290,22 +316,20 @@ def passed(
 @dataclass(frozen=True)
 @checked_fields
 class Edit:
-    """What is put at one place in every edited round.
+    """A change of the activation at one place (a site, or a subspace of it).
 
     Attributes:
-        place: a site, and the subspace of its activation that is changed; None for what the rounds
-            are fed.
-        value: another run, which gives its value in the same round; a tensor ``[episode, round,
-            ...]``; encoded rounds (``place`` is None); or a function from the value there, ``[row,
-            ...]``, and the rows to the new value.
-        add: whether the tensor is added to what is there.
-        again: what is written into what later rounds read, too: a function from the round edited,
-            the later round and the state ``[episode, row, width]`` that it would read to the one
-            that it reads.
-        rounds: the rounds in which the edit is made *together*, as the model runs on from the one
-            that the experiment starts at: an int, a slice, a list or "all". A tensor then holds
-            ``[episode, round, ...]`` of these rounds. When None the edit is made in the
-            experiment's rounds alone.
+        place: the place; None changes the input of the rounds.
+        value: the new value. A rollout provides its own activation in the same round. A tensor has
+            axes ``[episode, round, ...]``. Encoded rounds replace the input. A function maps the
+            current value ``[row, ...]`` and the slice of rows to the new value.
+        add: whether the tensor is added to the current value instead of replacing it.
+        again: optional function that also changes the state in later rounds. It gets the round
+            edited, the later round, and the state ``[episode, row, width]`` that this round would
+            read, and returns the state that it reads.
+        rounds: rounds in which the edit is made together, as the model continues from the
+            experiment's round: an int, a slice, a list or "all". A tensor then has these rounds on
+            its axis ``round``. By default, the edit is made only in the experiment's rounds.
     """
 
     place: Place | None
@@ -323,18 +347,19 @@ class Edit:
         add: bool = False,
         rounds: Rounds | None = None,
     ) -> Edit:
-        """Make an edit at a place, a site or its text, of any transformer or of ``model``.
+        """Make an edit.
 
         Args:
-            site: where, such as "latent" or "L1H0@p?".
+            site: a place, a site, or the text of a site, such as "latent" or "L1H0@p?".
             value, add, rounds: as in :class:`Edit`.
+            model: the model that has the site; by default any transformer.
         """
         place = site if isinstance(site, Place) else Place.of(site, model=model)
         return cls(place, value, add, rounds=rounds)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it replaces all that is carried by a tensor, so that no hook is needed."""
+        """Whether the edit replaces the whole carried state by a tensor, so that no hook is needed."""
         place = self.place
         if place is None or self.add or not isinstance(self.value, Tensor):
             return False
@@ -342,21 +367,22 @@ class Edit:
         return site.component == "latent" and site.position is None and place.basis is None
 
     def acts_in(self, t: int, n_rounds: int) -> bool:
-        """Return whether the edit is made in a round after the one that the experiment starts at.
+        """Return whether the edit is also made in round ``t``, after the round that the experiment
+        starts at.
 
         Args:
-            t: the round.
-            n_rounds: of the run.
+            t: index of the round.
+            n_rounds: number of rounds of the run.
         """
         return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
-        """Return a tensor's values in some rounds, ``[row, ...]``; arbitrary values in rounds in
-        which it does not act.
+        """Return the tensor's values in some rounds, ``[row, ...]``. Values are arbitrary in rounds
+        in which the edit is not made.
 
         Args:
-            rounds: indices.
-            n_rounds: of the run.
+            rounds: indices of the rounds.
+            n_rounds: number of rounds of the run.
         """
         assert isinstance(self.value, Tensor)
         if self.rounds is None:
@@ -369,12 +395,13 @@ class Edit:
 @dataclass(frozen=True)
 @checked_fields
 class Outcome:
-    """What is read of a round, as numbers: the one meaning of ``outcome`` in every method.
+    """The numbers that are read from a round.
 
     Attributes:
-        key: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's state)
-            or "latents" (all that the round leaves).
-        decode: latents to state for "state", a fitted map; the exact readout of a handwired model when None.
+        key: "prediction" (the predicted distribution), "state" (what the round writes into the
+            algorithm's state), or "latents" (the whole carried state after the round).
+        decode: function from latents to the state, for "state"; by default the exact readout of a
+            handwired model.
     """
 
     key: str = "prediction"
@@ -385,7 +412,7 @@ class Outcome:
 
     @classmethod
     def named(cls, outcome: str | Outcome) -> Outcome:
-        """Return the outcome of that key; an :class:`Outcome` is returned as it is."""
+        """Return the outcome with this key; an :class:`Outcome` is returned unchanged."""
         return cls(outcome) if isinstance(outcome, str) else fit("outcome", outcome, Outcome)
 
     def values(
@@ -396,12 +423,14 @@ class Outcome:
         carried: Tensor,
         slots: Tensor,
     ) -> Float[Tensor, "*axes number"]:
-        """Return the outcome of rounds.
+        """Return the outcome of rounds, with any leading axes.
 
         Args:
-            prediction: ``[*axes, ...]``, as the layout has it.
-            carried: what the rounds left, ``[*axes, row, width]``.
-            slots: the latent that each round wrote to, ``[*axes]``.
+            model: the model.
+            layout: token layout of the rounds.
+            prediction: predictions, ``[*axes, ...]``.
+            carried: carried state after the rounds, ``[*axes, row, width]``.
+            slots: index of the latent that each round wrote to, ``[*axes]``.
         """
         if self.key == "prediction":
             return layout.distribution(prediction).double()
@@ -415,10 +444,16 @@ class Outcome:
 
 
 class Outputs(NamedTuple):
-    """What some edits gave: predictions ``[edit, episode, round edited, rounds on, ...]``, what rounds left, which.
+    """What some edits led to.
 
-    ``carried`` is ``[edit, episode, round edited, read, row, width]``: after each read, or the last one alone. What is
-    ``seen`` at the watched sites is ``[episode, round edited, ...]``, of a single edit.
+    Attributes:
+        edits: indices of the edits.
+        predictions: ``[edit, episode, round edited, lag, ...]``; the lag is the number of rounds
+            since the edit.
+        carried: carried state, ``[edit, episode, round edited, read, row, width]``, after each
+            round that is read, or after the last one only.
+        seen: activations at the watched sites, ``[episode, round edited, ...]``; only if there is a
+            single edit.
     """
 
     edits: Sequence[int]
@@ -430,26 +465,28 @@ class Outputs(NamedTuple):
 @dataclass(frozen=True)
 @checked_fields
 class Experiment:
-    """What is changed in which rounds of a run, how far the model runs on from there, and what is
-    read.
+    """The definition of an experiment: what is edited, in which rounds, for how many rounds the
+    model continues, and what is read.
 
     Attributes:
-        run: the rollout that is edited, run without hooks.
-        edits: by name; those under one name are made together, and separately from all other names.
-        rounds: an int, a slice or a list; the edits are made in each round separately.
-        horizon: how many rounds the model runs on by itself after the edited one; less at the end
-            of the run.
-        reads: "last" reads the last of these rounds, "each" all of them from the edited one on.
-        readout: an :class:`Outcome` or its key, or a function from :class:`Outputs` to numbers
-            ``[edit, episode, (round edited, round read), outcome]``.
-        propagate: False holds later rounds at what they read and predicted in ``run``.
-        commit: "own": edited rounds commit the choice that they make; "target": they commit the
-            run's choice.
-        update: False skips what follows the prediction, where it is not read.
-        watched: sites; the result also has their activations in the edited rounds.
-        known: activations of the edited rounds without edits, as another experiment watched them. A
-            round is run from the layer of its first edit on if the residual stream before that
-            layer is known.
+        model: the model.
+        run: the rollout to edit, made without hooks.
+        edits: name -> edits that are made together. Edits of different names are made separately.
+        rounds: an int, a slice or a list of rounds; edits are made in each of them separately.
+        horizon: number of rounds for which the model continues after the edited one; fewer at the
+            end of the run.
+        reads: "last" reads only the last of these rounds, "each" reads all of them, including the
+            edited one.
+        readout: what is read: an :class:`Outcome` or its key, or a function from :class:`Outputs`
+            to numbers ``[edit, episode, (round edited, round read), outcome]``.
+        propagate: whether later rounds read the changed state; False holds them at what they read
+            and predicted in ``run``.
+        commit: for rounds that contain a choice: "own" uses the choice of the edited model,
+            "target" the choice in ``run``.
+        update: False skips the part of a round after the prediction, if it is not read.
+        watched: sites whose activations in the edited rounds are returned.
+        known: activations of the unedited rounds, as another experiment watched them. If the
+            residual stream before the first edited layer is among them, rounds start from there.
     """
 
     model: Machine
@@ -491,11 +528,11 @@ class Experiment:
 
     @property
     def every_edit(self) -> list[Edit]:
-        """The edits of all names."""
+        """The edits of all names, in one list."""
         return [edit for together in self.edits.values() for edit in together]
 
     def _require_run_of_rounds(self, edit: Edit) -> None:
-        """Raise unless an edit of several rounds can be made in all of them as the model runs on."""
+        """Raise an error if an edit with ``rounds`` cannot be made in all of them."""
         acting = select_rounds(fit("rounds", edit.rounds, Rounds), self.run.n_rounds)
         starts = self.starts
         outside = sorted({*starts} - {*acting})
@@ -531,12 +568,12 @@ class Experiment:
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """The rounds that are edited, counted from 0."""
+        """The rounds that are edited, as indices from 0."""
         return cast(tuple[int, ...], self.rounds)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(round edited, round read) of every place of the round axis."""
+        """(round edited, round read) for each entry of the round axis."""
         pairs: list[tuple[int, int]] = []
         for t in self.starts:
             end = min(t + self.horizon, self.run.n_rounds - 1)
@@ -545,7 +582,7 @@ class Experiment:
         return tuple(pairs)
 
     def read(self, outputs: Outputs) -> Float[Tensor, "edit episode round outcome"]:
-        """Return the outcomes of what was run."""
+        """Return the numbers that the experiment reads from outputs."""
         if callable(self.readout):
             numbers = theirs("readout=")(self.readout)(outputs)
             return fit("what readout= gives", numbers, Float[Tensor, "edit episode round outcome"])
@@ -566,9 +603,9 @@ class Experiment:
 
 
 def _is_real(value: object) -> bool:
-    """Return whether a value is no tensor, or one of finite real numbers.
+    """Return whether a value is not a tensor, or a tensor of finite real numbers.
 
-    NaN in some episodes stands for runs of a loop that did not take place.
+    NaN is allowed in some episodes: it stands for cycles of a looped model that did not run.
     """
     if not isinstance(value, Tensor):
         return True
@@ -579,7 +616,7 @@ def _is_real(value: object) -> bool:
 
 
 def _shorten(rounds: Sequence[int]) -> str:
-    """Write rounds as "10 to 23" where they follow each other.
+    """Write rounds as text, such as "10 to 23" if they are consecutive.
 
     >>> _shorten([3]), _shorten([3, 4, 5]), _shorten([1, 3])
     ('3', '3 to 5', '1, 3')
@@ -593,7 +630,7 @@ def _shorten(rounds: Sequence[int]) -> str:
 
 @checked
 def run(experiment: Experiment) -> Effects:
-    """Run an experiment and read it."""
+    """Run an experiment, and return the effects of its edits."""
     base = experiment.run
     select_rounds(experiment.rounds, base.n_rounds)  # means over rounds would count one twice
     require_own(base, experiment.model)
@@ -625,7 +662,7 @@ def run(experiment: Experiment) -> Effects:
 
 
 def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
-    """Return the outcomes of the run without edits."""
+    """Return the outcomes of the run without edits, for the same pairs of rounds."""
     base, lags = experiment.run, range(experiment.horizon + 1)
     last = base.n_rounds - 1
     rounds = torch.tensor([[min(t + lag, last) for lag in lags] for t in experiment.starts])
@@ -636,7 +673,9 @@ def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outc
 
 
 def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
-    """Return which episodes have both rounds of a pair, and every edited one in what is put there, too."""
+    """Return for each pair of rounds which episodes have both rounds, and also the edited rounds in
+    the runs that values are taken from.
+    """
     base = experiment.run
     missing_of_run = torch.zeros_like(base.slots, dtype=torch.bool)
     if base.fed.missing is not None:
@@ -659,7 +698,11 @@ def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
 
 
 def batches(experiment: Experiment) -> Iterator[Outputs]:
-    """Run every edit, several at a time where they share what is run."""
+    """Run every edit of an experiment. Edits that share computations are run together.
+
+    Yields:
+        The outputs of one or several edits.
+    """
     source, cells = _find_cells(experiment)
     if source is not None:
         yield from _patch_cells(experiment, cells, source)
@@ -680,8 +723,8 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
 
 
 def _find_cells(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
-    """Return the run and the sites if each edit only copies one whole site from the same run;
-    otherwise None and no sites.
+    """Return the source run and the sites, if every edit only copies one whole site from the same
+    run. Otherwise return None and an empty list.
     """
     no_cells: tuple[Rollout | None, list[Site]] = None, []
     edits = list(experiment.edits.values())
@@ -710,14 +753,15 @@ def run_on(
     latents: Tensor,
     again: Again | None = None,
 ) -> Outputs:
-    """Run the model from chosen states.
+    """Continue the model from given states.
 
     Args:
-        run: what the rounds are fed.
-        rounds: where each starts.
-        horizon: how many rounds are run from there.
-        latents: all that is carried into the first of them, ``[episode, round, row, width]``.
-        again: what is written in later rounds (:class:`Edit`).
+        model: the model.
+        run: the rollout that provides the input of the rounds.
+        rounds: index of the first round for each continuation.
+        horizon: number of rounds to run.
+        latents: state that each first round reads, ``[episode, round, row, width]``.
+        again: function that also changes the state in later rounds (:class:`Edit`).
     """
     place = Place.of("latent", model=model)
     edits = {"state": [Edit(place, latents, again=again)]}
@@ -727,7 +771,7 @@ def run_on(
 def _patch_cells(
     experiment: Experiment, cells: Sequence[Site], source: Rollout
 ) -> Iterator[Outputs]:
-    """Copy whole sites from the source, each separately; only what each can change is run.
+    """Copy whole sites from the source, each separately; compute only what each can change.
 
     Args:
         experiment: the experiment.
@@ -756,10 +800,14 @@ def _patch_cells(
 def _run_edited(
     experiment: Experiment, together: Sequence[Edit]
 ) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:
-    """Run the edited rounds, part by part.
+    """Run the edited rounds in batches of rows.
+
+    Args:
+        experiment: the experiment.
+        together: the edits of one name, which are made together.
 
     Returns:
-        What they predict, what they leave and what is at the watched sites, ``[row, ...]`` each.
+        Predictions, new states, and activations at the watched sites, ``[row, ...]`` each.
     """
     base, rounds = experiment.run, list(experiment.starts)
     rows = Rows.of(base, rounds)
@@ -802,11 +850,11 @@ def _run_edited(
 
 
 def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> None:
-    """Raise unless a tensor that replaces all that is carried has its shape.
+    """Raise an error if a tensor that replaces the whole carried state has the wrong shape.
 
     Args:
-        experiment: gives the run.
-        edit: gives the rounds.
+        experiment: the experiment, with its run.
+        edit: the edit, with its rounds.
         latents: the tensor.
     """
     base, shape = experiment.run, tuple(latents.shape)
@@ -824,16 +872,15 @@ def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> Non
 def _list_changes(
     experiment: Experiment, edits: Sequence[Edit], rounds: Sequence[int], part: slice
 ) -> list[tuple[Site, _Change]]:
-    """List edits of some rounds as changes of some rows: activations of other runs, tensors and
-    functions.
+    """Turn edits into pairs of a site and a function that changes the activation of some rows.
 
-    Each other run is run once for all edits that take from it.
+    A source run is run once for all edits that take values from it.
 
     Args:
-        experiment: gives the model and the run.
+        experiment: the experiment, with model and run.
         edits: the edits.
-        rounds: in which they are made.
-        part: of the rows ``[episode, round]``.
+        rounds: indices of the edited rounds.
+        part: which of the rows (pairs of episode and round).
     """
     model, base = experiment.model, experiment.run
     layout, n_rounds = base.layout, base.n_rounds
@@ -855,12 +902,12 @@ def _list_changes(
 def _read_source(
     model: Machine, rows: Rows, layout: RoundLayout, sites: Sequence[Site]
 ) -> dict[Site, Tensor]:
-    """Return the activations of another run at some sites, ``[row, ...]``.
+    """Return the activations of another run at some sites, ``[row, ...]`` each.
 
     Args:
-        model: the machine.
-        rows: what the rounds of the other run read.
-        layout: of the rounds.
+        model: the model.
+        rows: rounds of the other run.
+        layout: token layout of the rounds.
         sites: the sites.
     """
     is_carried = all(site.component == "latent" for site in sites)
@@ -873,14 +920,14 @@ def _read_source(
 
 
 def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
-    """Return a function that applies an edit by a tensor or a function to the activation of some
-    rows.
+    """Return a function that changes the activation of some rows by an edit whose value is a tensor
+    or a function.
 
     Args:
         edit: the edit.
-        rounds: in which it is made.
-        n_rounds: of the run.
-        part: of the rows ``[episode, round]``.
+        rounds: indices of the edited rounds.
+        n_rounds: number of rounds of the run.
+        part: which of the rows (pairs of episode and round).
     """
     place, value = edit.place, edit.value
     assert place is not None
@@ -908,8 +955,9 @@ def _run_on(
     """Run the rounds after the edited ones.
 
     Args:
-        edits: which edits these are.
-        prediction, carried: what the edited rounds predicted and left, ``[edit, episode, round
+        experiment: the experiment.
+        edits: indices of the edits.
+        prediction, carried: prediction and new state of the edited rounds, ``[edit, episode, round
             edited, ...]``.
         together: the edits of a single name; some are made in later rounds, too.
     """
@@ -951,7 +999,9 @@ def _run_on(
 
 
 def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return what some rounds of the run predict and leave, ``[episode, round, ...]`` each."""
+    """Return the predictions and new states of some rounds of the unedited run, ``[episode, round,
+    ...]`` each.
+    """
     base = experiment.run
     return base.predictions[:, rounds], base.latents[:, [t + 1 for t in rounds]]
 
@@ -959,13 +1009,13 @@ def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor
 def _write_again(
     again: Again, starts: Sequence[int], rounds: Sequence[int], state: Tensor
 ) -> Tensor:
-    """Write into what later rounds read, each edit and round by itself.
+    """Change the state that later rounds read, with an edit's function ``again``.
 
     Args:
-        again: returns the state that a later round reads.
-        starts: the rounds edited.
+        again: function that returns the new state.
+        starts: indices of the edited rounds.
         rounds: the later round for each of them.
-        state: ``[edit, episode, round, row, width]``; it is changed.
+        state: the state, ``[edit, episode, round, row, width]``; changed in place.
     """
     for i, (start, t) in enumerate(zip(starts, rounds, strict=True)):
         state[:, :, i] = torch.stack([again(start, t, of_edit) for of_edit in state[:, :, i]])
@@ -973,12 +1023,12 @@ def _write_again(
 
 
 def _acts(edit: Edit, rounds: Sequence[int], n_rounds: int) -> bool:
-    """Return whether an edit is made in one of these later rounds.
+    """Return whether an edit is made in any of some later rounds.
 
     Args:
         edit: the edit.
-        rounds: the later rounds.
-        n_rounds: of the run.
+        rounds: indices of the later rounds.
+        n_rounds: number of rounds of the run.
     """
     return any(edit.acts_in(t, n_rounds) for t in rounds)
 
@@ -991,17 +1041,18 @@ def _run_next(
     stepper: Callable[..., Any] | None,
     is_last: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Run one later round of every edit, episode and round edited.
+    """Run the next round after each edited round, for every edit and episode.
 
     Args:
-        experiment: gives the model and the run.
-        rounds: which round comes next, for every round edited.
-        state: what it reads, ``[edit, episode, round, row, width]``.
+        experiment: the experiment, with model and run.
+        rounds: index of the next round for each edited round.
+        state: state that it reads, ``[edit, episode, round, row, width]``.
         later: edits that are made in it.
-        is_last: True if only its prediction is read.
+        stepper: function that runs a round of a transformer, or None.
+        is_last: whether only its prediction is read.
 
     Returns:
-        What it predicts and leaves, ``[edit, episode, round, ...]`` each.
+        Predictions and new states, ``[edit, episode, round, ...]`` each.
     """
     base, model = experiment.run, experiment.model
     shape, latents = state.shape[:3], state.flatten(0, 2)
@@ -1023,12 +1074,13 @@ def _run_next(
 def _list_later_changes(
     experiment: Experiment, later: Sequence[Edit], rounds: Sequence[int]
 ) -> list[tuple[Site, _Change]]:
-    """List the edits of later rounds as changes of the rows in which each is made.
+    """Turn edits of later rounds into pairs of a site and a function that changes only the rows in
+    which the edit is made.
 
     Args:
-        experiment: gives the model and the run.
+        experiment: the experiment, with model and run.
         later: the edits.
-        rounds: which round comes next, for every round edited.
+        rounds: index of the next round for each edited round.
     """
     n_rounds, n_episodes = experiment.run.n_rounds, experiment.run.n_episodes
     changes: list[tuple[Site, _Change]] = []
@@ -1040,12 +1092,12 @@ def _list_later_changes(
 
 
 def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tensor) -> Tensor:
-    """Apply a change to an activation ``[row, ...]`` in some of its rows.
+    """Apply a change to some rows of an activation ``[row, ...]``.
 
     Args:
-        change: activation to activation.
-        acting: the rows that change.
-        activation: before the change.
+        change: function from an activation to a new one.
+        acting: which rows change.
+        activation: the activation.
     """
     ones = [1] * (activation.ndim - 1)
     mask = acting.to(activation.device).reshape(-1, *ones)

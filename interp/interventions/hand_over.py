@@ -1,11 +1,10 @@
-"""Hand the memory of one machine to another in the middle of an episode, and compare what two
-machines hold.
+"""Transfer the memory of one model to another in the middle of an episode, and compare memories.
 
-The state that a machine carries into one round is decoded into the variables of an algorithm. It is
-then written into another machine, or passed to the algorithm itself, which plays on. A receiver
-that computes from the same variables predicts as if it had seen the whole episode. Both maps are
-affine and fitted at that round on other episodes: a memory in a curved code is handed over badly,
-which is no evidence that it is absent.
+The state that a model carries into one round is decoded into variables of an algorithm. These are
+then written into another model, or passed to the algorithm itself, which continues the episode. A
+receiver that computes from the same variables predicts as if it had seen the whole episode. Both
+maps are affine, and are fitted at that round on other episodes. A memory with a nonlinear code is
+transferred badly, which is no evidence that it does not exist.
 
     >>> import interp
     >>> gru, receiver = interp.load("wma-gru"), interp.load("wma-handwired", n_experts=4)
@@ -43,9 +42,9 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
 _KNOWN_SEED = 7_001
-"""Seed of the episodes that the maps are fitted on: one that no default and no example draws."""
+"""Seed of the episodes for fitting the maps; no default and no example uses it."""
 _READ = 0.5
-"""Share of its variance, on held-out episodes, from which on a variable is said to be read."""
+"""Least R2 on held-out episodes of a variable that counts as decoded."""
 
 _Distributions = Float[np.ndarray, "episode round outcome"]
 _Carried = Float[Tensor, "episode row width"]
@@ -56,14 +55,14 @@ _State = dict[str, NDArray[np.float64]]
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_fields
 class Memory:
-    """What a machine carries into one round, decoded into the variables of an algorithm.
+    """The state that a model carries into one round, decoded into variables of an algorithm.
 
     Attributes:
-        round: the round that reads it.
-        state: the decoded variables, ``[episode, 1, ...]``.
-        not_read: variables that the algorithm carries and the machine's state does not show.
+        round: index of the round that reads the state.
+        state: decoded variables by key, ``[episode, 1, ...]``.
+        not_read: keys of the algorithm's variables that could not be decoded from the state.
         known: other episodes, on which the maps are fitted.
-        known_state: the algorithm's variables on these, as in ``state``.
+        known_state: the algorithm's variables in these episodes, as in ``state``.
     """
 
     round: int
@@ -76,18 +75,21 @@ class Memory:
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class HandOver(Tabulated):
-    """What a receiver predicts from the round of the hand-over on. Predictions are ``[episode, round, outcome]``.
+    """What a receiver predicts after it got the memory of another model.
+
+    Predictions are ``[episode, round, outcome]``, from the round of the transfer on.
 
     Attributes:
-        round: the first round that the receiver plays.
-        read: the variables that were handed over.
-        not_read: variables that the algorithm carries and the giver's state does not show; a machine receives what is
-            usual at that round, an algorithm what it starts with.
+        round: index of the first round that the receiver plays.
+        read: keys of the transferred variables.
+        not_read: keys of the algorithm's variables that could not be decoded. A model gets values
+            that are usual at this round instead, an algorithm its initial ones.
         handed_over: predictions with the memory of the same episode.
-        saw_everything: predictions of the receiver after it played the whole episode.
+        saw_everything: predictions of a receiver that played the whole episode.
         starts_anew: predictions with the receiver's initial memory.
         another_episode: predictions with the memory of another episode.
-        share: how much closer to ``saw_everything`` the hand-over is than ``starts_anew``; 1 is all the way.
+        share: how much closer to ``saw_everything`` the predictions ``handed_over`` are than
+            ``starts_anew``; 1 means equal to ``saw_everything``.
     """
 
     round: int
@@ -109,23 +111,23 @@ def hand_over(
     via: Algorithm | None = None,
     n_known: int = 256,
 ) -> HandOver:
-    """Write the state that a machine carries into one round into another machine, which plays the
-    episodes on.
+    """Write the state that a model carries into one round into another model, and let it continue
+    the episodes.
 
     Args:
-        run: a rollout of the machine that gives its memory.
-        round: the first round that the receiver plays, at least 1.
-        to: the receiver: a machine of the same task and sizes, or an algorithm, which gets its
+        run: a rollout of the model whose memory is transferred.
+        round: index of the first round that the receiver plays, at least 1.
+        to: the receiver: a model of the same task and sizes, or an algorithm, which gets the
             variables directly.
-        via: variables of this algorithm are decoded; by default the receiver, if it is an
-            algorithm, or the one that explains the first machine.
-        n_known: episodes that the maps are fitted on; a state of thousands of numbers (a cache)
+        via: algorithm whose variables are decoded. By default it is the receiver, if that is an
+            algorithm; otherwise it is the algorithm that explains the first model.
+        n_known: number of episodes for fitting the maps; a state of thousands of numbers (a cache)
             needs a thousand.
 
     Raises:
-        InputError: if the round is not one of the run's, if none of the variables is read, if an
-            algorithm that receives does not carry what is read, if rounds are missing, or if the
-            receiver cannot play the episodes.
+        InputError: if the round is not in the run, no variable can be decoded, the receiving
+            algorithm does not carry the decoded variables, rounds are missing, or the receiver
+            cannot play the episodes.
     """
     algorithm = via
     if algorithm is None:
@@ -157,13 +159,13 @@ def hand_over(
 
 @checked
 def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256) -> Memory:
-    """Decode what a machine carries into one round.
+    """Decode the state that a model carries into one round.
 
     Args:
-        run: a rollout of the machine.
-        round: the round that reads the memory, at least 1.
-        via: variables of this algorithm are decoded.
-        n_known: episodes that the decoder is fitted on.
+        run: a rollout of the model.
+        round: index of the round that reads the state, at least 1.
+        via: algorithm whose variables are decoded.
+        n_known: number of episodes for fitting the decoder.
     """
     round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
@@ -182,13 +184,13 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
 
 @checked
 def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
-    """Return what a machine carries when its memory is written by the affine map from the variables
-    to what it usually carries into this round.
+    """Return the state of a model into which a memory is written, by an affine map fitted from the
+    variables to the model's usual states in this round.
 
     Args:
-        memory: of as many episodes as the run.
-        receiver: the machine.
-        run: its rollout, whose counters and padding stay.
+        memory: the memory, with as many episodes as the run.
+        receiver: the model.
+        run: the model's rollout; its counters and padding stay.
     """
     usual = rollout(receiver, memory.known).latents[:, memory.round]
     writer = Affine.fit(_flatten(memory.known_state), usual.flatten(1).double().cpu())
@@ -197,7 +199,9 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
 
 
 def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
-    """Return ``written`` with the counters and the padding that a run carries into a round."""
+    """Return the states ``written``, with counters and padding replaced by those that a run carries
+    into the round.
+    """
     whole = run.latents[:, round]
     mask = carried_mask(run.model)[: whole.shape[1]].to(whole.device)
     return torch.where(mask, written.to(whole), whole)
@@ -212,19 +216,20 @@ def state_difference(
     via: Algorithm | None = None,
     n_known: int = 256,
 ) -> pd.DataFrame:
-    """Return how the states that two runs carry into one round differ, in the variables of an
-    algorithm.
+    """Compare the states that two runs carry into one round, in the variables of an algorithm.
 
     Args:
         first: a rollout.
-        second: another machine on the same episodes, or the same machine on as many different ones.
-        round: the round that reads the states, at least 1.
-        via: the algorithm; by default what explains the first machine.
-        n_known: episodes that the maps are fitted on, as in :func:`hand_over`.
+        second: a rollout of another model on the same episodes, or of the same model on as many
+            other episodes.
+        round: index of the round that reads the states, at least 1.
+        via: the algorithm; by default the one that explains the first model.
+        n_known: number of episodes for fitting the maps, as in :func:`hand_over`.
 
     Returns:
-        One row an episode and element of a variable that both states show: ``first``, ``second`` and
-        ``difference``, which is second minus first; the largest difference stands first.
+        One row per episode and element of a variable that can be decoded from both states. Columns
+        are ``first``, ``second`` and ``difference`` (second minus first); the largest difference
+        comes first.
 
     Example:
         >>> import interp
@@ -270,7 +275,9 @@ def state_difference(
 
 
 def _find_round(round: int, n_rounds: int) -> int:
-    """Return a round counted from 0, which must be one of the run's and not its first; negative counts from the end."""
+    """Return the index of a round, after a check that it is in the run and not the first; negative
+    numbers count from the end.
+    """
     index = round + n_rounds if round < 0 else round
     require(
         1 <= index < n_rounds,
@@ -280,12 +287,12 @@ def _find_round(round: int, n_rounds: int) -> int:
 
 
 def _sample_known(run: Rollout, round: int, n_known: int) -> Episodes:
-    """Sample the episodes that maps are fitted on, of the sizes of a run's episodes.
+    """Sample episodes for fitting maps, with the sizes of a run's episodes.
 
     Args:
-        run: gives the machine and the sizes.
-        round: the last round that is needed.
-        n_known: how many episodes.
+        run: a rollout, which determines the model and the sizes.
+        round: index of the last round that is needed.
+        n_known: number of episodes.
     """
     task = catalog.get(run.layout.task)
     sizes = task.sizes_of(run.episodes)
@@ -295,19 +302,20 @@ def _sample_known(run: Rollout, round: int, n_known: int) -> Episodes:
 def _fit_reader(
     machine: Machine, known: Episodes, algorithm: Algorithm, values: Values, round: int
 ) -> tuple[Writer, tuple[str, ...]]:
-    """Fit a decoder of those carried variables that an affine map reads before a round.
+    """Fit a decoder of the algorithm's carried variables that an affine map can decode before a
+    round.
 
-    A variable that is the same in all episodes at this round is skipped.
+    A variable with the same value in all episodes at this round is skipped.
 
     Args:
-        machine: the machine.
-        known: the episodes that the decoder is fitted on.
-        algorithm: has the variables that are read.
-        values: its variables on these episodes.
-        round: the round before which the state is read.
+        machine: the model.
+        known: episodes for fitting.
+        algorithm: the algorithm with the variables.
+        values: the algorithm's variables in these episodes.
+        round: index of the round that reads the state.
 
     Returns:
-        The decoder, and the keys of the variables that are not read.
+        The decoder, and the keys of the variables that cannot be decoded.
     """
     run = rollout(machine, known)
     ridge = 0.0 if machine.is_handwired else RIDGE
@@ -336,13 +344,13 @@ def _fit_reader(
 def _play_machine(
     receiver: Machine, episodes: Episodes, memories: list[Memory]
 ) -> list[_Distributions]:
-    """Return a machine's predictions with each of the memories, after the whole episode, and from
-    its initial memory.
+    """Return a model's predictions with each of the memories, after the whole episode, and with its
+    initial memory.
 
     Args:
-        receiver: the machine.
-        episodes: what is played.
-        memories: to write, all of one round.
+        receiver: the model.
+        episodes: the episodes.
+        memories: memories to write, all of the same round.
     """
     run = rollout(receiver, episodes)
     round = memories[0].round
@@ -362,14 +370,14 @@ def _play_machine(
 def _play_algorithm(
     receiver: Algorithm, episodes: Episodes, round: int, states: list[_State]
 ) -> list[_Distributions]:
-    """Return an algorithm's predictions with each of the states, after the whole episode, and from
-    its start.
+    """Return an algorithm's predictions with each of the states, after the whole episode, and with
+    its initial state.
 
     Args:
         receiver: the algorithm.
-        episodes: what is played.
-        round: the first round that is played from a state.
-        states: its variables.
+        episodes: the episodes.
+        round: index of the first round to play.
+        states: values of its variables.
     """
     for key in states[0]:
         require_known(f"variable that {receiver.name} carries", key, receiver.state)
@@ -391,7 +399,7 @@ def _play_algorithm(
 
 
 def _flatten(state: Values) -> Tensor:
-    """Return the elements of all variables side by side, ``[episode, element]``."""
+    """Concatenate the elements of all variables, ``[episode, element]``."""
     parts = [flat(numbers) for numbers in state.values()]
     return torch.from_numpy(np.concatenate(parts, axis=-1)[:, 0])
 
@@ -404,16 +412,16 @@ def _summarize(
     n_known: int,
     **fields: Any,
 ) -> HandOver:
-    """Measure how far each memory's predictions are from those of the receiver that saw the whole
+    """Compare the predictions with each memory with those of the receiver that saw the whole
     episode.
 
     Args:
-        run: of the first machine.
-        round: the first round of the receiver.
+        run: the rollout of the first model.
+        round: index of the first round that the receiver plays.
         to: the receiver.
-        algorithm: has the variables that were decoded.
-        n_known: episodes that maps were fitted on.
-        **fields: predictions by memory, and further fields of the result.
+        algorithm: the algorithm whose variables were decoded.
+        n_known: number of episodes that maps were fitted on.
+        **fields: predictions with each memory, and further fields of the result.
     """
     participants = participants_of(run.episodes)
     memories = {

@@ -1,16 +1,18 @@
-"""Interchange interventions against an algorithm: does this place in the network carry that
-variable?
+"""Interchange interventions: does a site of the model carry a variable of an algorithm?
 
-The base is run with the activation at some places set to its value on the source, and compared with
-the algorithm's counterfactual: the base with the variable set to its value in the source. Accuracy
-(IIA) is the share of pairs with the counterfactual's outcome, "prediction" or "state". The column
-``chance`` is the accuracy without an intervention, and ``iia_informative`` counts only the pairs
-where the counterfactual differs from the algorithm's outcome on the base. The ``score`` is the
-share of the counterfactual effect: 1 is all of it in every pair, 0 is no better than no effect.
-:func:`carriers` tests many claims of what lives where, each with a random subspace as control. A
-basis that was *learned* needs the controls of :mod:`interp.interventions.alignment`.
+The model runs the base episode with the activation at a site set to its value in the source
+episode. The result is compared with the algorithm's *counterfactual*: the algorithm on the base
+with the variable set to its value in the source. The interchange intervention accuracy (IIA) is the
+share of pairs whose outcome equals the counterfactual's. The outcome is the round's prediction or
+the state that it writes. The column ``chance`` is the accuracy without an intervention. A pair is
+*informative* if the counterfactual differs from the algorithm's outcome on the base;
+``iia_informative`` counts only these. The ``score`` compares sizes of effects: 1 means that every
+effect equals the counterfactual one, and 0 is no better than no effect.
 
-How effects are scored, and what an accuracy of 1 says: docs/method/interchange.md.
+:func:`carriers` tests many claims about sites, each with a random subspace as the control. A
+subspace that was *learned* needs the controls of :mod:`interp.interventions.alignment`.
+
+docs/method/interchange.md says how effects are scored, and what an accuracy of 1 means.
 """
 
 from __future__ import annotations
@@ -43,15 +45,20 @@ from interp.support.provenance import provenance
 @checked_result
 @checked
 class InterchangeResult(Result):
-    """Hits and effects of the interchange of one variable on an outcome, "prediction" or "state".
+    """Accuracy and effects of interchanging one variable.
 
     Attributes:
-        correct, unpatched: is the outcome the counterfactual's, with the intervention and without.
-        informative: does the algorithm's counterfactual differ from its outcome on the base.
-        error: largest difference from the counterfactual's probabilities, or state.
-        effect, wanted: how far the intervention moves each number of the outcome, and how far
-            setting the variable moves the algorithm's.
-        participants: who played each episode; intervals are over them.
+        variable: key of the variable.
+        places: the sites (or subspaces) that were interchanged, as texts.
+        outcome: the compared outcome, "prediction" or "state".
+        correct: whether the outcome with the intervention equals the algorithm's counterfactual.
+        unpatched: whether the outcome without the intervention equals it.
+        informative: whether the counterfactual differs from the algorithm's outcome on the base.
+        error: largest absolute difference from the counterfactual's probabilities, or state.
+        effect: change of each number of the outcome by the intervention.
+        wanted: change of the algorithm's outcome if the variable is set.
+        settings: settings, model and versions.
+        participants: who played each episode; intervals are over participants.
     """
 
     variable: str
@@ -68,38 +75,40 @@ class InterchangeResult(Result):
 
     @property
     def iia(self) -> float:
-        """Interchange intervention accuracy: the share of pairs with the algorithm's outcome, from
-        0 to 1.
-        """
+        """Interchange intervention accuracy: the share of pairs with the counterfactual outcome."""
         return float(self.correct.mean())
 
     @property
     def iia_informative(self) -> float:
-        """Accuracy over informative pairs; NaN when there is none."""
+        """Accuracy over informative pairs; NaN if there are none."""
         return self.interval().estimate
 
     def interval(self, seed: int = 0) -> Interval:
-        """Return the accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
+        """Return the accuracy over informative pairs with its 95 % bootstrap interval over
+        episodes.
+        """
         hits = (self.correct & self.informative).sum(1)
         pairs = self.informative.sum(1)
         return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
-        """Return ``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval; NaN if no effect
-        is wanted.
+        """Return ``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval; NaN if no pair
+        has a wanted effect.
         """
         missed, wanted = self._sums
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
-        """Return the least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
+        """Return the slope of the model's effects on the wanted effects (least squares); 1 means
+        the wanted size.
+        """
         along = _sum_products(self.effect, self.wanted)
         _, wanted = self._sums
         return ratio_interval(along, wanted, seed=seed, participants=self.participants)
 
     @property
     def sentence(self) -> str:
-        """How often the outcome is the algorithm's, and how often it is without the intervention."""
+        """How often the outcome is the counterfactual's, with and without the intervention."""
         if not self.informative.any():
             return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
         where = " + ".join(self.places)
@@ -111,14 +120,14 @@ class InterchangeResult(Result):
         )
 
     def _draw(self, figures: Any) -> Any:
-        """Draw accuracy over informative pairs, and how much of the wanted move is made, with their intervals."""
+        """Draw accuracy, score and slope with their intervals."""
         rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
         return figures.intervals(
             named(rows), xlabel=f"{self.variable}: share that is the algorithm's"
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row: score, slope and accuracies with intervals, chance, numbers of pairs."""
+        """Return one row: accuracies, score and slope with intervals, chance, and numbers of pairs."""
         interval = self.interval()
         chance = float("nan")
         if self.informative.any():
@@ -141,22 +150,24 @@ class InterchangeResult(Result):
 
     @property
     def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Squares of what is missed and of what is wanted, per episode: the score is one less their ratio."""
+        """Sums of squares of ``effect - wanted``, and of ``wanted``, per episode; the score is 1
+        minus their ratio.
+        """
         missed = self.effect - self.wanted
         return _sum_products(missed, missed), _sum_products(self.wanted, self.wanted)
 
 
 def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sum over rounds and numbers of products, per episode."""
+    """Return the sum of products over rounds and numbers, per episode."""
     return np.asarray(np.einsum("btk,btk->b", x, y))
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
-    """Raise unless the algorithm's outcome can be compared with the model's.
+    """Raise an error if the algorithm's outcome cannot be compared with the model's.
 
     Args:
         model: the model.
-        algorithm: of the same task.
+        algorithm: the algorithm.
         outcome: "prediction" or "state".
     """
     require_known("outcome", outcome, ("prediction", "state"))
@@ -172,23 +183,23 @@ def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> No
 
 
 def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
-    """Return every variable at some rounds, ``[episode, round, ...]``.
+    """Run an algorithm, and return every variable in some rounds, ``[episode, round, ...]``.
 
     Args:
         algorithm: the algorithm.
-        episodes: what it runs on.
-        rounds: indices.
+        episodes: the episodes.
+        rounds: indices of the rounds.
     """
     values = algorithm.run(episodes)
     return {key: of_key[:, list(rounds)] for key, of_key in values.items()}
 
 
-_EXACT = 1e-6  # how near an exactly read state must be to count as equal
+_EXACT = 1e-6  # largest error of a state with an exact readout that counts as equal
 
 
 @dataclass(frozen=True)
 class _Grades:
-    """Hits and effects of an intervention, as :class:`InterchangeResult` holds them."""
+    """The arrays of an :class:`InterchangeResult`; see its attributes."""
 
     correct: NDArray[np.bool_]
     unpatched: NDArray[np.bool_]
@@ -201,12 +212,12 @@ class _Grades:
 def _grade_choices(
     patched: NDArray[Any], plain: NDArray[Any], before: NDArray[Any], goal: NDArray[Any]
 ) -> _Grades:
-    """Score predictions of one of several outcomes by the most probable one.
+    """Compare predicted distributions over outcomes by their most probable outcome.
 
     Args:
         patched, plain: the model's probabilities with and without the intervention, ``[episode,
             round, outcome]``.
-        before, goal: the algorithm's, without and with the variable set.
+        before, goal: the algorithm's probabilities without and with the variable set.
     """
     wanted = _most_probable(goal)
     correct = _most_probable(patched) == wanted
@@ -223,7 +234,9 @@ def _grade_choices(
 
 
 def _most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
-    """Return the most probable outcomes; the lowest index within rounding of the maximum."""
+    """Return the index of the most probable outcome; the lowest index if several are tied up to
+    rounding.
+    """
     largest = probabilities.max(-1, keepdims=True)
     is_largest = probabilities >= largest - 1e-9
     return np.asarray(is_largest.argmax(-1))
@@ -237,12 +250,13 @@ def _grade_numbers(
     *,
     by_moves: bool,
 ) -> _Grades:
-    """Score real numbers by their distance from the algorithm's.
+    """Compare real numbers by their distance from the algorithm's.
 
     Args:
         patched, plain, before, goal: as in :func:`_grade_choices`, ``[episode, round, number]``.
-        by_moves: compare the model's move with the wanted one, and allow an error of half: decoded
-            numbers and predictions of learned models are not exactly the algorithm's.
+        by_moves: whether to compare the model's change with the wanted change, and accept an error
+            of half its size. This is for decoded numbers and for learned models, which are not
+            exactly the algorithm's.
     """
     effect = patched - plain
     wanted = np.asarray(goal - before, dtype=np.float64)
@@ -277,18 +291,18 @@ def graded(
     counterfactual: tuple[Values, Values],
     **settings: Any,
 ) -> InterchangeResult:
-    """Score the only edit, of a variable's name, against an algorithm's counterfactual.
+    """Run one edit, and compare its outcome with the algorithm's counterfactual.
 
     Args:
         model: the model.
         base: the rollout that is edited.
-        edits: one, by the variable's name.
-        rounds: in which it is made.
+        edits: a mapping with one entry, from the variable's name to its edits.
+        rounds: indices of the edited rounds.
         outcome: what is compared.
-        algorithm: gives the counterfactual.
-        counterfactual: the algorithm's variables on the base, and with one of them set, ``[episode,
-            round, ...]``.
-        **settings: of the result.
+        algorithm: the algorithm.
+        counterfactual: the algorithm's variables on the base, and the same with the variable set,
+            ``[episode, round, ...]``.
+        **settings: further settings for the result.
     """
     of_state = outcome.key == "state"
     effects = run(
@@ -341,12 +355,13 @@ def graded(
 
 
 def _flatten(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers ``[episode, round, ...]`` with all that follow in one axis."""
+    """Flatten all axes after ``[episode, round]`` into one."""
     return numbers.reshape(*numbers.shape[:2], -1)
 
 
 def _parse_variable(variable: str) -> tuple[str, tuple[int, ...] | None]:
-    """Return a variable's key and the index of its element, None for all of it.
+    """Return the key of a variable, and the index of the named element; None for the whole
+    variable.
 
     >>> _parse_variable("votes"), _parse_variable("table[0, 1]")
     (('votes', None), ('table', (0, 1)))
@@ -375,22 +390,20 @@ def interchange(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> InterchangeResult:
-    """Measure the interchange accuracy of ``variable`` at ``sites`` over pairs of episodes (i of
+    """Measure the interchange accuracy of a variable at some sites, over pairs of episodes (i of
     base, i of source).
 
     Args:
         model: the model.
-        base, source: episodes of the same sizes, or their rollouts; each is run through its
-            history.
-        algorithm: gives the counterfactual.
-        variable: a variable's key ("votes"), or one element of it ("votes[0]").
-        sites: what is interchanged in the network, all at once: sites, or places with a subspace
-            each.
-        outcome: what is compared, "prediction" or "state"; an
-            :class:`~interp.interventions.experiment.Outcome` also has the decoder of a learned
-            model's state.
-        round: an int, a slice, a list or "all": the rounds in which the places are set, each
-            separately. The choice token of a round stays the base's.
+        base, source: episodes of the same sizes, or the model's rollouts of them.
+        algorithm: the algorithm.
+        variable: key of a variable ("votes"), or of one element of it ("votes[0]").
+        sites: the sites that are interchanged together, or places: sites with a subspace each.
+        outcome: what is compared: "prediction" or "state", or an
+            :class:`~interp.interventions.experiment.Outcome` with a decoder of a learned model's
+            state.
+        round: an int, a slice, a list or "all": rounds in which the sites are set, each separately.
+            A choice in the tokens of a round stays the base's.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -417,13 +430,17 @@ def interchange(
 @dataclass(frozen=True)
 @checked_fields
 class Claim:
-    """The claim that these places together hold ``variable``, and that ``outcome`` ("prediction" or
-    "state") shows it.
-
-    Places of a ``control`` cannot hold it: there the accuracy must be that without an intervention.
+    """The claim that some places together carry a variable, and that an outcome shows it.
 
     >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
     Site(component='latent', layer=None, head=None, position='<z>')
+
+    Attributes:
+        variable: key of the variable.
+        places: the places: sites, with a subspace or whole.
+        outcome: the outcome that must change, "prediction" or "state".
+        control: True for places that cannot carry the variable; there the accuracy should be that
+            without an intervention.
     """
 
     variable: str
@@ -443,11 +460,11 @@ class Claim:
         """Make a claim about whole activations.
 
         Args:
-            variable: its key.
-            sites: as texts, all of them together.
+            variable: key of the variable.
+            sites: texts of the sites, which carry it together.
             outcome: "prediction" or "state".
-            control: True for places that cannot hold the variable.
-            model: has the sites; any transformer when None.
+            control: True for sites that cannot carry the variable.
+            model: the model that has the sites; by default any transformer.
         """
         places = tuple(Place(Site.parse(site, model)) for site in sites)
         return cls(variable, places, outcome=outcome, control=control)
@@ -456,12 +473,12 @@ class Claim:
     def carried(
         cls, model: Machine, variable: str, outcome: str = "prediction"
     ) -> tuple[Claim, ...]:
-        """Make claims that what a machine carries holds a variable: all of it, and each channel
-        where there are several.
+        """Make claims that a model's carried state holds a variable: one for the whole state and,
+        if there are several channels, one for each.
 
         Args:
-            model: the machine.
-            variable: its key.
+            model: the model.
+            variable: key of the variable.
             outcome: "prediction" or "state".
         """
         sites = ["latent"]
@@ -471,7 +488,7 @@ class Claim:
 
     @classmethod
     def of(cls, model: Machine) -> list[Claim]:
-        """List what a model's task claims of it, which names places as texts: tasks stand below this room."""
+        """Return the claims that the model's task makes about it."""
         claims: list[Claim] = []
         for key, sites, *how in catalog.of(model).analysis.claims(model):
             if sites is None:
@@ -493,19 +510,20 @@ def carriers(
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Test claims of what lives where, each with a random subspace as control.
+    """Test claims about which sites carry which variables, each with a random subspace as the
+    control.
 
     Args:
         model, base, source, algorithm, round: as in :func:`interchange`.
-        claims: at least one.
-        decode: latents to the state, where a claim's outcome is "state" and the model has no exact
-            readout.
+        claims: the claims, at least one.
+        decode: function from latents to the state, for claims about the "state" of a model without
+            an exact readout.
         seed: seed of the random subspaces and of the bootstrap.
 
     Returns:
-        A row per claim: accuracy over informative pairs and graded score with intervals, and those of its
-        controls. A single number can move in no other direction: ``random`` is NaN there, and
-        ``no_random``, a column of tables with such a claim, says so.
+        One row per claim: accuracy over informative pairs and score with intervals, and those of
+        its control. A site with a single number has no other direction: ``random`` is NaN there,
+        and a column ``no_random`` says so.
     """
     claims = non_empty("claims", claims, "at least one claim")
     runs = paired_runs(model, base, source, "interchange")
@@ -533,20 +551,20 @@ def carriers(
 
 
 def _is_plain_vector(place: Place) -> bool:
-    """Return whether a place is a whole activation in which another direction could be drawn."""
+    """Return whether a place is a whole vector, for which a random direction could be a control."""
     axes = place.site.kind.axes
     return place.basis is None and axes in ("pos", "latent", "")
 
 
 def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
-    """List the control of each place that has one (:meth:`Place.placebo`), as wide as the
-    activation there.
+    """Return the control of each place that has one (:meth:`Place.placebo`), with the width of the
+    activation.
 
     Args:
         model: the model.
-        run: its rollout, for the widths.
+        run: the model's rollout, which determines the widths.
         places: the places.
-        seed: seed of the directions.
+        seed: seed of the random directions.
     """
     first_row = Rows.of(run, [0]).part(slice(1))
     sites = [place.site for place in places]

@@ -1,11 +1,12 @@
 """Mediation: which share of an effect passes through chosen attention patterns, head or MLP
-outputs, gates or cycles.
+outputs, gates or cycles of a loop.
 
-A *cause*, some place in a base round, is set to its value in the source round. What that does to an
-outcome is split by *mediators*, sites between the two: ``blocked`` is the share of the effect that
-is lost while they are frozen, and ``carried`` the share that they bring about by themselves. Shares
-of single mediators need not add up. A share shows how a computation is wired, not what happens in
-use: compare it with that of an untrained model. The formulas: docs/method/mediation.md.
+A *cause* is a site in a base round that is set to its value in the source round. *Mediators* are
+sites between the cause and the outcome. ``blocked`` is the share of the effect that is lost if the
+mediators are frozen at their base values. ``carried`` is the share that arises if only the
+mediators are set to the values that the cause gives them. Shares of single mediators need not add
+up. A share shows how a computation is wired, not what happens in normal use: compare it with that
+of an untrained model. The formulas are in docs/method/mediation.md.
 
     >>> import interp
     >>> from interp.interventions import mediation
@@ -59,23 +60,27 @@ from interp.support.provenance import provenance
 _Sites = tuple[Site, ...]
 _Moment = tuple[
     int, int
-]  # when something is computed: its layer (-1 before the first), its component's place there
-_Span = tuple[int, int]  # the first and the last position that something covers
+]  # time of computation: layer (-1 before the first), and order of the component within the layer
+_Span = tuple[int, int]  # first and last position of a site
 
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
 @dataclass(frozen=True, eq=False)
 class _Routes:
-    """What lies between the causes, sites that are swapped, and the exit of the round that is read.
+    """Which sites lie between the causes and the outcome that is read ("exit") of the round.
 
-    In a transformer a swap at one place acts on later components of its position and, through
-    attention, on later positions. Layers and positions determine this. In any other machine it acts
-    on every point that is computed after it, in the order in which a round is seen to compute them,
-    and each of those may act on what is read. A site that lies between may still have no effect.
+    In a transformer, a change at a site affects later components at the same position and, through
+    attention, later positions. So layers and positions determine what lies between. In any other
+    model, a change may affect every hook point that a round computes later, and each of these may
+    affect the outcome. A site that lies between may still have no effect.
 
-    ``read`` is the exit, "prediction" or "update". ``order`` has the time of each hook point, where
-    the model is no transformer.
+    Attributes:
+        model: the model.
+        layout: token layout of the round.
+        causes: the sites that are swapped.
+        read: the outcome: "prediction" or "update" (of the carried state).
+        order: name of a hook -> its time within a round, for a model that is not a transformer.
     """
 
     model: Machine
@@ -86,7 +91,7 @@ class _Routes:
 
     @property
     def end(self) -> int:
-        """The position of the exit."""
+        """The position at which the outcome is read."""
         return (
             self.layout.predict_position
             if self.read == "prediction"
@@ -94,7 +99,7 @@ class _Routes:
         )
 
     def mediators(self, given: Sequence[Site | str]) -> _Sites:
-        """Return sites from texts, each checked to lie between."""
+        """Return the sites, after a check that each lies between the causes and the outcome."""
         resolved = [resolve(site, self.model, self.layout) for site in given]
         mediators = tuple(dict.fromkeys(resolved))
         require(
@@ -121,7 +126,7 @@ class _Routes:
         return mediators
 
     def _describe_downstream(self) -> str:
-        """Say what the causes act on."""
+        """Return what the causes can affect, in words."""
         if self.order is None:
             return (
                 "later components of its own position and, through attention, on later positions; "
@@ -132,30 +137,32 @@ class _Routes:
         return f"what a round computes after it: {later or 'nothing'}"
 
     def is_downstream(self, site: Site) -> bool:
-        """Return whether some cause can act on the site."""
+        """Return whether some cause can affect the site."""
         moment, span = self._where(site)
         return any(_leads(*self._where(cause), moment, span) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
-        """Return whether the site can act on what is read; where no positions say so, every site may."""
+        """Return whether the site can affect the outcome. Without positions, every site may."""
         order = self.order
         last = self.model.points["resid_post"].n_layers if order is None else len(order)
         return _leads(*self._where(site), (last, 0), (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
-        """Return whether an effect of the causes can pass through the site; not where it is a cause itself."""
+        """Return whether an effect of the causes can pass through the site. False for a cause
+        itself.
+        """
         is_cause = not _leave_out([site], self.causes)
         return not is_cause and self.is_downstream(site) and self.is_upstream(site)
 
     def draw_others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
-        """Draw as many sites of the same components as ``case``, none a mediator; fewer or none if
-        there are no more.
+        """Draw random sites that lie between, as many as in ``case`` and of the same components,
+        but no mediators. Fewer are drawn if there are no more.
 
-        A machine that is no transformer may have one site of a component, a plain vector. Where no
-        further site of its component lies between, one of any other point that does replaces it.
+        A model that is not a transformer may have only one site of a component. If there is no
+        other one, a site of any other hook point that lies between is drawn.
 
         Args:
-            case: the sites.
+            case: the sites to match.
             mediators: sites that are left out.
             seed: seed of the draw.
         """
@@ -176,12 +183,12 @@ class _Routes:
 
     @cache  # noqa: B019  (routes live as long as one call)
     def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
-        """List every site of a component that lies between.
+        """Return every site of a component that lies between the causes and the outcome.
 
         Args:
-            component: its key.
-            all_heads: sites are of all heads together.
-            everywhere: sites are of all positions together.
+            component: name of the component.
+            all_heads: whether a site is all heads together.
+            everywhere: whether a site is all positions together.
         """
         pool = every_site(self.model, self.layout, component, None if everywhere else "all")
         if all_heads:
@@ -189,7 +196,7 @@ class _Routes:
         return [site for site in dict.fromkeys(pool) if self.is_between(site)]
 
     def _where(self, site: Site) -> tuple[_Moment, _Span]:
-        """Return when a site is computed, and the positions that it covers."""
+        """Return the time at which a site is computed, and its first and last position."""
         if self.order is not None:  # each point may act on every later one, whatever its places
             return (self.order[site.hook], 0), (0, self.layout.n_positions)
         layer = -1 if site.layer is None else site.layer
@@ -203,12 +210,12 @@ class _Routes:
 
 
 def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[Site]:
-    """Draw sites of a pool, in its order.
+    """Draw random sites from a pool, and return them in the pool's order.
 
     Args:
         pool: the sites.
-        n: how many, at most.
-        generator: draws them.
+        n: number of sites; fewer if the pool is smaller.
+        generator: random generator.
     """
     chosen = generator.permutation(len(pool))[:n]
     return [pool[i] for i in sorted(chosen)]
@@ -220,12 +227,11 @@ def _leave_out(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
-    """Return whether what is computed at ``start`` and positions ``of`` can act on ``end`` and
-    positions ``to``.
+    """Return whether an activation at one time and some positions can affect another activation.
 
     Args:
-        start, end: (layer, component).
-        of, to: (first, last) position.
+        start, end: time (layer, component) of the first and of the second activation.
+        of, to: first and last position of the first and of the second activation.
 
     >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
     >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
@@ -246,7 +252,7 @@ def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
 
 
 def _overlap(first: Site, second: Site) -> bool:
-    """Return whether two sites hold some activation in common."""
+    """Return whether two sites have some activation in common."""
     if first.hook != second.hook:
         return False
     heads = (first.head, second.head)
@@ -265,20 +271,29 @@ _ROUNDING = (
 @checked_result
 @checked
 class MediationResult(Result):
-    """Shares of one effect, with their controls, by mediator, and last for "all": all of them at
-    once.
+    """Shares of one effect that pass through each mediator, and through all of them together (the
+    last, named "all").
+
+    TE is the total effect of the cause, DE its effect with the mediator frozen, and IE the effect
+    of the mediator alone. <x, y> is a scalar product.
 
     Attributes:
-        total, lost, brought: <TE, TE>, <TE - DE, TE> and <IE, TE>, summed over the rounds of an
-            episode.
-        moved: the share of pairs in which the swap changes the mediator at all.
-        random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at
-            random; of any other points for the mediators that ``settings["random_of_any_point"]``
-            lists.
-        n_random_sites: how many sites such a draw holds; fewer than the mediators where the model
-            has no more of them.
-        reason: why there are no shares (they are NaN then); empty where there are.
-        participants: who played each episode; intervals are over them.
+        cause: the sites of the cause, as texts.
+        outcome: key of the outcome.
+        mediators: names of the mediators.
+        total: <TE, TE>, summed over the rounds of an episode.
+        lost: <TE - DE, TE>, summed over the rounds of an episode.
+        brought: <IE, TE>, summed over the rounds of an episode.
+        moved: share of pairs of rounds in which the cause changes the mediator at all.
+        random: shares (blocked, carried) of random other sites, as many as the mediators and of the
+            same components. For the mediators in ``settings["random_of_any_point"]``, sites of any
+            component were drawn.
+        n_random_sites: number of sites in such a draw; fewer than the mediators if the model has no
+            more.
+        n_pairs: number of pairs of rounds.
+        reason: why there are no shares (they are NaN then); empty if there are.
+        settings: settings, model and versions.
+        participants: who played each episode; intervals are over participants.
     """
 
     cause: tuple[str, ...]
@@ -296,20 +311,23 @@ class MediationResult(Result):
     participants: Any = None
 
     def blocked(self, mediator: str = "all") -> Interval:
-        """Return the share of the effect that is lost while the mediator is frozen, with its 95 % interval."""
+        """Return the share of the effect that is lost if the mediator is frozen, with its 95 %
+        interval.
+        """
         return self._share(self.lost, mediator)
 
     def carried(self, mediator: str = "all") -> Interval:
-        """Return the share of the effect that the mediator brings about by itself, with its 95 % interval."""
+        """Return the share of the effect that the mediator brings about alone, with its 95 %
+        interval.
+        """
         return self._share(self.brought, mediator)
 
     def _share(self, parts: Float[np.ndarray, "mediator episode"], mediator: str) -> Interval:
-        """Return a share of the effect with its interval over episodes; NaN where there is no
-        effect.
+        """Return a share of the effect with its interval over episodes; NaN if there is no effect.
 
         Args:
-            parts: ``[mediator, episode]``.
-            mediator: its name.
+            parts: products that the share is computed from, ``[mediator, episode]``.
+            mediator: name of the mediator.
         """
         require_known("mediator", mediator, self.mediators, limit=40)
         part = parts[self.mediators.index(mediator)]
@@ -319,7 +337,9 @@ class MediationResult(Result):
 
     @property
     def sentence(self) -> str:
-        """Which share of the effect passes through all mediators, and which of them carries most."""
+        """The share of the effect that passes through all mediators, and the mediator that carries
+        most.
+        """
         if self.reason:
             return f"{self.reason.capitalize()}."
         alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}
@@ -331,7 +351,7 @@ class MediationResult(Result):
         return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{largest}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the shares blocked and carried by every mediator, with their intervals."""
+        """Draw the shares blocked and carried of every mediator, with their intervals."""
         rows: dict[str, Interval] = {}
         for name in self.mediators:
             rows[f"blocked: {name}"] = self.blocked(name)
@@ -339,17 +359,19 @@ class MediationResult(Result):
         return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per mediator and one for all jointly, the largest share carried first, with controls."""
+        """Return one row per mediator and one for all together, with controls; the largest share
+        carried comes first.
+        """
         size = float(np.sqrt(self.total.sum() / self.n_pairs))
         rows = [self._make_row(i, size) for i in range(len(self.mediators))]
         return by_size(pd.DataFrame(rows), "carried")
 
     def _make_row(self, i: int, size: float) -> dict[str, Any]:
-        """Return the numbers of one mediator.
+        """Return the table's row of one mediator.
 
         Args:
-            i: its index.
-            size: of the effect.
+            i: index of the mediator.
+            size: root mean square of the effect.
         """
         mediator = self.mediators[i]
         row: dict[str, Any] = {
@@ -370,12 +392,13 @@ class MediationResult(Result):
 
 @checked
 def paths(model: Machine, component: str, position: str | None = None) -> list[Site]:
-    """List every site of a component, for each layer and head.
+    """Return every site of a component, for each layer and head.
 
     Args:
         model: the model.
-        component: its key.
-        position: a label (of a pattern: the query); None for whole activations.
+        component: name of the component.
+        position: label of a position (for an attention pattern, that of the query); None for all
+            positions together.
 
     >>> import interp
     >>> model = interp.load("wma-learned")
@@ -388,15 +411,16 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
 @dataclass(frozen=True)
 @checked_fields
 class Split:
-    """How an effect is split, and the controls of its shares.
+    """How an effect is divided among mediators, and controls of the shares.
 
     Attributes:
-        each: measure every mediator by itself, too; False measures only all of them at once, for
-            less work.
-        n_random: how often as many other mediators of the same components are drawn from between
-            cause and outcome. Of a machine that is no transformer: of any point there, where a
-            mediator's component has no other; the settings then list these mediators as
-            "random_of_any_point".
+        each: whether to measure every mediator alone, too; False measures only all of them
+            together, which is less work.
+        n_random: number of random draws of other sites for the control, as many as the mediators
+            and of the same components. In a model that is not a transformer, a component may have
+            no other site. Then sites of any component are drawn, and the result's settings list the
+            mediator under "random_of_any_point".
+        seed: seed of the draws and of the bootstrap.
     """
 
     each: bool = True
@@ -419,15 +443,23 @@ def mediate(
     round: Rounds = "all",
     split: Split = Split(),
 ) -> MediationResult:
-    """Measure which share of the effect of ``sites`` on ``outcome`` passes through each mediator, and through all.
+    """Measure which share of an effect passes through each mediator, and through all of them
+    together.
 
     Args:
-        base, source, round: as in :func:`interp.interventions.interchange.interchange`.
-        sites: the cause, what is swapped from the source, all at once: sites, or places with a subspace each.
-        mediators: sites between the cause and the outcome; :func:`paths` lists those of a component.
-        outcome: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's
-            state) or "latents" (all latents that the round leaves). A swapped latent reaches the last two by itself,
-            without any mediator, where updates are added to latents.
+        model: the model.
+        base, source: paired episodes, or rollouts of them, as in
+            :func:`interp.interventions.interchange.interchange`.
+        sites: the cause: sites, or places (sites with a subspace), that are set together to their
+            values in the source.
+        mediators: sites between the cause and the outcome; :func:`paths` lists those of a
+            component.
+        outcome: "prediction" (the predicted distribution), "state" (what the round writes into the
+            algorithm's state), or "latents" (the whole carried state after the round). In models
+            that add updates to their latents, a changed latent affects the last two directly,
+            without any mediator.
+        round: rounds in which the cause is set, each separately.
+        split: how the effect is divided, and controls.
     """
     swap = _Swap(model, base, source, sites, outcome, round)
     if isinstance(mediators, Site | str):
@@ -485,8 +517,14 @@ def mediate(
 
 @dataclass(frozen=True)
 class _Sums:
-    """Products of effects, row by row; for every set of frozen sites: lost and brought, by row, and
-    the share moved.
+    """Scalar products of effects in each row (pair of rounds), for several sets of frozen sites.
+
+    Attributes:
+        total: <TE, TE> of each row.
+        lost: set of sites -> <TE - DE, TE> of each row.
+        brought: set of sites -> <IE, TE> of each row.
+        moved: set of sites -> share of rows in which the cause changes them.
+        is_null: whether the total effect is 0 up to rounding.
     """
 
     total: Float[np.ndarray, " row"]
@@ -496,7 +534,9 @@ class _Sums:
     is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: _Sites) -> tuple[float, float]:
-        """Return the shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""
+        """Return the shares (blocked, carried) over all rows; NaN without an effect or without
+        sites.
+        """
         if self.is_null or not case:
             return float("nan"), float("nan")
         total = self.total.sum()
@@ -505,7 +545,9 @@ class _Sums:
 
 
 class _Swap:
-    """Causes that are taken from the source's rounds into the base's, and the outcome that this is measured by."""
+    """Sets causes in base rounds to their values in source rounds, and measures the effect on an
+    outcome.
+    """
 
     def __init__(
         self,
@@ -544,10 +586,14 @@ class _Swap:
     def run(
         self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Run edits of the base's rounds, all of which must take place.
+        """Run edits of the base rounds.
+
+        Args:
+            edits: name -> edits that are made together.
+            watched: sites whose activations are returned.
 
         Returns:
-            Outcomes ``[edit, row, value]``, and what is then at the watched sites.
+            Outcomes ``[edit, row, value]``, and the activations at the watched sites.
         """
         experiment = Experiment(
             model=self.model,
@@ -562,7 +608,9 @@ class _Swap:
         return effects.values.flatten(1, 2), effects.seen
 
     def sums(self, sets: Sequence[_Sites]) -> _Sums:
-        """Measure the effect of the swap, whole and with every set of sites frozen."""
+        """Measure the total effect of the cause, and the effects with each set of sites frozen, or
+        set alone.
+        """
         every = tuple(dict.fromkeys(site for case in sets for site in case))
         whole = {"nothing": [], "swap": self.swap}
         (plain, swapped), (before, after) = self.run(whole, every)
@@ -591,7 +639,9 @@ class _Swap:
 
 
 def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
-    """Return when a round computes each hook point, as is seen in one round; None for a transformer."""
+    """Return the time at which a round computes each hook point, observed in one round; None for a
+    transformer.
+    """
     stream = model.points.get("resid_post")
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
         return None
@@ -602,6 +652,6 @@ def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
 
 
 def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
-    """Return the scalar products of rows."""
+    """Return the scalar products of corresponding rows."""
     products = (x * y).sum(1)
     return np.asarray(products.numpy(force=True))

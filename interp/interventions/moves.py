@@ -1,13 +1,14 @@
-"""Move one decoded variable and grade the effect, and test whether a decoded state is closed under
-an update.
+"""Change one decoded variable of an activation and measure the effect; test whether decoded states
+follow the algorithm's update.
 
-A :class:`Writer` holds a decoder of variables. :func:`move` changes an activation so that one
-decoded variable changes by a chosen amount and the rest of what is decoded with it stays. The
-variable can be set to a value (``by={key: wanted[key] - current[key]}``) or moved. The outcome is
-graded against the same counterfactual in the algorithm. The control, :meth:`Writer.placebo`, is an
-equally long move in a direction that is orthogonal to every move of what is decoded.
-:func:`transition` tests whether what is decoded after a round is the algorithm's update of what was
-decoded before it. How it is scored: docs/method/moves.md.
+A :class:`Writer` has a decoder of variables. :func:`move` changes an activation so that one decoded
+variable changes by a chosen amount and the other decoded variables stay equal. To set a variable to
+a value, use ``by={key: wanted[key] - current[key]}``. The outcome is compared with that of the
+algorithm after the same change. The control, :meth:`Writer.placebo`, is a change of equal length in
+a direction that is orthogonal to all changes of decoded variables.
+
+:func:`transition` tests whether the state decoded after a round is the algorithm's update of the
+state decoded before it. docs/method/moves.md says how both are scored.
 
     >>> import interp
     >>> from interp.interventions.moves import Writer, move
@@ -54,25 +55,25 @@ from interp.support.checks import array_of, checked, checked_result, non_empty, 
 from interp.support.errors import require, require_known, theirs
 from interp.support.provenance import provenance
 
-_HELD = 0.5  # a carried variable is decodable when the latents explain this share of what the others do not explain
+_HELD = 0.5  # share of a variable that latents must explain, of what earlier variables leave open
 
 
 @dataclass(frozen=True)
 @checked_result
 @checked
 class Writer:
-    """A decoder of some variables in the activation of one site, which can also move each of them
-    separately.
+    """A decoder of some variables from the activation at one site, which can also change each
+    variable separately.
 
     Attributes:
-        shapes: the shape of each variable that is decoded at the site, by key.
-        size: rows and width of the activation: those of what is carried, or (1, width) at one
-            place.
-        decoder: from the activation to all of their elements, one after the other.
-        apart: the direction ``[row, width]`` of a control, for moves of equal length; None for a
-            normal writer.
-        held: True for numbers of the activation that have a meaning, ``[row, width]``; the rest
-            pads narrow channels.
+        site: the site.
+        shapes: key of a decoded variable -> its shape.
+        size: number of rows and width of the activation; one row at a site of a single vector.
+        decoder: decoder from the activation to the concatenated elements of all variables.
+        apart: direction ``[row, width]`` of a control, which replaces every move by one of equal
+            length; None for a normal writer.
+        held: False for numbers of the activation that are only padding, ``[row, width]``; None if
+            there is no padding.
     """
 
     site: Site
@@ -94,17 +95,18 @@ class Writer:
         round: Rounds = "all",
         ridge: float = 0.0,
     ) -> Writer:
-        """Fit a writer on a rollout; move different episodes than these.
+        """Fit a writer on a rollout. Use other episodes for moves.
 
         Args:
-            model: the machine.
+            model: the model.
             run: its rollout.
-            values: variables of an algorithm on the same episodes, ``[episode, round, ...]``.
-            keys: of those that are decoded together.
-            sites: "latent" for what a round reads, "latent@h+c" or ["latent@h", "latent@c"] for
-                some channels of it, a site of the residual stream, or a point of another machine.
-            round: an int, a slice, a list or "all": the rounds that are fitted on.
-            ridge: the penalty of the decoder.
+            values: an algorithm's variables in the same episodes, ``[episode, round, ...]``.
+            keys: keys of the variables that are decoded together.
+            sites: "latent" for the carried state that a round reads; "latent@h+c" or ["latent@h",
+                "latent@c"] for some of its channels; a site of the residual stream; or a hook point
+                of another model.
+            round: rounds to fit on: an int, a slice, a list or "all".
+            ridge: ridge penalty of the decoder.
         """
         place = resolve_one(sites, model, run.layout)
         require(
@@ -141,17 +143,18 @@ class Writer:
         sites: Site | str | Sequence[Site | str] = "latent",
         ridge: float = RIDGE,
     ) -> Writer:
-        """Fit a writer of the carried variables that an algorithm's memory is made of.
+        """Fit a writer for the carried variables from which an algorithm computes its memory.
 
-        These are the first one, and those that are :func:`decodable` in addition to it.
+        These are the first such variable, and the others that are :func:`decodable` in addition to
+        it.
 
         Args:
-            model: the machine.
+            model: the model.
             run: its rollout.
-            algorithm: has the variables.
-            episodes: of the rollout.
-            sites: what is carried, or some channels of it ("latent@h").
-            ridge: the penalty of the decoder.
+            algorithm: the algorithm.
+            episodes: episodes of the rollout.
+            sites: the carried state, or some channels of it ("latent@h").
+            ridge: ridge penalty of the decoder.
         """
         require(
             bool(algorithm.state),
@@ -168,11 +171,12 @@ class Writer:
     def step(
         self, changes: Mapping[str, ArrayLike], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round row width"]:
-        """Return how the activation moves where variables change.
+        """Return the change of the activation that changes decoded variables by given amounts.
 
         Args:
-            changes: by key, each of a shape that broadcasts to ``[episode, round, *shape of the variable]``.
-            shape: (episodes, rounds).
+            changes: key -> change, of a shape that broadcasts to ``[episode, round, *shape of the
+                variable]``.
+            shape: numbers of episodes and rounds.
         """
         for key in changes:
             require_known("variable of this writer", key, self.shapes)
@@ -192,7 +196,9 @@ class Writer:
         return distance[..., None, None] * self.apart
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
-        """Return the decoded variables, by key, each ``[*batch, ...]``."""
+        """Decode variables from an activation. Return them by key, each ``[*batch, *shape of the
+        variable]``.
+        """
         shape = tuple(activation.shape)
         size = self.size
         require(
@@ -211,12 +217,16 @@ class Writer:
 
     @property
     def fills(self) -> bool:
-        """Whether its moves leave no direction for a :meth:`placebo`: the machine carries its state and no more."""
+        """Whether moves of decoded variables span the whole space, so that no direction is left for
+        a :meth:`placebo`.
+        """
         basis, free = self._moved()
         return basis.shape[1] >= free
 
     def _moved(self) -> tuple[Tensor, int]:
-        """Return an orthonormal basis of its moves, ``[dimension, move]``, and how many dimensions there are."""
+        """Return an orthonormal basis of all moves, ``[dimension, move]``, and the number of
+        dimensions without padding.
+        """
         steps = torch.cat([linear.steps for linear in self.decoder.maps])
         basis, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
         is_move = sizes > 1e-9 * sizes.max()
@@ -224,8 +234,8 @@ class Writer:
         return basis[:, is_move], n_free
 
     def placebo(self, seed: int = 0) -> Writer:
-        """Return the control: every move goes equally far, along one random direction orthogonal to
-        all moves of this writer.
+        """Return the control: a writer whose moves have equal length but one random direction,
+        orthogonal to all moves of this writer.
         """
         basis, n_free = self._moved()
         n_moves = basis.shape[1]
@@ -243,13 +253,13 @@ class Writer:
 
 
 def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> None:
-    """Raise unless every key is a variable with a number for each round of the run, and none comes
-    twice.
+    """Raise an error unless every key is a variable with a finite number for each round of the run,
+    and no key is repeated.
 
     Args:
-        run: gives the numbers of episodes and rounds.
+        run: the rollout, which determines the numbers of episodes and rounds.
         values: variables by key.
-        keys: of those that are needed.
+        keys: keys of the needed variables.
     """
     shape = run.n_episodes, run.n_rounds
     for key in keys:
@@ -266,14 +276,14 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
 def _find_used(
     model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
 ) -> Tensor | None:
-    """Return which numbers of what is carried at a place have a meaning, ``[row, width]``; None
-    where all have.
+    """Return which numbers of the carried state at a site are not padding, ``[row, width]``; None
+    if there is no padding.
 
     Args:
-        model: the machine.
+        model: the model.
         place: the site.
-        layout: of the rounds.
-        size: of the activation.
+        layout: token layout of the rounds.
+        size: shape of the activation.
     """
     n_rows, width = size[-2:]
     rows = place.index(layout)[1]
@@ -284,13 +294,13 @@ def _find_used(
 def _read_point(
     model: Machine, run: Rollout, place: Site, rounds: Sequence[int]
 ) -> Float[Tensor, "episode round row width"]:
-    """Return the activation at a hook point of some rounds.
+    """Return the activation at a hook point in some rounds.
 
     Args:
-        model: the machine.
+        model: the model.
         run: its rollout, which is replayed.
-        place: the site.
-        rounds: indices.
+        place: the site of the hook point.
+        rounds: indices of the rounds.
     """
     _, _, cache = replay(model, run, rounds=rounds, names_filter=[place.hook])
     rows = place.read(cache[place.hook].flatten(0, 1), run.layout)
@@ -301,12 +311,12 @@ def _read_point(
 def _read_carried(
     latents: Tensor, place: Site, layout: RoundLayout
 ) -> Float[Tensor, "episode round row width"]:
-    """Return all or some rows of what is carried.
+    """Return all or some rows of the carried state.
 
     Args:
-        latents: ``[episode, round, row, width]``.
-        place: the site.
-        layout: of the rounds.
+        latents: carried states, ``[episode, round, row, width]``.
+        place: the site, which selects the rows.
+        layout: token layout of the rounds.
     """
     n_episodes, n_rounds, *_, width = latents.shape
     rows = place.read(latents.flatten(0, 1), layout)
@@ -322,16 +332,19 @@ def decodable(
     sites: Site | str | Sequence[Site | str] = "latent",
     ridge: float = RIDGE,
 ) -> tuple[str, ...]:
-    """Return the variables that the latents hold, or the rows of them that ``sites`` names ("latent@h").
+    """Return the variables that the carried state contains, or the rows of it that ``sites``
+    selects ("latent@h").
 
-    The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
-    the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
-    and scored on the other.
+    The first variable always counts. A further one counts only if the state predicts it better than
+    the earlier variables do. The number of rounds, for example, can be computed from counts that
+    add up to it. Decoders are fitted on one half of the episodes and scored on the other.
 
     Args:
-        values: variables of an algorithm on the run's episodes, ``[episode, round, ...]``.
-        keys: those that are tried, in order.
-        ridge: the penalty of the decoders.
+        run: the rollout.
+        values: an algorithm's variables in the run's episodes, ``[episode, round, ...]``.
+        keys: keys of the variables to test, in order.
+        sites: the carried state, or some rows of it.
+        ridge: ridge penalty of the decoders.
     """
     require(
         run.n_episodes >= 4,
@@ -360,13 +373,13 @@ def decodable(
 
 
 def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
-    """Return the squared error on the second half of the episodes of a decoder fitted on the first
+    """Fit a decoder on the first half of the episodes, and return its squared error on the second
     half.
 
     Args:
-        x: activations ``[episode, round, row, width]``.
-        target: what is decoded ``[episode, round, element]``.
-        ridge: the penalty.
+        x: activations, ``[episode, round, row, width]``.
+        target: values to decode, ``[episode, round, element]``.
+        ridge: ridge penalty.
     """
     half = len(target) // 2
     decoder = Decoder.fit(x[:half], target[:half], ridge=ridge)
@@ -386,19 +399,21 @@ def move(
     round: Rounds = "all",
     wants: Mapping[str, ArrayLike] | None = None,
 ) -> InterchangeResult:
-    """Move a variable along its decoder's directions in single rounds, and grade the outcome.
+    """Change one decoded variable in single rounds, and compare the outcome with the algorithm's
+    after the same change.
 
     Args:
-        model: the machine.
-        episodes: that are moved, or a rollout of them.
-        algorithm: gives the counterfactual; without a variable of this name it wants no effect.
-        writer: decodes and moves the variable.
-        by: the variable's key and what is added to it, of a shape that broadcasts to ``[episode,
+        model: the model.
+        episodes: the episodes, or a rollout of them.
+        algorithm: the algorithm. If it has no variable of this name, no effect is wanted.
+        writer: decodes and changes the variable.
+        by: the variable's key, and what is added to it; of a shape that broadcasts to ``[episode,
             chosen round, ...]``.
         outcome: what is compared, "prediction" or "state".
-        round: an int, a slice, a list or "all": the rounds that are moved, each separately.
-        wants: the same change in variables of the algorithm, where these differ from the writer's
-            (log-weights that are gains times counts); by default ``by``.
+        round: rounds in which the variable is changed, each separately: an int, a slice, a list or
+            "all".
+        wants: the same change in the algorithm's variables, if these differ from the writer's (such
+            as log-weights that are gains times counts); by default ``by``.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -436,7 +451,7 @@ def move(
 
 
 def flat(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Return values ``[episode, round, ...]`` with all of their numbers in one axis."""
+    """Flatten all axes after ``[episode, round]`` into one, as float64."""
     n_numbers = int(np.prod(x.shape[2:]))
     numbers = np.asarray(x, dtype=np.float64)
     return numbers.reshape(*x.shape[:2], n_numbers)
@@ -445,11 +460,14 @@ def flat(x: NDArray[Any]) -> NDArray[np.float64]:
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class StepResult(Tabulated):
-    """Closure of a decoded state under an algorithm's update.
+    """How well a decoded state follows an algorithm's update.
 
-    ``missed`` is the squared distance between the decoded state and the algorithm's, in units of each variable's step;
-    ``varied`` is the squares of the algorithm's steps about the round's mean, times n / (n - 1) for n episodes, as
-    about the mean of very many.
+    Attributes:
+        missed: squared distance between the decoded state after the round and the algorithm's. Each
+            variable is in units of the root mean square of its step.
+        varied: squared deviation of the algorithm's steps from the round's mean, times n / (n - 1)
+            for n episodes (an unbiased estimate).
+        participants: who played each episode; intervals are over participants.
     """
 
     missed: Float[np.ndarray, "episode round"]
@@ -457,7 +475,7 @@ class StepResult(Tabulated):
     participants: Any = None
 
     def r2(self, seed: int = 0) -> Interval:
-        """Return the step R2 with its 95 % interval over episodes."""
+        """Return the R2 of the algorithm's steps, with its 95 % interval over episodes."""
         missed, varied = self.missed.sum(1), self.varied.sum(1)
         return ratio_interval(missed, varied, seed=seed, participants=self.participants).complement
 
@@ -465,11 +483,16 @@ class StepResult(Tabulated):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Transition:
-    """How a model updates its decoded state in some rounds; the update can be compared with that of
-    any algorithm.
+    """The decoded state before and after some rounds, which can be compared with the update of any
+    algorithm.
 
-    The variables of these ``shapes`` were decoded ``before`` and ``after``, ``{key: [episode,
-    round, ...]}``.
+    Attributes:
+        episodes: the episodes.
+        rounds: indices of the rounds that the model starts from.
+        horizon: number of rounds between the two states.
+        shapes: key of a decoded variable -> its shape.
+        before, after: decoded variables before and after, each ``[episode, round, ...]``.
+        settings: settings, model and versions.
     """
 
     episodes: Episodes
@@ -481,8 +504,8 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """Return what the algorithm computes from the state before, with its values for variables
-        that were not decoded.
+        """Return the variables that the algorithm computes from the decoded state before. Variables
+        that were not decoded have the algorithm's own values.
         """
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
         read = ", ".join(self.shapes)
@@ -502,7 +525,7 @@ class Transition:
     def _sum_squares(
         self, algorithm: Algorithm
     ) -> tuple[Float[np.ndarray, "episode round"], Float[np.ndarray, "episode round"]]:
-        """Return what the model misses of the algorithm's steps, and how these vary, as in :class:`StepResult`."""
+        """Return the arrays ``missed`` and ``varied`` of :class:`StepResult`."""
         goal = self.goal(algorithm)
         missed: NDArray[Any] = np.zeros(())
         varied: NDArray[Any] = np.zeros(())
@@ -518,9 +541,7 @@ class Transition:
         return missed, varied
 
     def under(self, algorithm: Algorithm) -> StepResult:
-        """Return how much of the algorithm's step the model makes, each variable in units of its
-        steps.
-        """
+        """Compare the model's update of the decoded state with an algorithm's update."""
         missed, varied = self._sum_squares(algorithm)
         players, keys = participants_of(self.episodes), " + ".join(self.shapes)
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=players).complement
@@ -547,10 +568,10 @@ class Transition:
         )
 
     def left(self, algorithm: Algorithm) -> float:
-        """Return the share of the model's steps that the algorithm misses; it can exceed 1.
+        """Return the share of the model's steps that the algorithm does not explain; it can exceed
+        1.
 
-        Every variable counts in units of the model's steps of it. The mean is over variables that
-        move.
+        Every variable is in units of the model's steps. The mean is over the variables that change.
         """
         goal = self.goal(algorithm)
         missed, n_moving = 0.0, 0
@@ -574,18 +595,18 @@ def transition(
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """Measure how the model updates the variables that ``writer`` reads, from each of some rounds
+    """Measure how the model updates the variables that a writer decodes, from each of some rounds
     on.
 
     Args:
-        model: the machine.
-        episodes: what it runs on, or a rollout of them.
-        writer: fitted on other episodes, at "latent" or at some channels of what is carried
-            ("latent@h"); the rest stays as it is.
-        round: an int, a slice or a list: where the model starts, each round separately.
-        horizon: rounds to run on before decoding again.
-        by: what the decoded state is first moved by, ``{key: [episode, round, ...]}``; None moves
-            none.
+        model: the model.
+        episodes: the episodes, or a rollout of them.
+        writer: a writer that was fitted on other episodes, at "latent" or some channels of the
+            carried state ("latent@h"); other channels stay as they are.
+        round: rounds that the model starts from, each separately: an int, a slice or a list.
+        horizon: number of rounds to run before decoding again.
+        by: changes of decoded variables before the run, ``{key: [episode, round, ...]}``; None for
+            no change.
     """
     site = writer.site
     require(

@@ -1,9 +1,10 @@
-"""A clean and a corrupted run, prepared for intervening at one round, and the metrics that patched runs are read by.
+"""Pairs of a clean and a corrupted run for interventions in one round, and metrics of patched runs.
 
-A metric gives one number per episode, from predictions or from the state; a higher one is nearer to the clean run, or
-the difference that patching papers report. ``Metric.measure`` maps a :class:`Readout` with any leading cell axes to
-``[cell, episode]``. Where outputs are probabilities, logits are log P with P clipped to ``[1e-6, 1]``, so that a
-difference lies within +-13.8. A prediction of a real number is read by "prediction" and "squared_error" alone.
+A metric is one number per episode, computed from predictions or from the carried state. Usually a
+higher number is closer to the clean run. ``Metric.measure`` maps a :class:`Readout` with any
+leading axes to ``[*cell, episode]``. If a model outputs probabilities, log P replaces logits, with
+P clipped to ``[1e-6, 1]``; so a difference of logits lies within +-13.8. Predictions of real
+numbers have the metrics "prediction" and "squared_error".
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ from interp.support.errors import InputError, require, require_known
 @dataclass(frozen=True)
 @checked_result
 class Readout:
-    """What a metric reads.
+    """What a metric is computed from.
 
     Attributes:
-        predictions: ``[*cell, episode, round, ...]``, from the intervened round to the one that is read.
-        latents: ``[*cell, episode, latent, d_model]``, after the round that is read.
+        predictions: ``[*cell, episode, round, ...]``, from the round of the intervention to the
+            round that is read.
+        latents: carried state after the round that is read, ``[*cell, episode, latent, d_model]``.
     """
 
     predictions: Tensor
     latents: Tensor
 
     def __post_init__(self) -> None:
-        """Raise the precision to single where it is lower."""
+        """Convert numbers of less than single precision to single precision."""
         for name, values in (("predictions", self.predictions), ("latents", self.latents)):
             if values.element_size() < 4:
                 object.__setattr__(self, name, values.float())
@@ -54,14 +56,17 @@ class Readout:
 @checked_result
 @checked
 class Pair:
-    """Clean and corrupted rollouts of one model, row by row, with the round to change and the round to read.
+    """Clean and corrupted rollouts of one model, episode by episode, with the round to change and
+    the round to read.
 
     Attributes:
+        model: the model.
         clean, corrupted: rollouts without hooks, up to the round that is read.
-        clean_episodes: the truth that losses are counted by.
-        round: where interventions act.
-        read_round: where predictions, and the latents after it, are read; not before ``round``.
-        counted: how many of the episodes are here, in words; empty where all are.
+        clean_episodes: the clean episodes, whose labels define losses.
+        round: index of the round of the intervention.
+        read_round: index of the round whose prediction, and state after it, is read; not before
+            ``round``.
+        counted: how many of the episodes are in the pair, in words; empty if all are.
     """
 
     model: Machine
@@ -74,17 +79,17 @@ class Pair:
 
     @property
     def layout(self) -> RoundLayout:
-        """Layout of the rounds."""
+        """The token layout of the rounds."""
         return self.clean.layout
 
     @cached_property
     def clean_readout(self) -> Readout:
-        """What the clean run gives where the pair is read."""
+        """The clean run's predictions and state."""
         return self.readout(self.clean)
 
     @cached_property
     def corrupted_readout(self) -> Readout:
-        """What the corrupted run gives where the pair is read."""
+        """The corrupted run's predictions and state."""
         return self.readout(self.corrupted)
 
     @property
@@ -93,12 +98,16 @@ class Pair:
         return slice(self.round, self.read_round + 1)
 
     def readout(self, run: Rollout) -> Readout:
-        """Return what ``run`` gives from :attr:`round` to :attr:`read_round`."""
+        """Return a run's predictions from :attr:`round` to :attr:`read_round`, and the state after
+        it.
+        """
         predictions = run.predictions[:, self._span]
         return Readout(predictions, run.latents[:, self.read_round + 1])
 
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
-        """Return the task's loss of predictions from :attr:`round` to :attr:`read_round`, by the clean episodes."""
+        """Return the task's loss of predictions from :attr:`round` to :attr:`read_round`, with the
+        labels of the clean episodes.
+        """
         wanted = tuple(self.clean.predictions[:, self._span].shape)
         shape = tuple(predictions.shape)
         require(
@@ -111,7 +120,9 @@ class Pair:
 
 @checked
 def corruption(model: Machine, key: str = "") -> Corruption:
-    """Return a corruption of the model's task; the task's default when ``key`` is empty."""
+    """Return a corruption of the model's task by its key; an empty key stands for the task's
+    default.
+    """
     task = catalog.of(model)
     key = key or task.analysis.default_corruption
     require(
@@ -131,17 +142,17 @@ def prepare(
     read_round: int | None = None,
     commit: str = "own",
 ) -> Pair:
-    """Run both sides of a pair, up to the round that is read: later rounds have no effect on it.
+    """Run clean and corrupted episodes up to the round that is read.
 
     Args:
         model: the model.
-        clean, corrupted: episodes that pair up.
-        round: where interventions act; negative numbers count from the end.
-        read_round: where they are read; ``round`` when None.
+        clean, corrupted: paired episodes.
+        round: index of the round of the intervention; negative numbers count from the end.
+        read_round: index of the round that is read; by default ``round``.
         commit: as in :func:`interp.rollout`.
 
     Returns:
-        The pair, without episodes in which a round between the two is missing on either side.
+        The pair. Episodes in which a round between the two is missing on either side are left out.
     """
     model.eval()
     sides = clean, corrupted
@@ -180,20 +191,23 @@ def prepare(
 
 
 _MOST_PAIRS = 32
-"""Episodes that :func:`warn_if_unrelated` looks at."""
+"""Most episodes that :func:`warn_if_unrelated` compares."""
 _LEAST_PAIRS = 4
-"""The fewest episodes that say anything."""
+"""Fewest episodes for which it can warn."""
 _UNRELATED = 4.0
-"""Standard errors within which rows that pair up differ as much as rows that do not. Of 888 batches of experts and
-Q-learning that were drawn apart, the largest distance in any of 20 rounds lies below 4.2 in 99 % from 8 episodes on
-(95 % below 5 at 4 episodes); every corruption of the three tasks is beyond 4, or equal in a round, at 4, 8 and 32."""
+"""Number of standard errors within which paired episodes differ as much as unpaired ones.
+
+In 888 independently sampled batches of the tasks experts and Q-learning, the largest distance in
+any of 20 rounds is below 4.2 for 99 % of the batches from 8 episodes on (95 % below 5 at 4
+episodes). Every corruption of the three tasks is beyond 4, or equal in a round, at 4, 8 and 32
+episodes."""
 
 
 def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
-    """Warn where paired rows are as different, in any round up to the one that is read, as rows of
-    different episodes.
+    """Warn if paired clean and corrupted episodes differ as much as unpaired ones in every round.
 
-    A patch then puts another episode's activations in, and is read by the truth of the clean one.
+    A patch would then insert activations of an unrelated episode, but be scored with the labels of
+    the clean one.
     """
     n = min(pair.clean.n_episodes, _MOST_PAIRS)
     if n < _LEAST_PAIRS:
@@ -220,20 +234,20 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
 
 
 def _list_fed(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
-    """Return all that the first rows of a run are fed, as numbers."""
+    """Return all inputs of the first ``n`` episodes of a run as numbers."""
     fed = run.fed.each(lambda part: part[:n])
     numbers = [fed.tokens.double(), fed.values.double()]
     return torch.cat(numbers, -1)
 
 
 def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
-    """Return the model's rollout of episodes, or ``episodes`` if it is a rollout of this model that
-    has its episodes.
+    """Return the model's rollout of some episodes; a rollout is returned unchanged, after checks.
 
     Args:
         model: the model.
-        episodes: episodes, or a rollout.
-        analysis: the analysis in words, for errors; episodes with missing rounds are refused.
+        episodes: episodes, or a rollout of this model with its episodes.
+        analysis: name of the analysis, in words for errors; episodes with missing rounds are
+            refused.
     """
     refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
@@ -251,10 +265,12 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
 def paired_runs(
     model: Machine, base: Episodes | Rollout, source: Episodes | Rollout, analysis: str
 ) -> tuple[Rollout, Rollout]:
-    """Return rollouts of episodes that pair up row by row, as of :func:`run_of`.
+    """Return rollouts of paired episodes; see :func:`run_of`.
 
     Args:
-        analysis: what counts all rounds, in words.
+        model: the model.
+        base, source: paired episodes, or rollouts of them.
+        analysis: name of the analysis, in words for errors.
     """
     base_run = run_of(model, base, analysis)
     source_run = run_of(model, source, analysis)
@@ -264,18 +280,21 @@ def paired_runs(
 
 
 CLIP = 1e-6
-"""Smallest probability whose logarithm is taken."""
+"""Smallest probability; smaller ones are clipped to it before the logarithm."""
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Metric:
-    """How patched runs are measured.
+    """A metric of patched runs.
 
     Attributes:
-        measure: ``(readout, pair) -> [*cell, episode]``.
-        needs_update: whether it reads the state that a round leaves, not only its prediction.
-        kinds: the kinds of prediction that it reads.
+        key: its key.
+        name: its name.
+        unit: its unit.
+        measure: ``(readout, pair)`` -> numbers ``[*cell, episode]``.
+        needs_update: whether it reads the state after a round, and not only its prediction.
+        kinds: kinds of prediction that it can read.
     """
 
     key: str
@@ -287,37 +306,39 @@ class Metric:
 
 
 def _last_prediction(readout: Readout, pair: Pair) -> Tensor:
-    """Return the prediction of the round that is read."""
+    """Return the prediction in the round that is read."""
     round_axis = -1 - pair.layout.prediction_axes
     return readout.predictions.select(round_axis, -1)
 
 
 def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return the distribution over outcomes at the round that is read."""
+    """Return the predicted distribution in the round that is read."""
     return pair.layout.distribution(_last_prediction(readout, pair))
 
 
 def _logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return log-probabilities of outcomes at the round that is read, clipped at log 1e-6."""
+    """Return the log-probabilities of outcomes in the round that is read, clipped at log 1e-6."""
     return _probabilities(readout, pair).clamp_min(CLIP).log()
 
 
 def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Return per episode the outcomes with the largest rise and the largest fall of log-probability
-    from corrupted to clean.
+    """Return for each episode the outcome whose log-probability rises most from the corrupted to
+    the clean run, and the one whose falls most.
     """
     change = _logs(pair.clean_readout, pair) - _logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
 
 
 def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
-    """Return the values of one outcome an episode."""
+    """Return the value of one outcome per episode."""
     index = outcome.expand(values.shape[:-1]).unsqueeze(-1)
     return values.gather(-1, index).squeeze(-1)
 
 
 def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
-    """Return log P(risen) - log P(fallen)."""
+    """Return the log-probability of the outcome that rises most from corrupted to clean, minus that
+    of the one that falls most.
+    """
     risen, fallen = _risen_and_fallen(pair)
     logs = _logs(readout, pair)
     difference = _pick(logs, risen) - _pick(logs, fallen)
@@ -325,26 +346,30 @@ def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _risen_probability(readout: Readout, pair: Pair) -> Tensor:
-    """Return the probability of the outcome that rises most from corrupted to clean."""
+    """Return the probability of the outcome whose log-probability rises most from corrupted to
+    clean.
+    """
     risen, _ = _risen_and_fallen(pair)
     return _pick(_probabilities(readout, pair), risen)
 
 
 def _regret(readout: Readout, pair: Pair) -> Tensor:
-    """Return the loss, summed from the intervened round to the one that is read."""
+    """Return the loss, summed from the round of the intervention to the round that is read."""
     return pair.losses(readout.predictions).sum(-1)
 
 
 def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
-    """Return the mean of the real number that is predicted at the round that is read."""
+    """Return the mean of the predicted real number in the round that is read."""
     return pair.layout.choose(_last_prediction(readout, pair))
 
 
 def _along_state(readout: Readout, pair: Pair) -> Tensor:
-    """Return the state after the read round, along the line from corrupted to clean, in units of the state.
+    """Return the position of the state on the line from the corrupted to the clean state, in units
+    of the state.
 
-    ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state: 0 on the corrupted run
-    and the distance of the two states on the clean run. Of a learned model the latents are the state.
+    It is ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state.
+    So it is 0 for the corrupted run, and the distance between the two states for the clean run. For
+    a learned model, the latents are the state.
     """
 
     def read_state(latents: Tensor) -> Tensor:
@@ -361,21 +386,23 @@ def _along_state(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    """Return 1 where the choice is the clean run's and 0 elsewhere."""
+    """Return 1 if the most probable outcome is that of the clean run, otherwise 0."""
     choice = _probabilities(readout, pair).argmax(-1)
     clean = _probabilities(pair.clean_readout, pair).argmax(-1)
     return (choice == clean).to(readout.predictions.dtype)
 
 
 def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    """Return how far the prediction is from the corrupted one, counted towards the clean one."""
+    """Return the difference between the prediction and the corrupted run's, positive in the
+    direction of the clean run's.
+    """
     corrupted = _mean(pair.corrupted_readout, pair)
     direction = (_mean(pair.clean_readout, pair) - corrupted).sign()
     return (_mean(readout, pair) - corrupted) * direction
 
 
 def _squared_error(readout: Readout, pair: Pair) -> Tensor:
-    """Return the squared distance from the clean prediction."""
+    """Return the squared difference between the prediction and the clean run's."""
     return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 
 
@@ -411,18 +438,21 @@ METRICS: dict[str, Metric] = unique(
 
 
 def exits(layout: RoundLayout) -> tuple[str, str]:
-    """Return the metrics that read the two exits of a layout's rounds: what is predicted, and what is remembered.
+    """Return the keys of two metrics for the two outputs ("exits") of a round: one reads the
+    prediction, one the carried state.
 
-    What acts on one alone does not show in the other; read through both, methods find far more of the parts that matter
-    (``interp benchmark``).
+    A component that affects only one of them does not show in the other. With both, methods find
+    far more of the relevant components (``interp benchmark``).
     """
     return "logit_diff" if layout.kind == "classes" else "prediction", "state"
 
 
 def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
-    """Return the metric of that key; a :class:`Metric` is returned as it is.
+    """Return the metric with this key; a :class:`Metric` is returned unchanged.
 
-    With a ``layout`` the first of its :func:`exits` when None; a metric that cannot read its predictions is refused.
+    Args:
+        name: key or metric; by default the one for predictions of the layout (:func:`exits`).
+        layout: token layout; if given, a metric that cannot read its predictions is refused.
     """
     if name is None:
         name = "logit_diff" if layout is None else exits(layout)[0]

@@ -1,7 +1,7 @@
-"""Activation patching with a round axis: change one site at one round, read the same or a later
-round.
+"""Activation patching with a round axis: replace the activation at one site in one round, and read
+the same or a later round.
 
-Run the *base* with one activation taken from the *source*::
+The *base* is run with one activation taken from the *source*::
 
     denoising:  base = corrupted, source = clean      (what restores the clean behaviour?)
     noising:    base = clean,     source = corrupted  (what is needed for it?)
@@ -11,13 +11,13 @@ episodes: 0 where the patch has no effect and 1 where it carries the whole diffe
 is a ratio of sums, because an episode in which the two runs agree has no fraction; intervals are
 bootstraps over episodes.
 
-The effect runs on into later rounds through the latents. With ``propagate=False`` (:func:`of_pair`)
-later rounds read the base's latents, so that no effect outlives the round. Each side has a separate
-history: at the patched round, clean and corrupted latents differ by what the corruption did before.
+Effects propagate into later rounds through the carried state. With ``propagate=False``
+(:func:`of_pair`) later rounds read the base's state instead. Each side has its own history: in the
+patched round, clean and corrupted states may already differ by what the corruption did before.
 
-:func:`round_map` patches one site at many rounds and reads every later round, too: how long its row
-stays lit is how long the model remembers what was patched. A site that lights up is evidence that
-the difference between *these two* inputs passes there, not of what it means.
+:func:`round_map` patches one site in each of many rounds, and reads every later round: it shows how
+long the model remembers what was patched. An effect at a site is evidence that the difference
+between *these two* inputs passes there, not of what the activation means.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require_known, unknown_name
 from interp.support.provenance import provenance
 
-_NO_GAP = 1e-12  # two runs that differ by less do not differ
-_RESTORES = 0.01  # a site that restores less of the difference restores none
+_NO_GAP = 1e-12  # a smaller difference between two runs is none
+_RESTORES = 0.01  # a site that restores a smaller share of the difference restores nothing
 _ADDRESS = ("site", "component", "layer", "head", "position")
 _NUMBERS = (
     "effect",
@@ -80,7 +80,7 @@ _NUMBERS = (
     "fraction_low",
     "fraction_high",
 )
-_MOST_DRAWN = 24  # sites of a sweep over several rounds that a picture shows
+_MOST_DRAWN = 24  # most sites in the figure of a sweep over several rounds
 _Sites = Site | str | Sequence[Site | str]
 
 
@@ -88,15 +88,24 @@ _Sites = Site | str | Sequence[Site | str]
 @checked_result
 @checked
 class PatchingResult(Result):
-    """Effects of patching each site separately, in one round.
+    """Effects of patching each site separately in one round.
 
     Attributes:
-        values: the metric of the patched runs; NaN in an episode in which a site's run of a loop did not take place,
-            which then counts in no mean of that site.
-        base: the metric of the run that is patched.
-        source: the metric of the run that activations are taken from.
-        participants: who played the episodes; where several are of one, the table counts their
-            mean.
+        sites: the sites.
+        values: metric of the patched runs. NaN in episodes in which the site's cycle of a looped
+            model did not run; these are left out of the site's means.
+        base: metric of the run that is patched.
+        source: metric of the run that activations are taken from.
+        metric: key of the metric.
+        unit: unit of the metric.
+        direction: "denoising" (the corrupted run is patched with clean activations) or "noising"
+            (the reverse).
+        round: index of the patched round.
+        read_round: index of the round that is read.
+        propagate: whether later rounds read the changed state.
+        settings: settings, model and versions.
+        participants: who played each episode; the table averages over the episodes of a
+            participant.
     """
 
     sites: tuple[Site, ...]
@@ -114,16 +123,18 @@ class PatchingResult(Result):
 
     @property
     def effects(self) -> Float[Tensor, "site episode"]:
-        """Patched minus base."""
+        """Metric of the patched runs minus that of the base."""
         return self.values - self.base
 
     @property
     def gap(self) -> float:
-        """Mean difference of the two unpatched runs, source minus base: what a fraction is a fraction of."""
+        """Mean metric of the source minus that of the base; a fraction is a share of this gap."""
         return float((self.source - self.base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
-        """Return the share of the gap that each patch carries over; raise where the two runs do not differ."""
+        """Return the share of the gap between base and source that each patch makes up; raise an
+        error if the two runs do not differ.
+        """
         if abs(self.gap) < _NO_GAP:
             raise InputError(
                 f"clean and corrupted runs do not differ in {self.metric} at round {self.read_round}, so there is no "
@@ -134,7 +145,9 @@ class PatchingResult(Result):
         return self.effects.nanmean(-1) / of_counted
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return one row per site, the largest effect first: effect and fraction with 95 % intervals, p-value."""
+        """Return one row per site, the largest effect first: effect and fraction with 95 %
+        intervals, and a p-value.
+        """
         is_counted = ~self.values.isnan()
         frames: list[pd.DataFrame] = []
         for episodes in is_counted.unique(dim=0):
@@ -144,7 +157,7 @@ class PatchingResult(Result):
         return by_size(pd.concat(frames).sort_index())
 
     def _select(self, sites: Tensor, episodes: Tensor) -> PatchingResult:
-        """Return the result of some sites in some episodes, by masks."""
+        """Return the result with only some sites and episodes, given as boolean masks."""
         players = self.participants
         if players is not None:
             players = players[episodes.numpy(force=True)]
@@ -158,7 +171,7 @@ class PatchingResult(Result):
         )
 
     def _list_rows(self, seed: int) -> pd.DataFrame:
-        """Return one row per site, of sites that all count the same episodes."""
+        """Return one row per site, if all sites have the same episodes."""
         index = pd.DataFrame({"site": [str(site) for site in self.sites]})
         for part in _ADDRESS[1:]:
             index[part] = [getattr(site, part) for site in self.sites]
@@ -194,7 +207,9 @@ class PatchingResult(Result):
         return frame[[*_ADDRESS, *_NUMBERS, *index.columns[len(_ADDRESS) :]]]
 
     def _of_players(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values, base and source, with the mean of every participant's episodes where one has several."""
+        """Return values, base and source, averaged over the episodes of each participant if any has
+        several.
+        """
         sides = (self.values, self.base, self.source)
         players = self.participants
         if players is None or len(set(players)) == len(self.base):
@@ -206,13 +221,12 @@ class PatchingResult(Result):
     def grid(
         self, component: str, value: Literal["effect", "fraction"] = "fraction"
     ) -> pd.DataFrame:
-        """Return a heat map's table for one component: rows are layers, columns are positions, in
-        order.
+        """Return the table of a heat map for one component: rows are layers, columns are positions.
 
-        Rows of heads are called "L1H0", and those of a loop's cycles "block[2]".
+        Rows for heads are named like "L1H0", those for the cycles of a loop like "block[2]".
 
         Args:
-            component: its key.
+            component: name of the component.
             value: "effect" or "fraction".
         """
         key = ALIASES.get(component, component)
@@ -229,7 +243,9 @@ class PatchingResult(Result):
         return series.unstack().loc[row_order, column_order]
 
     def plot(self, component: str = "") -> Any:
-        """Draw a heat map of effects by layer and position: a panel for every component, or only the one named."""
+        """Draw heat maps of effects by layer and position: one per component, or only that of the
+        named component.
+        """
         from interp.results import figures  # matplotlib is heavy
 
         components = [component]
@@ -249,7 +265,7 @@ class PatchingResult(Result):
         return figures.heatmaps(panels, label=label, xlabel="position", ylabel=rows)
 
     def _rows_are(self, components: Sequence[str]) -> str:
-        """Return what the rows of a picture are: heads, layers or points."""
+        """Return what the rows of the heat maps are, in words: heads, layers or hook points."""
         kinds: set[str] = set()
         for site in self.sites:
             if site.component in [ALIASES.get(key, key) for key in components]:
@@ -259,14 +275,14 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The site that carries most of the difference, and its share of it."""
+        """The site that makes up most of the gap, and its share of the gap."""
         means = self.effects.nanmean(-1)
         first = int((means * self.gap).nan_to_num(-torch.inf).argmax())
         return self.sites[first], float(means[first]) / self.gap
 
     @property
     def sentence(self) -> str:
-        """Which site restores most of the difference."""
+        """Which site restores most of the difference between the runs."""
         name = self.metric.replace("_", " ")
         if abs(self.gap) < _NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read_round}: there is nothing to restore."
@@ -285,7 +301,7 @@ class PatchingResult(Result):
 
 
 def _row_name(site: Site) -> str:
-    """Return the name of a site's row in a heat map: its address without the position."""
+    """Return the name of a site's row in a heat map: the site without its position."""
     if site.layer is None or site.component not in COMPONENTS:
         return str(replace(site, position=None))
     if site.head is None:
@@ -297,10 +313,10 @@ def _row_name(site: Site) -> str:
 @checked_result
 @checked
 class RoundsResult(Result):
-    """Effects of patching each site in each of several rounds, each site and round separately.
+    """Effects of patching each site in each of several rounds, separately.
 
     Attributes:
-        by_round: one result a round, in the order of the rounds.
+        by_round: one result per round, in the order of the rounds.
     """
 
     by_round: tuple[PatchingResult, ...]
@@ -311,19 +327,19 @@ class RoundsResult(Result):
         return by_size(pd.concat(frames, ignore_index=True))
 
     def fractions(self) -> Float[Tensor, "round site"]:
-        """Return the share of each round's gap that each patch carries over."""
+        """Return the share of each round's gap between base and source that each patch makes up."""
         return torch.stack([result.fractions() for result in self.by_round])
 
     @property
     def sentence(self) -> str:
-        """In which round, and where, most of the difference is restored."""
+        """In which round, and at which site, a patch restores most of the difference."""
         differing = [result for result in self.by_round if abs(result.gap) >= _NO_GAP]
         if not differing:
             return self.by_round[0].sentence
         return max(differing, key=lambda result: result.best[1]).sentence
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the effects of the sites that matter most, by the round that is patched."""
+        """Draw the effects of the sites with the largest ones, by the patched round."""
         first = self.by_round[0]
         means = {result.round: result.effects.nanmean(-1) for result in self.by_round}
         columns = {round: of_sites.numpy(force=True) for round, of_sites in means.items()}
@@ -377,25 +393,24 @@ def sweep(
     read_round: int | None = None,
     direction: str = "denoising",
 ) -> PatchingResult | RoundsResult:
-    """Patch each site of a sweep separately, at one round; the effect runs on to the round that is
-    read.
+    """Patch each of several sites separately in one round, and read that round or a later one.
 
     Args:
         model: the model.
-        clean, corrupted: episodes that pair up.
-        round: where the patch acts, counted from 0; negative counts from the end. With a slice, a
-            list or "all" each round is patched separately.
-        sites: what is patched: sites, their texts, or components ("resid_pre"), which stand for
-            every layer, head and position (:func:`interp.interventions.sites.select_sites`); by
-            default residual stream, attention outputs and heads, or every point of a machine that
-            has none of them.
-        metric: a key of ``pairs.METRICS``; the logit difference, or the "prediction" of a real
-            number, when None.
-        read_round: the round that is read; the patched one when None.
+        clean, corrupted: paired episodes.
+        round: index of the patched round; negative numbers count from the end. With a slice, a list
+            or "all", each round is patched separately.
+        sites: sites, their texts, or names of components ("resid_pre"), which stand for every
+            layer, head and position (:func:`interp.interventions.sites.select_sites`). By default
+            the residual stream, attention outputs and heads; for a model without these, every hook
+            point.
+        metric: key of a metric in ``pairs.METRICS``; by default "logit_diff", or "prediction" if a
+            real number is predicted.
+        read_round: index of the round that is read; by default the patched one.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Returns:
-        The effects of one round, or those of each round where several are named.
+        The effects in one round, or those in each round if ``round`` names several.
 
     Example:
         >>> import interp
@@ -438,11 +453,14 @@ def of_pair(
     direction: str = "denoising",
     propagate: bool = True,
 ) -> PatchingResult:
-    """Run :func:`sweep` on a pair that is run already (:func:`interp.interventions.pairs.prepare`), at its round.
+    """Patch each of several sites separately, as :func:`sweep`, in a pair whose runs already exist.
 
     Args:
+        pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`), which also
+            define the rounds.
         sites, metric, direction: as in :func:`sweep`.
-        propagate: False holds later rounds at the latents of the run that is patched.
+        propagate: whether later rounds read the changed state; False holds them at the state of the
+            unpatched run.
     """
     measure = _find_measure(metric, direction, pair.model)
     cells = select_sites(pair.model, pair.layout, sites)
@@ -486,12 +504,12 @@ def of_pair(
 
 
 def _find_measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
-    """Return the metric, and raise on an unknown direction.
+    """Return the metric; raise an error if the direction is unknown.
 
     Args:
         metric: a key, a metric, or None for the default.
         direction: "denoising" or "noising".
-        model: gives the layout.
+        model: the model, which determines the layout.
     """
     require_known("direction", direction, ("denoising", "noising"))
     return find_metric(metric, model.layout)
@@ -515,18 +533,21 @@ def round_map(
     metric: str | Metric | None = None,
     direction: str = "denoising",
 ) -> Tabulated:
-    """Patch ``sites``, all at once, at each of some rounds and read at each of them, from the patched one on.
+    """Patch some sites together in each of several rounds, and read every one of these rounds from
+    the patched one on.
 
-    The metric is read per round: a regret is that round's loss.
+    Metrics are computed per round; a regret is the loss in that round.
 
     Args:
-        sites: a site, its text, or several that are patched together.
-        round: the rounds that are patched and read: a slice, a list or "all".
+        model: the model.
+        clean, corrupted: paired episodes.
+        sites: a site, its text, or several sites that are patched together.
+        round: rounds that are patched and read: a slice, a list or "all".
         metric, direction: as in :func:`sweep`.
 
     Returns:
-        A table with a row a pair of rounds: ``size`` is the mean size of the effects of episodes, ``gap`` the
-        unpatched difference, source minus base.
+        One row per pair of rounds: mean ``effect`` with its interval, mean absolute effect of an
+        episode (``size``), and the difference between source and base without a patch (``gap``).
     """
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))
@@ -587,7 +608,9 @@ def round_map(
 
 
 def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
-    """Return a row a pair of rounds, both of them keys of ``gaps``: effect with its interval, size and gap."""
+    """Return one row per pair of rounds that are both keys of ``gaps``: effect with its interval,
+    size and gap.
+    """
     frame = effects.to_frame().rename(columns={"edited": "patched"})
     frame = frame.drop(columns=["edit", "outcome"])
     frame = frame[frame["read"].isin(list(gaps))]
@@ -600,7 +623,9 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
 
 
 def _count_rounds_lit(grid: pd.DataFrame) -> int:
-    """Return how many rounds later the mean size of the effect is last at least half of its largest."""
+    """Return the largest number of rounds after the patch at which the mean absolute effect is at
+    least half of its maximum.
+    """
     sizes = grid.abs()
     lags = range(len(grid))
     by_lag = np.array([np.diagonal(sizes, lag).mean() for lag in lags])

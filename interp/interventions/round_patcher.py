@@ -1,10 +1,10 @@
-"""Run many patched copies of one round: only what a patch can change is computed again.
+"""Run many patches of one round, and compute only what each patch can change.
 
-A *cell* is one intervention: the activation of a site is replaced by its source's. Where source and
-base have the same activation, or no later part reads it, the base's results are the cell's. The
-remaining cells run together as a batch ``[cell, episode]``, each from the layer of its site on.
-Positions before the first that is patched, and those that do not read it, have the base's
-activations. The result equals patching one cell at a time to float precision.
+A *cell* is one patch: the activation at a site is replaced by that of the source run. If source and
+base run have the same activation there, or no later component reads it, the cell's results are the
+base's. The other cells run together as a batch ``[cell, episode]``, each from the layer of its site
+on. Positions that a patch cannot affect keep the base's activations. The result equals that of one
+patch at a time, up to float precision.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 _CHUNK_CPU, _CHUNK_ACCELERATOR = 256, 65_536
-"""Rows (cell x episode) run at once: memory holds the activations of this many rounds. Small chunks hold neighbouring
-sites and so skip more on a CPU; an accelerator wants few launches."""
+"""Most rows (pairs of cell and episode) that are run at once. Small batches contain neighbouring
+sites, so that more work can be skipped on a CPU; accelerators prefer large batches."""
 
 
 _READ_LATER = ("resid_pre", "k", "v")
-"""Components that later positions read in the layer itself; what else is patched at a position changes only its own."""
+"""Components that later positions read in the same layer; other patches affect only their position."""
 
 
 def _activations(
     model: Machine, run: Rollout, round: int, names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return activations of one round: ``name -> [episode, ...]``.
+    """Return activations in one round: name of a hook -> ``[episode, ...]``.
 
     Args:
         model: the model.
         run: its rollout, which is replayed.
-        round: its index.
-        names: of the hook points.
+        round: index of the round.
+        names: names of the hooks.
     """
     _, _, cache = replay(model, run, rounds=round, names_filter=list(names))
     return {name: value[:, 0] for name, value in cache.items()}
@@ -54,13 +54,14 @@ def _activations(
 
 @dataclass(frozen=True)
 class _Patched:
-    """The results of the cells with some indices at their round.
+    """The results of some cells.
 
     Attributes:
-        predictions: rows ordered cell by cell, ``[cell * episode, ...]``.
-        latents: after the round, ``[cell * episode, latent, d_model]``; the base's if the update is
-            not run.
-        idle: whether both are the base's, because these cells can change neither.
+        cells: indices of the cells.
+        predictions: predictions in the round, ``[cell * episode, ...]``, ordered by cell.
+        latents: carried state after the round, ``[cell * episode, latent, d_model]``; the base's if
+            the update is not run.
+        idle: whether the results are the base's, because these cells cannot change them.
     """
 
     cells: list[int]
@@ -70,12 +71,15 @@ class _Patched:
 
 
 class RoundPatcher:
-    """Patches one round of ``run``, the base; holds what every cell reuses.
+    """Patches sites in one round of a rollout, the base. It stores what all cells share.
 
     Args:
-        source: the run that activations are taken from.
-        update: whether what follows the prediction is needed: the update, and the choice that the patched model
-            commits where a round holds one.
+        model: the model.
+        run: the base rollout.
+        round: index of the round.
+        source: the rollout that activations are taken from.
+        update: whether to compute what follows the prediction: the update of the state, and the
+            model's own choice in rounds that contain one.
     """
 
     def __init__(
@@ -100,8 +104,8 @@ class RoundPatcher:
             self.known = _activations(model, run, round, names)
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
-        """Patch each cell separately, in batches; the first batch are those without an effect, if
-        any.
+        """Patch each site separately, and yield results in batches. Cells without an effect, if
+        any, come in the first batch.
         """
         layout = self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))
@@ -135,7 +139,7 @@ class RoundPatcher:
                 yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
 
     def _is_placed(self, cell: Site) -> bool:
-        """Return whether a cell is at one of a transformer's positions."""
+        """Return whether a cell is at a single position of a transformer."""
         return self.transformer is not None and cell.position in self.run.layout.labels
 
     def _find_start(self, cell: Site) -> int:
@@ -145,7 +149,7 @@ class RoundPatcher:
         return self.run.layout.position(str(cell.position))
 
     def _is_unread(self, cell: Site) -> bool:
-        """Return whether no output that is read depends on a cell."""
+        """Return whether a cell cannot affect any output that is read."""
         if not self._is_placed(cell):
             return False
         layout, start = self.run.layout, self._find_start(cell)
@@ -165,13 +169,13 @@ class RoundPatcher:
         patches: _Patches,
         starts: list[int],
     ) -> _Patched:
-        """Run layer by layer, from the lowest of any cell on; every cell's rows join where it is
-        patched.
+        """Run cells layer by layer, from the lowest patched layer on. The rows of a cell join the
+        batch at the layer of its patch.
 
         Args:
-            model: a transformer.
-            indices: of the cells.
-            patches: their sources.
+            model: the transformer.
+            indices: indices of the cells.
+            patches: the cells with their source activations.
             starts: first position that each cell changes.
         """
         n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
@@ -224,13 +228,13 @@ class RoundPatcher:
     def _after(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
     ) -> Float[Tensor, "row pos d_model"]:
-        """Return the residual stream after a layer with cells; it is the base's where they cannot
-        change it.
+        """Return the residual stream after a layer with patches. It is the base's at positions that
+        the cells cannot change.
 
         Args:
-            model: a transformer.
-            layer: of the cells.
-            patches: their sources.
+            model: the transformer.
+            layer: layer of the cells.
+            patches: the cells with their source activations.
             starts: first position that each cell changes.
         """
         cells, start = patches.cells, min(starts)
@@ -246,10 +250,10 @@ class RoundPatcher:
         return after
 
     def _resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
-        """Return copies of the base's residual stream before a layer, or after the last.
+        """Return copies of the base's residual stream before a layer, or after the last layer.
 
         Args:
-            layer: its index; the number of layers for after the last.
+            layer: index of the layer; the number of layers means after the last.
             times: number of copies.
         """
         if layer == self.n_layers:
@@ -257,11 +261,12 @@ class RoundPatcher:
         return tile(self.known[f"blocks.{layer}.hook_resid_pre"], times)
 
     def _past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
-        """Return copies of a layer's keys and values at the positions before ``start``.
+        """Return copies of a layer's keys and values at the positions before ``start``; None if
+        there are none.
 
         Args:
-            layer: its index.
-            start: a position.
+            layer: index of the layer.
+            start: index of a position.
             times: number of copies.
         """
         if start == 0:
@@ -271,12 +276,13 @@ class RoundPatcher:
         return [KeyValues(tile(keys, times), tile(values, times))]
 
     def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
-        """Run the patched round from its tokens on, and commit the choice that it makes.
+        """Run the patched round from its tokens on, including the model's own choice if the round
+        contains one.
 
         Args:
-            indices: of the cells.
-            rows: what the round is fed, for every cell.
-            patches: their sources.
+            indices: indices of the cells.
+            rows: input of the round, for every cell.
+            patches: the cells with their source activations.
         """
         before = tile(self.latents, len(indices))
         commit = self.run.commit if self.update else "target"
@@ -289,8 +295,8 @@ class RoundPatcher:
 
 
 def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
-    """Combine ``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are
-    cut by themselves.
+    """Combine groups of indices into chunks of at most ``size``. Whole groups share a chunk; larger
+    groups are divided.
 
     >>> list(_packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
@@ -309,7 +315,9 @@ def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
 
 
 class _Patches:
-    """Hooks on ``[cell * episode, ...]`` that give each cell's rows the source at that cell's site."""
+    """Hooks for activations ``[cell * episode, ...]`` that replace, in each cell's rows, the
+    activation at the cell's site by the source's.
+    """
 
     def __init__(
         self, cells: Sequence[Site], source: dict[str, Tensor], layout: RoundLayout
@@ -325,11 +333,13 @@ class _Patches:
             self.masks[name] = torch.from_numpy(mask).to(source[name].device)
 
     def of(self, chosen: Sequence[int]) -> _Patches:
-        """Return those of some cells, in the order of ``chosen``."""
+        """Return the patches of some cells, in the order of ``chosen``."""
         return _Patches([self.cells[i] for i in chosen], self.source, self.layout)
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
-        """Make a hook per hook point, for a pass over a ``window`` of positions (start, end), or over all."""
+        """Return one hook per hook point, for a forward pass over a ``window`` (start, end) of
+        positions, or over all.
+        """
         hooks = [(name, partial(self.write, name, window)) for name in self.masks]
         self.counter = FiringCounter(hooks)
         return self.counter.hooks
@@ -337,12 +347,13 @@ class _Patches:
     def write(
         self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object = None
     ) -> Tensor:
-        """Return the activation at a hook point, with each cell's source in its rows.
+        """Return the activation at a hook point, with the source's activation at the site of each
+        cell in the cell's rows.
 
         Args:
-            name: of the hook point.
-            window: (first, end) of the positions that are run; None for all.
-            activation: of all cells' rows.
+            name: name of the hook.
+            window: first position, and end, of the positions that are run; None for all.
+            activation: activation of all cells' rows.
             hook: the hook point; not used.
         """
         source, mask = self.source[name], self.masks[name]

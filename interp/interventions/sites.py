@@ -1,16 +1,19 @@
-"""Sites: where in a round an intervention acts, as a small language shared by every routine.
+"""Sites: names for the activations of a round, which all interventions and probes use.
 
-A site is a component, with a layer, a head and a position where the component has them. Its text form is
-``component[layer.head]@position``, or ``L1H0@position`` for what head 0 of layer 1 puts out::
+A site is a component with a layer, a head and a position, if the component has these. Its text form
+is ``component[layer.head]@position``, or ``L1H0@position`` for the output of head 0 of layer 1::
 
     resid_pre[1]@p?      L2H0@w?      pattern[0.1]      latent@<z>      embed@e_1
 
-``L2H0`` is the head's output before ``W_O``, the component ``z``; ``z[2.0]`` means the same, and ``head`` is another
-word for ``z``. Layers, heads and rounds count from 0. Positions are labels of the round's layout; a site without one
-means all positions. For ``scores`` and ``pattern`` the position is that of the query. The components are a machine's
-``points``; where no machine is named, those of a transformer. An adapted machine's carried rows have its channels'
-labels, a channel's name stands for all of its rows, and ``+`` joins several; the index of a loop's cycle stands where
-a layer's does::
+``L2H0`` is the head's output before ``W_O``, the component ``z``; ``z[2.0]`` means the same, and
+``head`` is another name for ``z``. Layers, heads and rounds are counted from 0. Positions are
+labels of the round's token layout; a site without a position means all positions. For ``scores``
+and ``pattern`` the position is that of the query.
+
+The components of a model are its hook points, ``model.points``; without a model, those of a
+transformer. ``latent`` is the carried state. In models other than transformers the state has named
+channels: ``latent@h`` is all rows of the channel h, and ``+`` joins channels. The index of a cycle
+of a loop takes the place of the layer::
 
     latent@h             latent@h+c           block[2]             reset
 """
@@ -40,7 +43,7 @@ from interp.support.errors import InputError, require, require_known, unknown_na
 
 ALIASES = {"head": "z"}
 HEAD = "z"
-"""The component that an address such as ``L1H0`` names: what a head puts out."""
+"""The component that an address such as ``L1H0`` names: the output of a head before ``W_O``."""
 _UNKNOWN = Component("", "", "", "")
 _TEXT = re.compile(
     r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?"
@@ -49,7 +52,7 @@ _ADDRESS = re.compile(r"L(?P<layer>\d+)H(?P<head>\d+)(@(?P<position>[^#@]+))?")
 
 
 def head_address(layer: int, head: int) -> str:
-    """Return the address of a head, as it is printed and parsed everywhere.
+    """Return the address of a head, in the form used everywhere.
 
     >>> head_address(1, 0)
     'L1H0'
@@ -58,13 +61,15 @@ def head_address(layer: int, head: int) -> str:
 
 
 def _has_places(kind: Component) -> bool:
-    """Return whether its activation has an axis of positions, or of rows of what is carried."""
+    """Return whether the component's activation has an axis of positions, or of rows of the carried
+    state.
+    """
     axes = kind.axes.split()
     return "pos" in axes or "latent" in axes
 
 
 def component(name: str, model: Machine | None = None) -> Component:
-    """Return the component of that name, of a machine, or of any transformer."""
+    """Return the component with this name, of a model or, without a model, of any transformer."""
     points = COMPONENTS if model is None else model.points
     key = ALIASES.get(name, name)
     if model is not None and key in COMPONENTS and key not in points:
@@ -81,7 +86,7 @@ def component(name: str, model: Machine | None = None) -> Component:
 @dataclass(frozen=True)
 @checked
 class Site:
-    """A place in a round: no head means all heads, and no position (a label of the layout) means all positions.
+    """The name of an activation in a round.
 
     >>> site = Site.parse("L2H0@w?")
     >>> site
@@ -90,6 +95,13 @@ class Site:
     ('L2H0@w?', 'blocks.2.attn.hook_z')
     >>> Site.parse("z[2.0]@w?") == site
     True
+
+    Attributes:
+        component: name of the component, such as "resid_pre".
+        layer: index of the layer; None if the component has no layers.
+        head: index of the head; None means all heads.
+        position: label of the position; None means all positions.
+        kind: description of the component: its hook and its axes.
     """
 
     component: str
@@ -138,8 +150,8 @@ class Site:
         """Return the site that a text names.
 
         Args:
-            text: such as "resid_pre[1]@p?", "L1H0" or "latent".
-            model: has the site; any transformer when None.
+            text: text such as "resid_pre[1]@p?", "L1H0" or "latent".
+            model: the model that has the site; by default any transformer.
         """
         stripped = text.strip()
         address = _ADDRESS.fullmatch(stripped)
@@ -167,12 +179,12 @@ class Site:
 
     @classmethod
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
-        """Return the site at a hook point's name.
+        """Return the site of a hook's name.
 
         Args:
-            hook: such as "blocks.1.hook_resid_post".
-            head: its index, where the site is of one head.
-            position: its label, where the site is of one position.
+            hook: name such as "blocks.1.hook_resid_post".
+            head: index of the head; None means all heads.
+            position: label of the position; None means all positions.
         """
         for kind in COMPONENTS.values():
             pattern = re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)")
@@ -185,11 +197,11 @@ class Site:
 
     @property
     def hook(self) -> str:
-        """The name of its hook point."""
+        """The name of the hook at this site."""
         return self.kind.hook.format(layer=self.layer)
 
     def labels(self, layout: RoundLayout) -> tuple[str, ...]:
-        """Return the names of its places in a round: positions, or rows of what is carried."""
+        """Return the labels of the activation's positions, or of its rows of the carried state."""
         if self.kind.labels:
             return self.kind.labels
         if self.kind.axes != "latent":
@@ -197,7 +209,9 @@ class Site:
         return tuple(layout.labels[i] for i in layout.latent_positions)
 
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
-        """Return an index of the activation ``[batch, ...]``: one entry for each axis between batch and vector."""
+        """Return the index that selects the site from its activation ``[batch, ...]``; one entry
+        per axis, without the last (the vector).
+        """
         place = self._find_place(self.labels(layout))
         head: slice | int = slice(None) if self.head is None else self.head
         by_axis = {"pos": place, "latent": place, "head": head}
@@ -205,7 +219,9 @@ class Site:
         return slice(None), *(by_axis.get(axis, slice(None)) for axis in axes)
 
     def _find_place(self, labels: tuple[str, ...]) -> slice | int | list[int]:
-        """Return its place among ``labels``, or its rows, in order, where it names channels."""
+        """Return the index of the position among ``labels``, or the sorted indices of rows if it
+        names channels of the carried state.
+        """
         if self.position is None:
             return slice(None)
         is_carried = self.kind.axes == "latent"
@@ -226,8 +242,8 @@ class Site:
         """Return the part of an activation that the site selects.
 
         Args:
-            activation: ``[batch, ...]``.
-            layout: of the rounds.
+            activation: activation at the site's hook, ``[batch, ...]``.
+            layout: token layout of the round.
         """
         try:
             return activation[self.index(layout)]
@@ -246,16 +262,15 @@ def sites(
     positions: str | Iterable[str] | None = "all",
     layers: Iterable[int] | Literal["all"] = "all",
 ) -> list[Site]:
-    """List every site of some components, in the order computed: by component, layer, head,
-    position.
+    """Return every site of some components, ordered by component, layer, head and position.
 
     Args:
         model: the model.
-        layout: of the rounds; the model's layout when None.
-        components: their names; those that are :func:`swept` when None.
-        positions: labels of the layout, or of the rows of what is carried; "all" for each
-            separately, or None for whole activations.
-        layers: counted from 0, or "all".
+        layout: token layout of the rounds; by default the model's.
+        components: names of components; by default those of :func:`swept`.
+        positions: labels of positions, or of rows of the carried state; "all" for each one
+            separately; None for all positions together.
+        layers: indices of layers, or "all".
     """
     layout = model.layout if layout is None else layout
     task, own_task = layout.task, model.layout.task
@@ -288,17 +303,18 @@ def sites(
 def select_sites(
     model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
-    """List sites from what users write: sites, their texts and names of components; those
-    :func:`swept` when None.
+    """Return the sites that a user's input stands for.
 
-    The name of a component with layers ("resid_pre") means every layer, head and position of it,
-    each separately, and "resid_pre@p?" every layer and head at one position. The name of a
-    component without layers ("latent") is one site, all of it at once.
+    The name of a component with layers, such as "resid_pre", stands for every layer, head and
+    position, each as a separate site. "resid_pre@p?" stands for every layer and head at one
+    position. The name of a component without layers, such as "latent", is one site: all positions
+    together.
 
     Args:
         model: the model.
-        layout: of the rounds.
-        given: what the user wrote.
+        layout: token layout of the rounds.
+        given: sites, texts of sites, or names of components; None for the components of
+            :func:`swept`.
     """
     if given is None:
         return sites(model, layout)
@@ -317,13 +333,13 @@ def select_sites(
 def resolve_one(
     given: Site | str | Sequence[Site | str], model: Machine | None, layout: RoundLayout
 ) -> Site:
-    """Return the one site that is meant, checked against ``model``; several rows of what is carried
-    are joined.
+    """Return one site, checked against the model. Several rows of the carried state are joined into
+    one site.
 
     Args:
-        given: a site or its text, or several rows of what is carried.
-        model: has the site; None skips the check.
-        layout: of the rounds.
+        given: a site or its text, or several rows of the carried state.
+        model: the model that has the site; None skips the check.
+        layout: token layout of the rounds.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=2)
@@ -347,16 +363,20 @@ def resolve_one(
 
 
 def swept(model: Machine) -> tuple[str, ...]:
-    """Return what is swept by default: a residual stream's components, or every point of a machine without one."""
+    """Return the components that are patched by default: residual stream, attention output and
+    heads of a transformer, or every hook point of another model.
+    """
     if "resid_pre" in model.points:
         return "resid_pre", "attn_out", "z"
     return tuple(model.points)
 
 
 def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
-    """Return which numbers of what is carried a control may move: a channel's, and not those that pad its rows.
+    """Return which numbers of the carried state controls may change, ``[row, width]``: those of
+    channels, not those that pad rows.
 
-    How far a channel that grows is written (``NAME_length``) is the same in every episode, and left out here.
+    The length of a channel that grows (``NAME_length``) is equal in every episode, and is also left
+    out.
     """
     lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
     widths: list[int] = []
@@ -371,13 +391,13 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
 def _find_labels(
     site: Site, layout: RoundLayout, positions: str | Iterable[str] | None
 ) -> list[str | None]:
-    """List the labels to visit, of those that the component has places for; [None] for whole
-    activations.
+    """Return the labels of the wanted positions that the component has; [None] for all positions
+    together.
 
     Args:
-        site: the component's site.
-        layout: of the rounds.
-        positions: labels, "all", or None for whole activations.
+        site: a site of the component.
+        layout: token layout of the rounds.
+        positions: labels, "all", or None for all positions together.
     """
     if positions is None or not _has_places(site.kind):
         return [None]
@@ -392,14 +412,13 @@ def _find_labels(
 
 
 def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
-    """Return ``site``, parsed if a text; raise if it does not exist in ``model`` for rounds of
-    ``layout``.
+    """Return a site, parsed if it is a text; raise an error if the model does not have it.
 
     Args:
         site: a site or its text.
-        model: None for a rollout with hooks or from a file, which has no model; the site is then
-            checked where it is read.
-        layout: of the rounds.
+        model: the model. None for rollouts that have no model, such as those from a file; the site
+            is then checked when it is read.
+        layout: token layout of the rounds.
     """
     if isinstance(site, str):
         site = Site.parse(site, model)
@@ -419,21 +438,23 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
 
 
 def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
-    """Return what is put in the place of an activation, infinite where both are of runs that did not take place."""
+    """Return the new value of an activation, with infinity wherever both are NaN: there a cycle of
+    a looped model did not run.
+    """
     return new.masked_fill(new.isnan() & activation.isnan(), torch.inf)
 
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """Return a copy of an activation with new values at the site.
 
-    A run of a loop that did not take place is NaN; a value written there becomes infinite, which
-    marks the attempt.
+    Activations of a cycle of a looped model that did not run are NaN. NaN that would be written
+    there becomes infinity, to mark the attempt.
 
     Args:
-        activation: ``[batch, ...]``.
-        site: where.
-        layout: of the rounds.
-        new: the new values, of the shape that the site selects.
+        activation: activation at the site's hook, ``[batch, ...]``.
+        site: the site.
+        layout: token layout of the rounds.
+        new: the new values, in the shape that the site selects.
     """
     changed = activation.clone()
     new = fit("what is written", new, Tensor)
@@ -452,11 +473,13 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
 @dataclass(frozen=True)
 @checked_fields
 class Place:
-    """A site, and the subspace of its activation that is interchanged.
+    """A site, or a subspace of the activation at a site, for interchanges.
 
     Attributes:
-        basis: orthonormal ``[d, rank]``; the whole activation when None.
-        elsewhere: a control: the activation moves as far, but inside this other subspace ``[d, rank]``.
+        site: the site.
+        basis: orthonormal basis of the subspace, ``[d, rank]``; None for the whole activation.
+        elsewhere: for a control: orthonormal basis of another subspace, ``[d, rank]``. The
+            activation changes by the same distance, but within this subspace.
 
     >>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
     >>> str(place)
@@ -477,11 +500,13 @@ class Place:
         directions: ArrayLike | Tensor | None = None,
         model: Machine | None = None,
     ) -> Place:
-        """Make a place from directions that span the subspace, orthonormal or not.
+        """Make a place from directions that span the subspace.
 
         Args:
-            site: a site, or its text in any transformer, or in ``model``.
-            directions: ``[rank, d]``; the whole activation when None.
+            site: a site or its text.
+            directions: linearly independent directions, ``[rank, d]``; None for the whole
+                activation.
+            model: the model that has the site; by default any transformer.
         """
         if isinstance(site, str):
             site = Site.parse(site, model)
@@ -501,7 +526,7 @@ class Place:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole activation is changed, and no control moves it elsewhere."""
+        """Whether the whole activation is replaced, and this is not a control."""
         return self.basis is None and self.elsewhere is None
 
     def __str__(self) -> str:
@@ -509,17 +534,22 @@ class Place:
         return f"{self.site}{rank}"
 
     def placebo(self, width: int, seed: int, padding: int = 0) -> Place | None:
-        """Make the control: the activation moves equally far, in a random subspace orthogonal to the one interchanged.
+        """Return the control: a place at which the activation changes by the same distance, in a
+        random subspace orthogonal to this one.
 
-        It has equal rank, or what is left of the space; for a whole activation it is a random line. A random subspace
-        that overlaps holds a part of the variable (it scored up to .46 at true sites of handwired models).
+        The random subspace has the same rank, or the rank of the remaining space. For a whole
+        activation it is a random line. It is orthogonal because a random subspace that overlaps
+        contains a part of the variable (such a control scored up to .46 at true sites of handwired
+        models).
 
         Args:
-            width: how many numbers of the activation mean something.
-            padding: how many more only pad it.
+            width: number of dimensions of the activation without padding.
+            seed: seed of the random subspace.
+            padding: number of further dimensions that are only padding.
 
         Returns:
-            None where there is no such direction: at heads, attention scores and single numbers.
+            The control. None if there is no such direction: at heads, attention scores and single
+            numbers.
         """
         integer("width", width, 1, 10**6)
         integer("padding", padding, 0)
@@ -541,11 +571,11 @@ class Place:
         return replace(self, elsewhere=orthogonal)
 
     def __call__(self, base: Tensor, source: Tensor) -> Tensor:
-        """Return the base's activation after the interchange.
+        """Return the base's activation with its part in the subspace replaced by the source's.
 
-        This and its control are TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo``
-        and ``random_basis`` (a test compares them), without that import: it loads half of
-        ``transformers``.
+        This equals TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo`` and
+        ``random_basis`` (a test compares them). It is implemented here because that import loads
+        half of ``transformers``.
 
         Args:
             base, source: activations at the site.
@@ -576,16 +606,16 @@ class Place:
 
 
 Places = Place | Site | str | Sequence[Place | Site | str]
-"""What users write where places are expected: one or several, each of them a place, a site or its text."""
+"""Type of arguments for places: one or several, each a place, a site or the text of a site."""
 
 
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
-    """List places from sites or their texts, each checked against the model.
+    """Return places from places, sites or texts of sites, each checked against the model.
 
     Args:
-        places: places, sites or texts.
+        places: one or several of them.
         model: the model.
-        run: its rollout, for the layout.
+        run: a rollout of the model, which determines the layout.
     """
     every = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
     resolved: list[Place] = []
@@ -598,14 +628,14 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
 
 
 def tile(x: Tensor, times: int) -> Tensor:
-    """Return ``x`` with its rows repeated so many ``times``."""
+    """Return ``x`` with its rows repeated ``times`` times."""
     ones = [1] * (x.ndim - 1)
     return x.repeat(times, *ones)
 
 
 @contextmanager
 def frozen(model: Machine) -> Iterator[None]:
-    """Take no gradient for the parameters of ``model`` inside."""
+    """Context manager: compute no gradients for the parameters of the model."""
     module = cast(nn.Module, model)
     flags = [parameter.requires_grad for parameter in module.parameters()]
     module.requires_grad_(False)

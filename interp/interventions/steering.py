@@ -1,11 +1,12 @@
-"""Steering: write a state into the latents and compare the behaviour with what the algorithm would
-do from there.
+"""Steering: add multiples ("doses") of a direction to the carried state, and compare the prediction
+with that of the algorithm after the corresponding change.
 
-In a handwired transformer a state change has one exact latent change (the smallest that the readout
-sees). In any other machine it is fitted (:func:`fitted_direction`), or the user passes one, such as
-a probe's. Random directions of equal norm are the control. A dose that moves the
-prediction as the algorithm would is evidence that the model *uses* the direction around these
-inputs; large doses leave the data's range, and agreement there is more than is needed.
+In a handwired transformer, a change of the algorithm's state corresponds to an exact change of the
+latents: the smallest one that its readout shows. In any other model the direction is fitted
+(:func:`fitted_direction`), or passed by the user, such as a probe's. Random directions of equal
+norm are the control. If doses move the prediction as in the algorithm, this is evidence that the
+model *uses* the direction near these inputs. Large doses leave the range of the data; agreement is
+not required there.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=3).double()
@@ -44,12 +45,14 @@ from interp.support.provenance import provenance
 
 
 def has_state_direction(model: Machine) -> bool:
-    """Return whether a state can be written exactly: in handwired transformers; other machines are only read."""
+    """Return whether a state can be written exactly into the model's latents, as in handwired
+    transformers.
+    """
     return model.is_handwired and hasattr(model, "state_map")
 
 
 def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
-    """Return the map that a handwired transformer's state is read by."""
+    """Return the matrix with which a handwired transformer's state is read from its latents."""
     name = model.name
     require(
         model.is_handwired,
@@ -64,7 +67,9 @@ def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
 
 
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """Return the smallest latent change that changes a handwired transformer's state by ``change``."""
+    """Return the smallest change of the latents that changes a handwired transformer's state by
+    ``change``.
+    """
     state_map = _find_state_map(model)
     numbers = array_of("change", change).astype(np.float64)
     wanted = torch.as_tensor(numbers).to(state_map)
@@ -84,12 +89,13 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """Return a handwired transformer's latents, changed as little as possible to hold ``state``.
+    """Return a handwired transformer's latents after the smallest change that makes its state equal
+    to ``state``.
 
     Args:
-        model: a handwired transformer.
-        latents: ``[*batch, latent, d_model]``.
-        state: of the shape that the model's readout has.
+        model: the handwired transformer.
+        latents: its latents, ``[*batch, latent, d_model]``.
+        state: the wanted state, in the shape of the model's readout.
     """
     state_map = _find_state_map(model)
     now = model.read_state(latents)
@@ -109,18 +115,19 @@ def fitted_direction(
     change: ArrayLike,
     sites: Site | str | Sequence[Site | str] = "latent",
 ) -> Float[Tensor, "row width"]:
-    """Return how what a machine carries moves when the memory that a decoder reads in it moves by
-    ``change``.
+    """Return the direction in which the carried state moves if the decoded memory of an algorithm
+    changes by ``change``.
 
-    A decoder's weights define how to *read* a state; this is how latents vary with what is read
-    (:meth:`interp.stats.decoder.Decoder.move`).
+    A decoder's weights say how to *read* a memory; this direction says how states vary with what is
+    read (:meth:`interp.stats.decoder.Decoder.move`).
 
     Args:
-        model: the machine.
-        episodes: those that the decoder is fitted on.
-        algorithm: has the memory that is decoded.
-        change: of the memory's shape, in its units.
-        sites: "latent", or some channels of it: ``sites="latent@h"`` is read and moved alone.
+        model: the model.
+        episodes: episodes for fitting the decoder.
+        algorithm: the algorithm whose memory is decoded.
+        change: the change of the memory, in its shape and units.
+        sites: "latent" for the whole carried state, or some channels of it: with "latent@h", only
+            this channel is decoded and moved.
     """
     memory = _find_memory(algorithm)
     base = run_of(model, episodes, "steering")
@@ -144,7 +151,7 @@ def fitted_direction(
 
 
 def _find_memory(algorithm: Algorithm) -> str:
-    """Return the variable that an algorithm keeps from round to round."""
+    """Return the key of the variable that is the algorithm's memory."""
     require(
         bool(algorithm.memory),
         f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
@@ -156,15 +163,16 @@ def _find_memory(algorithm: Algorithm) -> str:
 class _SteeringResult(Tabulated):
     """Dose-response of a steered round.
 
-    The table has a row per dose: means over episodes with 95 % intervals, of model, algorithm and
-    random directions. ``difference`` is the model's minus the algorithm's, paired by episode.
-    ``score`` is the share of the algorithm's move from dose 0 that the model makes: ``1 - sum
-    |model's move - algorithm's| / sum |algorithm's|`` over episodes, 1 the whole move in every
-    episode and 0 no better than none; NaN at dose 0, or where dose 0 is missing.
+    The table has one row per dose, with means over episodes and 95 % intervals for the model, the
+    algorithm and random directions. ``difference`` is the model's probability minus the
+    algorithm's, paired by episode. ``score`` is the share of the algorithm's move from dose 0 that
+    the model makes: ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes. 1
+    means the same move in every episode, 0 is no better than no move. It is NaN at dose 0, or
+    without a dose 0.
 
     Attributes:
         model, algorithm: probability of the outcome that is read.
-        random: the model's along random directions of equal norm.
+        random: the model's probability along random directions of equal norm.
     """
 
     model: Float[np.ndarray, "dose episode"]
@@ -182,9 +190,10 @@ def _tabulate(
     """Return the table of a dose-response.
 
     Args:
+        doses: the doses.
         model, algorithm: probabilities, ``[dose, episode]``.
-        random: along random directions, ``[dose, direction, episode]``.
-        participants: who played the episodes.
+        random: probabilities along random directions, ``[dose, direction, episode]``.
+        participants: who played each episode.
     """
     mean_random = random.mean(1)
     series = {
@@ -219,12 +228,13 @@ def _tabulate(
 def _score_move(
     moved: NDArray[Any], wanted: NDArray[Any], at_random: NDArray[Any], participants: Any
 ) -> list[float]:
-    """Return the score of a move with its interval, and the best score of a random direction.
+    """Return the score of the model's move with its interval, and the best score of a random
+    direction.
 
     Args:
-        moved, wanted: how far the model and the algorithm move, by episode.
-        at_random: how far random directions move the model, ``[direction, episode]``.
-        participants: who played the episodes.
+        moved, wanted: moves of the model and of the algorithm, ``[episode]``.
+        at_random: moves of the model along random directions, ``[direction, episode]``.
+        participants: who played each episode.
     """
     missed, sizes = np.abs(moved - wanted), np.abs(wanted)
     score = ratio_interval(missed, sizes, participants=participants).complement
@@ -238,15 +248,15 @@ def _score_move(
 @dataclass(frozen=True)
 @checked_fields
 class Doses:
-    """Doses of a state change.
+    """A change of the algorithm's memory, and the multiples of it to apply.
 
     Attributes:
-        change: the state change of dose 1, in the units and the shape of the algorithm's memory, or
-            the name of one number of it, such as "log_weights[e_1]", which rises by 1.
-        sizes: the doses, as multiples of it.
-        direction: the change of dose 1 in what is carried, ``[row, width]``, such as a probe's.
-            When None, a handwired transformer's exact one; for other machines, the
-            :func:`fitted_direction` on the episodes that are steered.
+        change: the change at dose 1, in the shape and units of the memory; or the name of one
+            number of it, such as "log_weights[e_1]", which is increased by 1.
+        sizes: the doses, as multiples of the change.
+        direction: the corresponding change of the carried state, ``[row, width]``, such as a
+            probe's direction. By default a handwired transformer's exact one; for other models, the
+            :func:`fitted_direction` on the steered episodes.
     """
 
     change: ArrayLike | str
@@ -273,19 +283,20 @@ def steer(
     n_random: int = 8,
     seed: int = 0,
 ) -> _SteeringResult:
-    """Add doses of a state change to what one round reads, and read the prediction.
+    """Add doses of a direction to the state that one round reads, and compare the prediction with
+    the algorithm's.
 
     Args:
-        model: the machine.
-        episodes: what it runs on, or a rollout of them.
-        algorithm: what the model is compared with.
-        doses: of the state change.
-        round: counted from 0; negative counts from the end.
-        of: the probability of this outcome is read, counted from 0; one for all, or one per episode
-            (such as an expert's vote, so that raising its weight raises the probability in every
-            episode).
-        n_random: control directions, with the norm of the direction and on the same latents.
-        seed: seed of the control directions.
+        model: the model.
+        episodes: the episodes, or a rollout of them.
+        algorithm: the algorithm that the model is compared with.
+        doses: the change and its multiples.
+        round: index of the round; negative numbers count from the end.
+        of: index of the outcome whose probability is read; one for all episodes, or one per
+            episode. An expert's vote, for example, becomes likelier in every episode if the
+            expert's weight is raised.
+        n_random: number of random directions of equal norm, for the control.
+        seed: seed of the random directions.
     """
     memory = _find_memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
@@ -371,12 +382,12 @@ def steer(
 
 
 def _find_number(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a change of an algorithm's memory that is 1 at the number of this name, 0 elsewhere.
+    """Return a change of the algorithm's memory that is 1 at the named number and 0 elsewhere.
 
     Args:
-        name: such as "log_weights[e_1]".
-        algorithm: has the memory.
-        memory: its values, ``[episode, round, ...]``.
+        name: name such as "log_weights[e_1]".
+        algorithm: the algorithm.
+        memory: values of its memory, ``[episode, round, ...]``.
     """
     key = algorithm.memory
     numbers = [f"{key}[{label}]" for label in algorithm.variable(key).labels(memory)]
@@ -387,11 +398,11 @@ def _find_number(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArr
 
 
 def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[Any]) -> str:
-    """Return the sentence of a dose-response.
+    """Return a sentence about a dose-response.
 
     Args:
-        of_model, of_algorithm, of_random: probabilities of the outcome, with the model, the
-            algorithm, and random directions.
+        of_model, of_algorithm, of_random: probability of the outcome with the model, with the
+            algorithm, and along random directions.
     """
     error = np.abs(of_model - of_algorithm)
     at_random = np.abs(of_random - of_algorithm[:, None]).mean()
@@ -402,7 +413,7 @@ def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[
 
 
 def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
-    """Return the number of the outcome that is read, for each episode."""
+    """Return the index of the outcome that is read, for each episode."""
     numbers, n_outcomes = array_of("of", of), base.layout.n_outputs
     is_whole = numbers.dtype.kind in "iu"
     is_each = numbers.shape in ((), (base.n_episodes,))
@@ -418,12 +429,13 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
 def _draw_directions(
     model: Machine, direction: Float[Tensor, "row width"], n: int, seed: int
 ) -> Float[Tensor, "direction row width"]:
-    """Draw random directions as long as one, on the rows that it moves.
+    """Draw random directions with the norm of a given one, which change only the rows that it
+    changes.
 
     Args:
-        model: the machine.
-        direction: ``[row, width]``.
-        n: how many.
+        model: the model.
+        direction: the direction, ``[row, width]``.
+        n: number of random directions.
         seed: seed of the draw.
     """
     generator = np.random.default_rng(seed)

@@ -1,11 +1,11 @@
-"""Learn the subspace that carries a variable (distributed alignment search), always with its
-controls.
+"""Learn the subspace that carries a variable (distributed alignment search, DAS), with controls.
 
-An orthonormal basis at one place is trained so that interchanging it makes the network output what
-the algorithm predicts. Such a method finds something in any network, so every result holds four
+The basis of a subspace of the activation at one site is trained. The aim: if the activation's part
+in this subspace is taken from another episode, the model predicts what the algorithm would with
+the variable taken from that episode. DAS finds something in any network. So every result has four
 controls: ``arbitrary labels``, ``untrained model``, ``norm-matched random`` and ``nothing``. A
-learned basis that beats all four carries the variable for such pairs; it is not thereby the only
-one. Training and controls: docs/method/alignment.md.
+basis that beats all four carries the variable for such pairs of episodes; other subspaces may carry
+it, too. docs/method/alignment.md describes the training and the controls.
 
     >>> import interp
     >>> from interp.interventions.alignment import Search, align
@@ -66,33 +66,42 @@ from interp.support.provenance import provenance
 __all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "Search", "align"]
 
 _FEWEST = {"train": 100, "stop training": 20, "score": 50}
-"""Informative pairs that each part of the episodes needs, with room to spare: the handwired Weighted Majority was found
-from 17; a score over 50 is known to within .14."""
+"""Fewest informative pairs in each part of the episodes, with a margin: the handwired Weighted
+Majority was found from 17; a score over 50 pairs is known to within .14."""
 COLUMNS = (
     *("variable", "site", "rank", "condition", "iia", "low", "high"),
     *("iia_informative", "low_informative", "high_informative", "train_accuracy", "n_informative"),
 )
-"""Of :meth:`AlignmentResult.to_frame`."""
+"""Columns of :meth:`AlignmentResult.to_frame`."""
 UNTRAINED, _ARBITRARY = "untrained model", "arbitrary labels"
 
 
 class AlignmentError(InputError):
-    """Predictions cannot show whether this site carries this variable: the message says why, and what to do."""
+    """Predictions cannot show whether this site carries this variable; the message says why, and
+    what to do.
+    """
 
 
 @dataclass(frozen=True)
 @checked_result
 class AlignmentResult(Result):
-    """Interchange accuracy of a learned basis and of its controls, on episodes that did not train
-    it.
+    """Interchange accuracy of a learned subspace and of its controls, on held-out episodes.
+
+    A *condition* is "learned" or the name of a control. A pair is *informative* if setting the
+    variable changes the algorithm's choice.
 
     Attributes:
-        hits: condition -> was each scored pair's choice its target.
-        train_accuracy: condition -> accuracy on the informative pairs that trained it; NaN for
-            those not trained.
-        informative: does the counterfactual differ from the algorithm's choice on the base.
-        decided: pairs without a tie; only these count.
+        variable: key of the variable.
+        site: the site, as text.
+        rank: number of dimensions of the subspace.
+        hits: condition -> whether the model's choice is the target, for each scored pair.
+        train_accuracy: condition -> accuracy on the informative training pairs; NaN for controls
+            that are not trained.
+        informative: which scored pairs are informative.
+        decided: which scored pairs have no tied choice; only these count.
         fits: condition -> the trained subspace.
+        settings: settings, model and versions.
+        participants: who played each scored episode; intervals are over participants.
     """
 
     variable: str
@@ -108,15 +117,17 @@ class AlignmentResult(Result):
 
     @property
     def basis(self) -> Tensor:
-        """The learned basis ``[width, rank]``; of several rows that are carried, of their numbers row after row."""
+        """The learned basis, ``[width, rank]``. If several rows of the carried state are aligned,
+        they are flattened.
+        """
         return self.fits["learned"].basis
 
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
         """Return the accuracy with its 95 % bootstrap interval over episodes.
 
         Args:
-            condition: "learned" or a control.
-            informative: count only informative pairs; False counts all.
+            condition: "learned" or the name of a control.
+            informative: whether only informative pairs count.
         """
         counted = self.informative if informative else self.decided
         hits = (self.hits[condition] & counted).sum(1)
@@ -126,15 +137,15 @@ class AlignmentResult(Result):
         """Return the accuracy.
 
         Args:
-            condition: "learned" or a control.
-            informative: count only informative pairs; False counts all.
+            condition: "learned" or the name of a control.
+            informative: whether only informative pairs count.
         """
         return self.interval(condition, informative).estimate
 
     @property
     def sentence(self) -> str:
-        """State how often the learned basis gives the algorithm's choice, and its strongest control
-        does.
+        """How often the learned subspace makes the model choose as the algorithm, and how often the
+        best control does.
         """
         others = {
             name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)
@@ -151,7 +162,9 @@ class AlignmentResult(Result):
         return figures.intervals(named(rows), xlabel=xlabel)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per condition: accuracy over all pairs and over informative ones, each with its interval."""
+        """Return one row per condition: its accuracy over all pairs and over informative pairs,
+        each with its interval.
+        """
         rows = []
         for condition in self.hits:
             every = self.interval(condition, informative=False)
@@ -182,18 +195,20 @@ def align(
     round: Rounds = "all",
     search: Search | None = None,
 ) -> AlignmentResult:
-    """Train a basis at ``sites`` for ``variable``, from predictions, and its controls.
+    """Train a subspace at a site to carry a variable, and train its controls.
 
     Args:
         model: a model that predicts one of several outcomes.
-        base, source: episodes that pair up, or the model's rollouts of them.
-        sites: one site; of a transformer, a residual-stream site with a position up to the
-            prediction ("resid_post[1]@p?"); of any machine, what is carried ("latent", or some of
-            it, "latent@h") or a point that acts on the prediction.
-        algorithm: gives the counterfactual choices.
-        variable: its key.
-        round: the rounds of the pairs.
-        search: how the basis is trained; ``Search()`` when None.
+        base, source: paired episodes, or the model's rollouts of them. The source's variable is put
+            into the base.
+        algorithm: the algorithm, whose choices after an interchange of the variable are the
+            targets.
+        variable: key of the variable.
+        sites: one site. In a transformer: a site of the residual stream with a position up to the
+            prediction, such as "resid_post[1]@p?". In any model: the carried state ("latent"), a
+            channel of it ("latent@h"), or a hook point that affects the prediction.
+        round: rounds to take pairs from.
+        search: settings of the training; by default ``Search()``.
     """
     if model.layout.kind != "classes":
         raise AlignmentError(
@@ -291,7 +306,7 @@ def align(
 
 
 def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
-    """Raise where a part of the episodes has too few informative pairs."""
+    """Raise an error if a part of the episodes has too few informative pairs."""
     for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
         n = pairs.n_informative
         if n < fewest:
@@ -303,7 +318,7 @@ def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
 
 
 def _explain_no_gradient(model: Machine, practice: RoundsWithSite, place: Site) -> str:
-    """Return why no gradient reaches a site, and what to do.
+    """Return why no gradient reaches a site, and what to do about it.
 
     Args:
         model: the model, for its name.
@@ -323,12 +338,12 @@ def _explain_no_gradient(model: Machine, practice: RoundsWithSite, place: Site) 
 
 
 def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
-    """Return the same pairs with a random outcome for each source.
+    """Return the same pairs with a random target outcome for each source.
 
     Args:
         pairs: the pairs.
-        n_outcomes: of the task.
-        seed: seed of the outcomes.
+        n_outcomes: number of outcomes.
+        seed: seed of the random outcomes.
     """
     sources = [f"{row}" for row in pairs.source.tolist()]
     labels = arbitrary_targets(sources, n_outcomes, seed)
@@ -336,13 +351,13 @@ def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
 
 
 def _find_site(model: Machine, base: Any, sites: Site | str | Sequence[Site | str]) -> Site:
-    """Return the site, validated: one vector; in a transformer's residual stream, one that can
-    reach the prediction.
+    """Return the site after checks: it must be one vector, and in a residual stream it must come
+    before the prediction.
 
     Args:
         model: the model.
-        base: episodes, for the layout.
-        sites: one site, or several rows of what is carried.
+        base: episodes, which determine the layout.
+        sites: one site, or several rows of the carried state.
     """
     layout = model.layout.fit(base)
     place = resolve_one(sites, model, layout)

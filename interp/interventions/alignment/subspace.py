@@ -1,12 +1,12 @@
-"""Pairs of rounds, what the algorithm chooses in each, and a subspace trained on them at one site.
+"""Pairs of rounds with the algorithm's choices as targets, and the training of a subspace on them.
 
-A pair takes a round of a base episode and the same round of a source episode. Its *counterfactual*
-is the algorithm's choice in the base round with one variable set to its value in the source round.
-A pair is *informative* where that differs from the algorithm's unchanged choice in the base round.
-The *rank* is how many directions of the variable the algorithm's choices depend on: a property of
-the algorithm on these pairs, never of a model.
+A pair consists of a round of a base episode and the same round of a source episode. Its
+*counterfactual* is the algorithm's choice in the base round with one variable set to its value in
+the source round. A pair is *informative* if this differs from the algorithm's unchanged choice.
+The *rank* is the number of directions of the variable on which the algorithm's choices depend. It
+is a property of the algorithm on these pairs, not of a model.
 
-How pairs are drawn, when training stops, and how the rank is found: docs/method/alignment.md.
+docs/method/alignment.md says how pairs are drawn, when training stops, and how the rank is found.
 """
 
 from __future__ import annotations
@@ -41,28 +41,31 @@ from interp.support.checks import checked_fields, checked_result, integer, refus
 from interp.support.errors import require
 
 _LARGEST = (
-    8192  # pairs of one part of the episodes: every base is paired with as many sources as fit
+    8192  # most pairs in one part of the episodes; each base gets as many sources as this allows
 )
-_TIE = 1e-6  # a choice that changes when the variable moves by this share of its spread is a tie, decided by rounding
-_N_MOVES = 8  # random moves by which ties are found
-_STOPPING_SHARE = 1 / 3  # share of the episodes not scored that says when training stops
-_N_CROSSINGS = 128  # informative pairs whose crossings are looked at
+_TIE = 1e-6  # a choice is tied if a move of the variable by this share of its spread changes it
+_N_MOVES = 8  # number of random moves that are tried to find ties
+_STOPPING_SHARE = 1 / 3  # share of the episodes that are not scored which determines when to stop
+_N_CROSSINGS = 128  # most informative pairs that are used to find the rank
 _HALVINGS = 45
-_REACH = 0.02  # share of the way from base to source within which a moved crossing is looked for
-_STEP = 1e-4  # how far an element moves, in standard deviations of the variable
+_REACH = 0.02  # share of the way from base to source within which a shifted crossing is searched
+_STEP = 1e-4  # step of an element of the variable, in standard deviations
 _SMALLEST = 1e-3  # singular values below this share of the largest count as zero
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Pairs:
-    """Pairs of rounds, in order ``[episode, source, round]``.
+    """Pairs of a base round and a source round, ordered by ``[episode, source, round]``.
 
     Attributes:
-        base, source: rows of the rounds, ``episode * n_rounds + round``.
-        target: the algorithm's distribution over outcomes under the interchange.
-        informative: whether its choice differs from that without; never on a tie.
-        tied: whether either choice is a tie: such pairs do not train.
+        n_episodes: number of base episodes.
+        base, source: index of each round among all rounds, ``episode * n_rounds + round``.
+        rounds: index of the round within its episode.
+        target: the algorithm's distribution over outcomes in the base with the source's variable.
+        informative: whether the target's choice differs from the algorithm's choice in the base;
+            False if either is tied.
+        tied: whether either choice is tied; such pairs are not trained on.
     """
 
     n_episodes: int
@@ -78,16 +81,19 @@ class Pairs:
 
     @property
     def n_informative(self) -> int:
-        """How many pairs have a wanted outcome that differs from the base's."""
+        """Number of informative pairs."""
         return int(self.informative.sum())
 
     def drawn(self, n: int, seed: int) -> Int[Tensor, " n"]:
-        """Draw pairs, with replacement: half of them informative and half not, and within each half
-        every round equally often.
+        """Draw pairs with replacement: half of them informative and half not, with every round
+        equally often in each half.
 
         Args:
-            n: how many.
+            n: number of pairs.
             seed: seed of the draw.
+
+        Returns:
+            Indices of the pairs.
         """
         weights = torch.zeros(len(self), dtype=torch.float64)
         for kind in (self.informative, ~self.informative & ~self.tied):
@@ -100,11 +106,15 @@ class Pairs:
 
 
 def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.ndarray, " chosen"]]:
-    """Split episodes into those that train, that stop training, and that score (the last
-    ``held_out`` share). No participant, numbered from 0, is in two parts.
+    """Split episodes into three parts: for training, for deciding when to stop, and for scoring. A
+    participant is in only one part.
 
     >>> [len(part) for part in split(np.arange(64), 0.5)]
     [21, 11, 32]
+
+    Args:
+        whose: index of each episode's participant.
+        held_out: share of the participants in the scoring part, which are the last ones.
     """
     n_episodes = int(whose.max()) + 1
     scored = max(1, round(held_out * n_episodes))
@@ -126,15 +136,15 @@ def make_pairs(
     variable: str,
     episodes: Int[np.ndarray, " chosen"],
 ) -> Pairs:
-    """Make pairs of every base episode of a part with sources from the same part, as many as
+    """Pair every base episode of a part with source episodes of the same part, as many as
     ``_LARGEST`` allows.
 
     Args:
-        algorithm: gives the counterfactual choices.
-        base_values, source_values: all variables at the rounds of base and source episodes,
+        algorithm: the algorithm, whose choices after the interchange are the targets.
+        base_values, source_values: the algorithm's variables in base and source episodes,
             ``[episode, round, ...]``.
-        variable: the one that is set.
-        episodes: indices of the part.
+        variable: key of the variable that is set.
+        episodes: indices of the part's episodes.
     """
     first_values = next(iter(base_values.values()))
     n, n_rounds = len(episodes), len(first_values[0])
@@ -157,7 +167,12 @@ def make_pairs(
 
 
 def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return chosen rounds ``[row, 1, ...]`` of variables ``[episode, round, ...]``."""
+    """Return the values of variables in some rounds, each ``[row, 1, ...]``.
+
+    Args:
+        values: variables ``[episode, round, ...]``.
+        rows: indices of rounds, ``episode * n_rounds + round``.
+    """
     chosen = {}
     for key, value in values.items():
         by_row = value.reshape(-1, 1, *value.shape[2:])
@@ -168,14 +183,14 @@ def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
 def _outcome(
     algorithm: Algorithm, base: Values, value: np.ndarray, variable: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the algorithm's distribution in every base row with the variable set, and whether its
-    choice is a tie.
+    """Compute the algorithm's distribution in base rounds with one variable set, and whether its
+    choice is tied.
 
     Args:
         algorithm: the algorithm.
-        base: its variables in base rows.
-        value: what the variable is set to.
-        variable: its key.
+        base: the algorithm's variables in the base rounds.
+        value: value that the variable is set to.
+        variable: key of the variable.
     """
     distribution = _outcome_of(algorithm, base, value, variable)
     tied = np.zeros(len(distribution), dtype=bool)
@@ -189,8 +204,8 @@ def _outcome(
 
 
 def _outcome_of(algorithm: Algorithm, base: Values, value: np.ndarray, variable: str) -> np.ndarray:
-    """Compute the algorithm's distribution over outcomes ``[row, outcome]`` in base rows, with one
-    variable set.
+    """Compute the algorithm's distribution over outcomes in base rounds with one variable set,
+    ``[row, outcome]``.
 
     Args:
         algorithm, base, value, variable: as in :func:`_outcome`.
@@ -202,16 +217,19 @@ def _outcome_of(algorithm: Algorithm, base: Values, value: np.ndarray, variable:
 def identified_rank(
     algorithm: Algorithm, base_values: Values, source_values: Values, variable: str, pairs: Pairs
 ) -> int:
-    """Count the directions of ``variable`` that the algorithm's choices identify, on informative
+    """Count the directions of a variable on which the algorithm's choices depend, from informative
     pairs.
 
-    For a class variable, an element of k classes has k - 1 directions.
+    For each pair, the point on the line from base to source where the choice changes is found. How
+    it shifts when an element of the variable is changed gives the normal of the decision boundary;
+    the rank is that of the normals. For a class variable, an element with k classes has k - 1
+    directions.
 
     Args:
         algorithm: the algorithm.
-        base_values, source_values: all variables at base and source rounds.
-        variable: its key.
-        pairs: of these rounds.
+        base_values, source_values: the algorithm's variables in base and source rounds.
+        variable: key of the variable.
+        pairs: pairs of these rounds.
     """
     shape = base_values[variable].shape[2:]
     n, record = int(np.prod(shape)), algorithm.variable(variable)
@@ -263,16 +281,16 @@ def _crossings(
     low: NDArray,
     high: NDArray,
 ) -> tuple[Float[NDArray, " row"], Bool[NDArray, " row"]]:
-    """Find the share of each path at which the choice changes, by bisection.
+    """Find by bisection the point on each path at which the choice changes.
 
     Args:
-        choice: values to choices.
-        before: the choice at the start.
-        start, path: values, and how they change.
-        low, high: shares between which the choice may change.
+        choice: function from values of the variable to choices.
+        before: choice at the start of each path.
+        start, path: values at the start, and difference between end and start.
+        low, high: shares of the path between which to search.
 
     Returns:
-        The share, and whether the choice changes between the two.
+        The share of the path, and whether the choice changes between ``low`` and ``high``.
     """
 
     def left(share: NDArray) -> NDArray:
@@ -287,22 +305,25 @@ def _crossings(
 
 
 _BATCH = 128
-_RATE = 0.06  # of Adam at first; it falls to 0
-_CHECK_EVERY = 10  # steps between two looks at the stopping loss
-_PATIENCE = 10  # looks without a smaller stopping loss that end a start
-_N_STOPPING = 512  # pairs that the stopping loss is measured on
-_SOLVED = 1e-6  # a loss of this share of that of doing nothing is as good as none: no further step or start is needed
-_DIFFERS = 1e-5  # directions in which base and source differ by less than this share of the most are not searched
-_SEEDS_APART = 1000  # between the seeds of two starts
+_RATE = 0.06  # Adam's initial learning rate; it falls to 0
+_CHECK_EVERY = 10  # number of steps between two evaluations of the stopping loss
+_PATIENCE = 10  # a start ends after this many evaluations without a smaller stopping loss
+_N_STOPPING = 512  # number of pairs for the stopping loss
+_SOLVED = 1e-6  # training ends at this share of the loss without an intervention
+_DIFFERS = 1e-5  # directions with a smaller share of the largest difference are left out
+_SEEDS_APART = 1000  # distance between the seeds of two starts
 
 
 class RoundsWithSite:
-    """Rounds of two rollouts, base and source, of any machine, run whole with one vector at a site
-    edited.
+    """Rounds of a base and a source rollout of any model, which are run with the activation at one
+    site changed.
 
-    Row ``episode * len(rounds) + i`` is the i-th of the rounds. ``own`` and ``source`` hold the
-    vectors of the base and of the source, ``[row, width]``: of "latent" without a place, all that
-    is carried, row after row. ``is_used`` is True for numbers of a channel and False for padding.
+    Row ``episode * len(rounds) + i`` is the i-th of the rounds of an episode.
+
+    Attributes:
+        own, source: activations at the site in base and source, ``[row, width]``. Several rows of
+            the carried state are flattened.
+        is_used: False for numbers that only pad a channel of the carried state.
     """
 
     def __init__(
@@ -325,10 +346,10 @@ class RoundsWithSite:
             self.is_used = site.read(rows.unsqueeze(0), self.layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
-        """Draw a random subspace of the numbers that are used, for the control.
+        """Draw the basis of a random subspace, for the control; padding is left out.
 
         Args:
-            rank: number of directions.
+            rank: number of dimensions.
             seed: seed of the draw.
         """
         drawn = random_basis(int(self.is_used.sum()), rank, seed)
@@ -346,12 +367,16 @@ class RoundsWithSite:
         return vectors[:, differs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-        """Compute outcomes ``[pair, outcome]`` under an intervention, with its gradient.
+        """Compute outcomes under an intervention, with gradients.
 
         Args:
-            intervention: base and source activations to the new ones.
+            intervention: function from base and source activations to the new activation.
             pairs: the pairs.
-            at: indices of the pairs that are run.
+            at: indices of the pairs to run.
+
+        Returns:
+            Log-probabilities or logits, ``[pair, outcome]``; probabilities if the model outputs
+            these.
         """
         source = self.source[pairs.source[at]]
 
@@ -369,10 +394,10 @@ class RoundsWithSite:
         return outcomes.clamp_min(tiny).log()
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """Compute :meth:`trained` for all pairs, without a gradient, on the CPU.
+        """Compute :meth:`trained` for all pairs, without gradients, on the CPU.
 
         Args:
-            intervention: base and source activations to the new ones.
+            intervention: function from base and source activations to the new activation.
             pairs: the pairs.
         """
         chunks = torch.arange(len(pairs)).split(CHUNK)
@@ -382,7 +407,9 @@ class RoundsWithSite:
 
 
 class _RoundsFromSite(RoundsWithSite):
-    """The same of a transformer at a site of its residual stream: rounds are run on from there."""
+    """The same as :class:`RoundsWithSite` for the residual stream of a transformer: rounds are
+    computed only from the site on.
+    """
 
     model: Any  # a HookedLatentTransformer
 
@@ -414,7 +441,7 @@ class _RoundsFromSite(RoundsWithSite):
         self.past = list(zip(keys, values, strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
-        """Run base rounds ``rows`` on from the site, and return the model's logits or
+        """Run base rounds ``rows`` from the site on, and return the model's logits or
         probabilities.
         """
         past = None
@@ -426,7 +453,7 @@ class _RoundsFromSite(RoundsWithSite):
         return logits[:, : self.layout.n_outputs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-        """Compute outcomes under an intervention, with its gradient.
+        """Compute outcomes under an intervention, with gradients.
 
         Args:
             intervention, pairs, at: as in :meth:`RoundsWithSite.trained`.
@@ -438,11 +465,11 @@ class _RoundsFromSite(RoundsWithSite):
         )
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """Compute outcomes under an intervention, for all pairs, without a gradient; equal rows run
-        once.
+        """Compute outcomes under an intervention for all pairs, without gradients. Equal rows are
+        run once.
 
         Args:
-            intervention: base and source activations to the new ones.
+            intervention: function from base and source activations to the new activation.
             pairs: the pairs.
         """
         base = pairs.base
@@ -461,14 +488,14 @@ class _RoundsFromSite(RoundsWithSite):
 def rounds_with(
     model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
 ) -> RoundsWithSite:
-    """Make the rounds in their fast form if the machine runs on from such a site; otherwise rounds
-    that run whole.
+    """Return the rounds in their fast form if the model is a transformer and the site is in its
+    residual stream; otherwise in the general form.
 
     Args:
-        model: the machine.
-        runs: base and source.
-        rounds: the rounds of the pairs.
-        site: where vectors are interchanged.
+        model: the model.
+        runs: base and source rollouts.
+        rounds: indices of the rounds.
+        site: site at which activations are interchanged.
     """
     runs_on = runs_from(model) and site.kind.axes == "pos"
     return (_RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
@@ -477,15 +504,18 @@ def rounds_with(
 @dataclass(frozen=True)
 @checked_fields
 class Search:
-    """How a subspace is searched for: at most ``steps`` of Adam, from at most ``restarts`` starts.
+    """Settings of the search for a subspace.
 
     Attributes:
-        rank: directions of the basis; as many as the algorithm's choices identify of the variable
-            when None.
-        held_out: share of the episodes that score, the last ones; the rest trains.
-        smooth: what is trained where the model's hard choices have no gradient,
-            ``circuits.differentiable(model)``; what it learns is scored in the model itself, and
-            the untrained control has its shape.
+        rank: number of dimensions of the subspace; by default, the number of directions of the
+            variable on which the algorithm's choices depend.
+        steps: most Adam steps per start.
+        restarts: most random starts.
+        seed: seed of starts and batches.
+        held_out: share of the episodes for scoring, the last ones; the others train.
+        smooth: model to train with if the model itself has hard choices without gradients, such as
+            ``circuits.differentiable(model)``. The learned subspace is scored in the model itself;
+            the untrained control has the shape of ``smooth``.
     """
 
     rank: int | None = None
@@ -503,7 +533,13 @@ class Search:
 @dataclass(frozen=True)
 @checked_result
 class Fit:
-    """A trained subspace: its orthonormal basis, its loss where training stops, the steps that each start took."""
+    """A trained subspace.
+
+    Attributes:
+        basis: its orthonormal basis.
+        loss: loss on the pairs that decide when to stop.
+        steps: number of steps that each start took.
+    """
 
     basis: Float[Tensor, "d_model rank"]
     loss: float
@@ -511,16 +547,16 @@ class Fit:
 
 
 def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, search: Search) -> Fit:
-    """Fit a subspace from several starts, and return the best; stop early when a start nearly
-    solves the task.
+    """Train a subspace from several random starts, and return the best. Later starts are skipped if
+    one nearly solves the task.
 
     Args:
-        rounds: run with the subspace interchanged.
+        rounds: runs rounds with the subspace interchanged.
         training: pairs to train on.
         stopping: pairs that select the step and the start.
-        rank: number of directions.
-        search: how it is trained. A start solves the task if its loss is a small share of that
-            without intervention.
+        rank: number of dimensions.
+        search: settings. A start solves the task if its loss is a tiny share of the loss without an
+            intervention.
     """
     fits: list[Fit] = []
     with frozen(rounds.model):
@@ -544,14 +580,14 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
 
 
 def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
-    """Check whether the loss depends on the subspace in a way that training can follow, or the
-    subspace is fixed anyway.
+    """Return whether training can improve the subspace by gradients; also True if there is only one
+    possible subspace.
 
     Args:
-        rounds: run with the subspace interchanged.
-        training: pairs.
-        rank: number of directions.
-        seed: seed of the subspace.
+        rounds: runs rounds with the subspace interchanged.
+        training: pairs to train on.
+        rank: number of dimensions.
+        seed: seed of the subspace to test.
     """
     frame = rounds.differences(training)
     if not frame.shape[1]:
@@ -568,11 +604,11 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
 
 
 def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -> LearnedSubspace:
-    """Draw a random subspace of the frame, in its coordinates.
+    """Draw a random subspace within a frame, in the frame's coordinates.
 
     Args:
         frame: orthonormal directions.
-        rank: number of directions, at most those of the frame.
+        rank: number of dimensions, at most that of the frame.
         seed: seed of the draw.
     """
     n = frame.shape[1]
@@ -591,16 +627,17 @@ def _start(
     seed: int,
     solved: float,
 ) -> Fit:
-    """Train from one start, at a falling rate; return the basis of the smallest stopping loss.
+    """Train a subspace from one random start, with a falling learning rate. Return the basis with
+    the smallest stopping loss.
 
     Args:
-        rounds: run with the subspace interchanged.
+        rounds: runs rounds with the subspace interchanged.
         frame: orthonormal directions that the subspace lies in.
-        rank: number of directions.
-        training, stopping: pairs to train on, and to stop by.
-        search: how it is trained.
+        rank: number of dimensions.
+        training, stopping: pairs to train on, and pairs that decide when to stop.
+        search: settings.
         seed: seed of the start.
-        solved: a stopping loss that is low enough to stop.
+        solved: stopping loss that is low enough to stop.
     """
     subspace = _subspace(frame, rank, seed)
     optimizer = torch.optim.Adam(subspace.parameters(), lr=_RATE)
@@ -627,13 +664,14 @@ def _start(
 
 
 def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-    """Compute cross-entropy from the counterfactual's distribution; squared distance where a model
-    gives probabilities.
+    """Compute the cross-entropy from the counterfactual distribution; the squared distance if the
+    model outputs probabilities.
 
-    With labels as targets, the best subspace would move the outcome further than the variable does.
+    Targets are distributions, because with hard labels the best subspace would move the prediction
+    further than the variable does.
 
     Args:
-        rounds: run with the subspace interchanged.
+        rounds: runs rounds with the subspace interchanged.
         step: the intervention.
         pairs: the pairs.
         at: indices of the pairs that count.
