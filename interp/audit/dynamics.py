@@ -48,10 +48,11 @@ class FixedPoints(Tabulated):
     """Fixed and slow points of a model's state with the inputs of one round repeated, sorted by the
     number of starts that reach them.
 
-    The table has one row per point: its kind, its speed, and the ``share`` of starts that reached
-    it. ``leaving`` counts the eigenvalues of modulus above 1, ``marginal`` those of modulus 1.
-    ``turn`` is the angle of the leading eigenvalue in radians per round; ``nearest`` is the
-    distance to the nearest visited state.
+    The table has one row per point. ``kind`` is "fixed" or "slow", ``speed`` the distance that the
+    round moves the state, and ``share`` the share of starts that reached the point. ``leaving``
+    counts the Jacobian's eigenvalues of modulus above 1, ``marginal`` those of modulus 1. ``turn``
+    is the angle of the leading eigenvalue in radians per round; ``nearest`` is the distance to the
+    nearest visited state.
 
     Attributes:
         points: the states, flattened, ``[point, number]``.
@@ -231,11 +232,11 @@ def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """The slowest point of each cluster, the clusters that most starts reached first.
+    """The slowest point of each cluster of states, the clusters that most starts reached first.
 
     Attributes:
         points: the points.
-        speeds: the speed of each.
+        speeds: distance that the round moves each point.
         shares: share of the successful starts that ended in its cluster.
     """
 
@@ -245,8 +246,8 @@ class _Points:
 
 
 def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
-    """Minimise the speed from every start, cluster the minima, and return the slowest point of each
-    cluster.
+    """From every start, minimise the distance that the round moves the state; cluster the minima,
+    and return the slowest point of each cluster.
 
     Args:
         held: the round as a map from states to states.

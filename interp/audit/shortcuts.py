@@ -101,7 +101,7 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     assert algorithm is not None
 
     def gaps(draw: Trial) -> Float[np.ndarray, " episode"]:
-        """Compute by how much the heuristic loses more than the algorithm in the last round."""
+        """Return the heuristic's loss in the last round minus the algorithm's, for each episode."""
         return last_losses(draw, heuristic) - last_losses(draw, algorithm)
 
     regimes = ["", *trial.regimes][:_REGIMES]
@@ -151,7 +151,9 @@ def _draw(trial: Trial, regime: str, i: int) -> Trial:
 
 @remembered
 def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
-    """Find the adversarial episodes of every heuristic of the task, by its key."""
+    """Find for every heuristic of the task, by its key, the episodes on which it is wrong and the
+    algorithm is right.
+    """
     if trial.algorithm is None:
         return {}
     return {key: find_adversarial(trial, rule) for key, rule in trial.heuristics.items()}

@@ -217,12 +217,12 @@ def predict_with(
 
 
 class _Worth(NamedTuple):
-    """What a state is worth compared with a change of it.
+    """How much a model's carried state helps its predictions, measured by replacing it.
 
     Attributes:
         change: what the state was replaced by.
         share: share of the loss that the unchanged state removes.
-        effect: mean distance between changed and unchanged predictions.
+        effect: mean distance between predictions with the changed and the unchanged state.
     """
 
     change: str
@@ -438,7 +438,9 @@ def _worth_later(trial: Trial, change: str) -> _Worth:
 
 
 def _describe_decay(trial: Trial) -> str:
-    """Return a sentence with the share of the effect that is left after some rounds."""
+    """Return a sentence with the share of the effect of a changed state on predictions that is left
+    after some rounds.
+    """
     effect = influence(trial, ALL, Change.DONOR).effect
     parts = []
     for lag in _LAGS[1:]:

@@ -320,7 +320,7 @@ class ChoiceExplanation(Result):
         return row
 
     def check_frame(self) -> pd.DataFrame:
-        """Return a table with one row per family in the set and statistic of its
+        """Return a table with one row per family in the confidence set, and per statistic of its
         posterior-predictive check.
         """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
@@ -476,10 +476,11 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
 
 
 def _in_unit(family: Family, episodes: Any) -> Family:
-    """Return the family with the searched values of its parameters scaled to the data.
+    """Return the family with the values of its parameters' grids converted to the units of the
+    data.
 
-    A parameter with a unit, such as that of the rewards, is divided by the usual size of this
-    quantity in the episodes.
+    A parameter may have a unit, such as that of the rewards. Its values are divided by the usual
+    size of this quantity in the episodes.
     """
     searched = []
     if not any(parameter.unit for parameter in family.searched):

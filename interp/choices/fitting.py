@@ -238,11 +238,11 @@ def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
 
 
 def read_out(family: Family, algorithm: Algorithm) -> Family | None:
-    """Return the family with the parameters of its state fixed to those of ``algorithm``. Only
-    parameters that affect nothing but the prediction stay free.
+    """Return the family with all parameters that affect the carried state fixed to the values of
+    ``algorithm``. Parameters that affect only the prediction stay free.
 
-    Returns None if the family has no such parameter, or has a parameter of the state that the
-    algorithm lacks.
+    Returns None if the family has no parameter that affects only the prediction, or if
+    ``algorithm`` lacks one of the others.
     """
     free: list[Searched] = []
     fixed: list[Searched] = []
@@ -534,7 +534,7 @@ def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
         sets: name -> (episodes to fit on, episodes to score on).
 
     Raises:
-        InputError: if there is no set, or the sets belong to several tasks.
+        InputError: if ``sets`` is empty, or the episodes belong to several tasks.
     """
     require(
         bool(sets),

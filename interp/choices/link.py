@@ -69,7 +69,8 @@ class Link:
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def spread(self, n_choices: int) -> Link:
-        """Return a copy whose lapse rate is large enough that no held-out choice has probability 0.
+        """Return a copy whose lapse rate (share of uniform guesses) is large enough that no
+        held-out choice has probability 0.
 
         The lapse rate becomes at least 1 / (n + 2), and at temperature 0 at least :data:`_MISSED`.
 
@@ -94,8 +95,8 @@ class Link:
 
 
 class FittedLink(NamedTuple):
-    """The link with the least loss, and that loss in nats per choice, including the penalty for a
-    lapse rate above 0.
+    """The fitted link (temperature and lapse rate), and its loss in nats per choice, including the
+    penalty for a lapse rate above 0.
     """
 
     nats: float

@@ -118,8 +118,11 @@ class RowPredictor:
                 yield point, self._read_out(self._member(point), rows, states)
 
     def _member(self, values: Array) -> Algorithm:
-        """Return the algorithm with parameters ``values [parameter, ...]``. Further axes are the
-        leading axes of its variables.
+        """Return the family's algorithm with given parameters.
+
+        Args:
+            values: parameters, ``[parameter, ...]``. Further axes give each row parameters of its
+                own.
         """
         return self.family.make(**dict(zip(self._names, values, strict=True)))
 
@@ -240,17 +243,18 @@ class Problems:
         return _sums(-np.log(chosen_q) * weights, places), gradient, information
 
     def _slopes(self, rows: Rows, places: Rows, points: Array) -> tuple[Array, list[Array]]:
-        """Return the family's probabilities, and the derivative of the probabilities with lapse for
-        each parameter and for the lapse rate.
+        """Return the family's probabilities, and the derivatives of the probabilities after mixing
+        with uniform guesses.
 
         Args:
             rows: index of the episode of each row, ``[row]``.
             places: position of the problem of each row, ``[row]``.
-            points: parameters and, last, the lapse rate of each problem, ``[problem, parameter +
-                1]``.
+            points: parameters and, last, the lapse rate (share of guesses) of each problem,
+                ``[problem, parameter + 1]``.
 
         Returns:
-            The probabilities and a list of derivatives; each array is ``[row, round, outcome]``.
+            The probabilities, and a list with the derivative for each parameter and, last, for the
+            lapse rate; each array is ``[row, round, outcome]``.
         """
         steps = self._difference_steps(points)
         n_parameters = steps.shape[1]
@@ -280,8 +284,12 @@ class Problems:
 
 
 def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
-    """Return the probability of choices when a share ``lapse`` of them are uniform guesses among
-    ``n_outcomes``.
+    """Mix the probabilities of choices with uniform guesses.
+
+    Args:
+        chances: probabilities without guesses.
+        lapse: share of guesses.
+        n_outcomes: number of outcomes that a guess chooses from.
     """
     mixed = lapse / n_outcomes + (1 - lapse) * chances
     return np.asarray(np.maximum(mixed, _LEAST))
@@ -387,7 +395,9 @@ class Fit:
     nats: Array
 
     def better_of(self, other: Fit) -> Fit:
-        """Return the better of two fits for every player and mask; this one if they are equal."""
+        """Return the better of two fits for every player and set of choices; this one if they are
+        equal.
+        """
         is_better = other.nats < self.nats
         points = np.where(is_better[..., None], other.points, self.points)
         return Fit(points, np.minimum(self.nats, other.nats))
@@ -494,11 +504,12 @@ class PlayerFits:
         return Fit(best_points, nats)
 
     def _problems(self, players: Rows, masks: Rows, most_lapse: float) -> Problems:
-        """Return problems with the bounds of the family.
+        """Return fits to solve ("problems"), with the bounds of the family.
 
         Args:
             players: index of the player of each problem.
-            masks: index of the mask of each problem.
+            masks: index of the set of choices that each problem is fitted to: 0 is all, others
+                leave out one fold.
             most_lapse: upper bound of the lapse rate.
         """
         low = np.tile([*self.predict.low, 0.0], (len(players), 1))
@@ -513,11 +524,12 @@ class PlayerFits:
         )
 
     def _evaluate(self, points: Array, masks: Rows) -> Fit:
-        """Compute the loss at points, and return both as a fit, ``[player, place]``.
+        """Compute the loss at several points per player, and return points and losses.
 
         Args:
             points: parameters and, last, the lapse rate, ``[player, place, parameter + 1]``.
-            masks: index of the mask of each place, ``[place]``.
+            masks: for each place, the index of the set of choices whose loss is computed: 0 is all,
+                others leave out one fold.
         """
         shape = points.shape[:2]
         players = np.repeat(np.arange(shape[0]), shape[1])
@@ -527,8 +539,8 @@ class PlayerFits:
         return Fit(points, nats + _cost_of(points[..., -1]))
 
     def _minimise_whole(self, starts: list[Fit]) -> Fit:
-        """Improve starting points on all choices (mask 0), from the best few of them. Other masks
-        get their best starting point.
+        """Improve the best few starting points on all choices. For sets of choices without a fold,
+        only select the best starting point.
 
         Args:
             starts: starting points with lapse rate 0.
@@ -557,11 +569,12 @@ class PlayerFits:
         most_lapse: float,
         most_steps: int = _MOST_STEPS,
     ) -> Fit:
-        """Improve the chosen points of a fit, and return the fit.
+        """Improve some of the points of a fit, and return the fit.
 
         Args:
             starts: a fit with the starting points.
-            chosen: which of them to improve, ``[player, mask]``.
+            chosen: which points to improve, ``[player, mask]``; a mask is a set of choices to fit
+                to.
             most_lapse: upper bound of the lapse rate.
             most_steps: largest number of steps.
         """

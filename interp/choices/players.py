@@ -112,7 +112,7 @@ class EachParticipant(Result):
 
     @classmethod
     def of(cls, found: Mapping[str, ChoiceExplanation]) -> EachParticipant:
-        """Make the result from explanations, by the participants' names."""
+        """Make the result from a mapping of participants' names to explanations."""
         names: dict[str, str] = {}
         for explanation in found.values():
             names |= {key: score.name for key, score in explanation.scores.items()}
@@ -136,8 +136,8 @@ class EachParticipant(Result):
 
     @property
     def sentence(self) -> str:
-        """For how many participants the set contains each family, and how many participants have
-        only one family in it.
+        """For how many participants the confidence set contains each family, and how many
+        participants have only one family in it.
         """
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]

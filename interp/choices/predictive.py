@@ -3,9 +3,12 @@ fitted family?
 
 A simulated player sees the recorded rounds and samples each choice from the family's prediction.
 The mean and standard deviation of a statistic over simulated players are computed in closed form
-(:func:`expected_mean`), so no player has to be simulated. There are four statistics: how often the
-likeliest outcome is chosen, how often a long run of equal choices goes on, how often a choice is
-repeated after a success, and how often it is changed after a failure.
+(:func:`expected_mean`), so no player has to be simulated. There are four statistics: how often
+
+* the likeliest outcome is chosen ("agreement");
+* a long run of equal choices goes on ("long run goes on");
+* a choice is repeated after a success ("win-stay");
+* a choice is changed after a failure ("lose-shift").
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class _FittedCell:
 
     @property
     def sentence(self) -> str:
-        """The held-out loss of the cells, beside that of a uniform guess."""
+        """The held-out loss of the recurrent cells, beside that of a uniform guess."""
         even = np.log(self.held_out.shape[-1])
         people = len(self.participants)
         return f"Of {people} participants, held out, it loses {self.nats} nats a round; an even guess loses {even:.4g}."
@@ -129,7 +129,7 @@ def fit_cell(
 
 
 def _predict(cell: AdaptedMachine, episodes: Any) -> NDArray[np.float64]:
-    """Return the cell's probability of each outcome, ``[episode, round, outcome]``."""
+    """Return a recurrent cell's probability of each outcome, ``[episode, round, outcome]``."""
     with torch.no_grad():
         scores = _scores(cell, episodes)
     chances = scores.softmax(-1).double()
@@ -158,7 +158,13 @@ def _losses_of_participants(
 
 
 def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
-    """Train the machine in place, with every step on all episodes, and return it."""
+    """Train the machine in place, and return it.
+
+    Args:
+        machine: the recurrent cell.
+        episodes: the training episodes; every step uses all of them.
+        steps: number of Adam steps.
+    """
     goal = goal_of(catalog.of(episodes))
     targets = torch.from_numpy(goal.targets(episodes)).float()
     machine.requires_grad_(True)

@@ -60,7 +60,7 @@ class FamilyScore:
         extends: key of the family that it extends; empty if there is none.
         memoryless: whether its predictions do not depend on earlier rounds.
         parameters: parameters fitted to all choices, by name.
-        link: the link to choices, fitted to all choices.
+        link: temperature and lapse rate of the choices, fitted to all choices.
         intervals: 95 % profile likelihood intervals of real parameters, by name; empty if they were
             not computed.
         at_bound: names of the parameters that lie at an end of the searched range.
@@ -165,7 +165,8 @@ class ChoiceData:
         return np.where(self.known, losses, 0.0)
 
     def sums(self, values: Array) -> Array:
-        """Add up values over each player's choices in each of :attr:`masks`, ``[player, mask]``.
+        """Add up values over each player's choices in each of :attr:`masks` (all choices, or all
+        but one fold), ``[player, mask]``.
 
         Args:
             values: one value per choice, ``[episode, round]``.
@@ -320,7 +321,7 @@ def _simplest_first(families: Mapping[str, Family]) -> list[Family]:
 
 
 def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilyScore]:
-    """Return the score of each player for the fits of a vectorised family.
+    """Return each player's score of a family that is fitted to all players at once.
 
     Args:
         data: the choices of all players.
@@ -376,7 +377,8 @@ class _Search:
         return p
 
     def loss(self, parameters: Parameters, mask: int, may_lapse: bool = True) -> float:
-        """Return the loss in nats per choice, after the best link is fitted.
+        """Return the loss in nats per choice, after the link (temperature and lapse rate) is
+        fitted.
 
         Args:
             parameters: the family's parameters, by name.
@@ -393,7 +395,9 @@ class _Search:
         )
 
     def try_point(self, parameters: Parameters) -> None:
-        """Store parameters for every mask on which they fit better than the best found so far."""
+        """Store parameters for every set of choices (all, or all but one fold) on which they fit
+        better than the best so far.
+        """
         p = self.predict(parameters)
         for mask in range(len(self.nats)):
             nats = self._link(p, mask).nats
@@ -402,7 +406,9 @@ class _Search:
                 self.parameters[mask] = parameters
 
     def refine(self) -> None:
-        """Improve the best parameters of each mask with a local optimiser."""
+        """Improve the best parameters for each set of choices (all, or all but one fold) with a
+        local optimiser.
+        """
         if not self.family.searched:
             return
         for mask, start in enumerate(list(self.parameters)):
@@ -487,7 +493,8 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
 
 
 def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
-    """Score given predictions of one player's choices; only the link is fitted.
+    """Score given predictions of one player's choices; only the link (temperature and lapse rate)
+    is fitted.
 
     Args:
         data: the player's choices.
@@ -499,7 +506,8 @@ def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
 
 
 def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> FamilyScore:
-    """Score given predictions of one player's choices; only the link is fitted.
+    """Score given predictions of one player's choices; only the link (temperature and lapse rate)
+    is fitted.
 
     Args:
         data: the choices of all players.

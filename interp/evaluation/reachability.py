@@ -113,14 +113,17 @@ def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 def exact_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
-    """Compute for each round the share of episodes whose decoded set is right in every node, with
-    95 % intervals.
+    """Decode the set of reached nodes from the latents, and compute the share of episodes in which
+    it is right for every node.
 
     Args:
         model: the model.
         episodes: episodes without missing rounds.
         read: function that decodes sets, from :func:`codec`.
         seed: seed of the bootstrap.
+
+    Returns:
+        One row per round, with 95 % intervals.
     """
     latents = rollout(model, episodes).latents[:, 1:-1]
     decoded = read(latents).numpy(force=True) > 0.5
@@ -134,11 +137,12 @@ def exact_sets(
 
 
 def _discrete(read: Read, write: Write, seed: int) -> Hook:
-    """Return a forward hook that reduces each round's new nodes to a single random one, like a
-    discrete chain of thought.
+    """Return a forward hook that keeps only one random node of those that a round newly reaches,
+    like a discrete chain of thought.
 
     Args:
-        read, write: functions that decode and write sets, from :func:`codec`.
+        read, write: functions that decode sets of nodes from latents and write them, from
+            :func:`codec`.
         seed: seed of the random choices.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -186,7 +190,9 @@ def controlled(
     middle = rounds[len(rounds) // 2 :][:1]
 
     def repeat_first(latents: Tensor, hook: Any) -> Tensor:
-        """Return in every round what the first hooked one read: one thought, repeated."""
+        """Return the latents of the first call in every call, so that each round repeats the same
+        thought.
+        """
         return stored.setdefault("first", latents)
 
     hooks: dict[str, tuple[Sequence[int], Hook]] = {
@@ -221,8 +227,8 @@ def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
 
 
 def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
-    """List the changes of the set: name -> the nodes that are added, and the nodes that are
-    removed, each ``[episode, node]``.
+    """List the changes of the set of reached nodes: name -> the nodes that are added, and the nodes
+    that are removed, each ``[episode, node]``.
     """
     nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
     target, negative, nothing = (
@@ -255,23 +261,24 @@ def moved(
     write: Write | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measure the target's share of the answer after each change of the set, in the same round and
-    one round later.
+    """Change the set of reached nodes that the latent represents, and measure the probability that
+    the model then gives to the target.
 
-    The set is changed in round d of an episode whose target is d steps from the root. Episodes in
-    which a change has no node to choose are left out.
+    The probability is relative to that of the two candidates together, in the round of the change
+    and one round later. The set is changed in round d of an episode whose target is d steps from
+    the root. Episodes in which a change has no node to choose are left out.
 
     Args:
         model: the model.
         episodes: episodes with one more round than the deepest target needs.
-        read, write: functions that decode and write sets, from :func:`codec`; by default the exact
-            ones of a handwired transformer.
+        read, write: functions that decode sets from latents and write them, from :func:`codec`; by
+            default the exact ones of a handwired transformer.
         seed: seed of random choices.
 
     Returns:
         One row per change (``move``) and delay in rounds (``later``). ``model`` is the model's mean
-        share with the ends ``low`` and ``high``, ``search`` that of breadth-first search, ``n`` the
-        number of episodes.
+        probability with the ends ``low`` and ``high`` of its interval, ``search`` that of
+        breadth-first search, ``n`` the number of episodes.
     """
     depths = episodes.depths
     n_needed = depths.max() + 2
@@ -284,14 +291,14 @@ def moved(
         read, write = codec(model)
 
     def move(latents: Tensor, hook: Any, t: int, wanted: _Set) -> Tensor:
-        """Write the set ``wanted`` into the latents of round t, in episodes with a target t steps
-        away.
+        """Write the set ``wanted`` into the latents of round t, in the episodes whose target is t
+        steps from the root.
 
         Args:
-            latents: that the round reads.
+            latents: latents that the round reads.
             hook: the hook point; not used.
-            t: the round.
-            wanted: the set, ``[episode, node]``.
+            t: index of the round.
+            wanted: the set of nodes to write, ``[episode, node]``.
         """
         now = torch.from_numpy(depths == t).to(latents.device)[:, None, None]
         state = torch.from_numpy(wanted).to(latents)
@@ -443,8 +450,11 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a model card: accuracy at every depth on matched graphs, in the round of
-    the depth and one round earlier, and the effect of changes of the set.
+    """Return the rows of a model card: accuracy at every depth on matched graphs, and the effect of
+    changing the set of reached nodes.
+
+    Accuracy at depth d is measured in round d, the first that can know the answer, and one round
+    earlier.
 
     Args:
         model: the model.

@@ -162,8 +162,8 @@ class CircuitScorer:
         return gap
 
     def faithfulness(self, keep: _Keep) -> float:
-        """Return the circuit's faithfulness: its mean metric, where 0 is the empty circuit's and 1
-        the whole model's.
+        """Return the circuit's faithfulness: its mean metric, scaled so that the empty circuit has
+        0 and the whole model 1.
         """
         gaps = self.values(keep) - self.empty
         return float(gaps.mean()) / self.gap
@@ -316,9 +316,9 @@ def _leave_out(
         seed: seed of the sets.
 
     Returns:
-        For each set, the difference between circuit and model without it; and the smallest effect
-        of any edge (NaN if not measured). Both are shares of the gap between the whole model and
-        the empty circuit.
+        For each set, the difference between circuit and model after its removal; and the smallest
+        effect of any edge (NaN if not measured). Both are shares of the gap between the whole model
+        and the empty circuit.
     """
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]

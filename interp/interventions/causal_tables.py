@@ -57,12 +57,12 @@ class Sample:
     Attributes:
         corruption: key of the task's corruption; empty for its default.
         n_episodes: number of episodes.
-        n_rounds: number of rounds; by default as many as the patched round and the map need.
-        n_map: number of rounds, from the patched one on, in the map of patched by read rounds; 0
-            for no map.
+        n_rounds: number of rounds per episode; by default as many as are needed.
+        n_map: number of rounds, from the patched one on, in the map of effects by patched round and
+            read round; 0 for no map.
         seed: seed of the episodes.
         regime: regime to sample from; empty for the default.
-        sizes: sizes of the task that are not the model's.
+        sizes: sizes of the episodes, such as the number of experts, that differ from the model's.
     """
 
     corruption: str = ""
@@ -338,8 +338,10 @@ def alignment_table(
 
 
 def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.DataFrame:
-    """Measure steering by the task's change of state, compared with the algorithm and with random
-    directions.
+    """Add multiples of a change to the model's carried state, and compare predictions with the
+    algorithm's and with those for random directions.
+
+    The task's record defines the change.
 
     Args:
         model: the model.

@@ -401,8 +401,8 @@ def rebuilt(
         return activation.index_add(2, index, change.permute(1, 2, 0, 3))
 
     def leave(resid: Tensor, hook: object) -> Tensor:
-        """Update the last residual stream: the update is read at a separate position, after the
-        prediction's.
+        """Add the shifts of the prediction and of the update to the last residual stream. The
+        update is read at another position, after that of the prediction.
         """
         to_prediction, to_update = mix([-2, -1])
         is_update = torch.zeros_like(resid[0, :, :1])

@@ -771,7 +771,7 @@ def run_on(
 def _patch_cells(
     experiment: Experiment, cells: Sequence[Site], source: Rollout
 ) -> Iterator[Outputs]:
-    """Copy whole sites from the source, each separately; compute only what each can change.
+    """Copy whole sites from a source run, each separately; compute only what each can change.
 
     Args:
         experiment: the experiment.

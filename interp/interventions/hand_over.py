@@ -125,9 +125,9 @@ def hand_over(
             needs a thousand.
 
     Raises:
-        InputError: if the round is not in the run, no variable can be decoded, the receiving
-            algorithm does not carry the decoded variables, rounds are missing, or the receiver
-            cannot play the episodes.
+        InputError: if the round is not in the run, rounds are missing, or the receiver cannot play
+            the episodes. Also if no variable can be decoded, or the receiving algorithm does not
+            carry the decoded ones.
     """
     algorithm = via
     if algorithm is None:
@@ -199,8 +199,12 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
 
 
 def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
-    """Return the states ``written``, with counters and padding replaced by those that a run carries
-    into the round.
+    """Return states for a round, with counters and padding taken from a run.
+
+    Args:
+        written: new states, ``[episode, row, width]``.
+        run: the rollout with the right counters and padding.
+        round: index of the round that reads the states.
     """
     whole = run.latents[:, round]
     mask = carried_mask(run.model)[: whole.shape[1]].to(whole.device)

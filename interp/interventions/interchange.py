@@ -199,7 +199,13 @@ _EXACT = 1e-6  # largest error of a state with an exact readout that counts as e
 
 @dataclass(frozen=True)
 class _Grades:
-    """The arrays of an :class:`InterchangeResult`; see its attributes."""
+    """Arrays of an :class:`InterchangeResult`, with the same names.
+
+    Attributes:
+        correct, unpatched, informative: booleans, ``[episode, round]``.
+        error: ``[episode, round]``.
+        effect, wanted: ``[episode, round, number]``.
+    """
 
     correct: NDArray[np.bool_]
     unpatched: NDArray[np.bool_]

@@ -68,7 +68,8 @@ _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 @dataclass(frozen=True, eq=False)
 class _Routes:
-    """Which sites lie between the causes and the outcome that is read ("exit") of the round.
+    """Decides which sites lie between the causes (the sites that are swapped) and the outcome that
+    is read.
 
     In a transformer, a change at a site affects later components at the same position and, through
     attention, later positions. So layers and positions determine what lies between. In any other
@@ -142,7 +143,9 @@ class _Routes:
         return any(_leads(*self._where(cause), moment, span) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
-        """Return whether the site can affect the outcome. Without positions, every site may."""
+        """Return whether the site can affect the outcome. In a model without positions, every site
+        may.
+        """
         order = self.order
         last = self.model.points["resid_post"].n_layers if order is None else len(order)
         return _leads(*self._where(site), (last, 0), (self.end, self.end))
@@ -155,11 +158,11 @@ class _Routes:
         return not is_cause and self.is_downstream(site) and self.is_upstream(site)
 
     def draw_others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
-        """Draw random sites that lie between, as many as in ``case`` and of the same components,
-        but no mediators. Fewer are drawn if there are no more.
+        """Draw random other sites between the causes and the outcome: as many as in ``case``, of
+        the same components, but no mediators.
 
-        A model that is not a transformer may have only one site of a component. If there is no
-        other one, a site of any other hook point that lies between is drawn.
+        Fewer are drawn if there are no more. A model that is not a transformer may have only one
+        site of a component. If there is no other one, a site of any other hook point is drawn.
 
         Args:
             case: the sites to match.

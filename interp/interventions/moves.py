@@ -234,8 +234,8 @@ class Writer:
         return basis[:, is_move], n_free
 
     def placebo(self, seed: int = 0) -> Writer:
-        """Return the control: a writer whose moves have equal length but one random direction,
-        orthogonal to all moves of this writer.
+        """Return the control: a writer whose moves have the same lengths, but all go in one random
+        direction that is orthogonal to all moves of this writer.
         """
         basis, n_free = self._moved()
         n_moves = basis.shape[1]
@@ -504,8 +504,8 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """Return the variables that the algorithm computes from the decoded state before. Variables
-        that were not decoded have the algorithm's own values.
+        """Return the variables that the algorithm computes in ``horizon`` rounds from the decoded
+        state ``before``. Variables that were not decoded start with the algorithm's own values.
         """
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
         read = ", ".join(self.shapes)
@@ -568,8 +568,8 @@ class Transition:
         )
 
     def left(self, algorithm: Algorithm) -> float:
-        """Return the share of the model's steps that the algorithm does not explain; it can exceed
-        1.
+        """Return the share of the model's steps (changes of the decoded state over the rounds) that
+        the algorithm does not explain; it can exceed 1.
 
         Every variable is in units of the model's steps. The mean is over the variables that change.
         """

@@ -132,8 +132,8 @@ class PatchingResult(Result):
         return float((self.source - self.base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
-        """Return the share of the gap between base and source that each patch makes up; raise an
-        error if the two runs do not differ.
+        """Return the share of the difference between base and source (in the mean metric) that each
+        patch makes up; raise an error if the two runs do not differ.
         """
         if abs(self.gap) < _NO_GAP:
             raise InputError(
@@ -275,7 +275,9 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The site that makes up most of the gap, and its share of the gap."""
+        """The site whose patch makes up most of the difference between base and source, and its
+        share of the difference.
+        """
         means = self.effects.nanmean(-1)
         first = int((means * self.gap).nan_to_num(-torch.inf).argmax())
         return self.sites[first], float(means[first]) / self.gap
@@ -327,7 +329,9 @@ class RoundsResult(Result):
         return by_size(pd.concat(frames, ignore_index=True))
 
     def fractions(self) -> Float[Tensor, "round site"]:
-        """Return the share of each round's gap between base and source that each patch makes up."""
+        """Return the share of each round's difference between base and source that each patch makes
+        up.
+        """
         return torch.stack([result.fractions() for result in self.by_round])
 
     @property

@@ -54,14 +54,14 @@ def _activations(
 
 @dataclass(frozen=True)
 class _Patched:
-    """The results of some cells.
+    """Results of some cells: patches of one site each.
 
     Attributes:
         cells: indices of the cells.
         predictions: predictions in the round, ``[cell * episode, ...]``, ordered by cell.
-        latents: carried state after the round, ``[cell * episode, latent, d_model]``; the base's if
-            the update is not run.
-        idle: whether the results are the base's, because these cells cannot change them.
+        latents: carried state after the round, ``[cell * episode, latent, d_model]``; the unpatched
+            run's if the update is not computed.
+        idle: whether the results are the unpatched run's, because these cells cannot change them.
     """
 
     cells: list[int]
@@ -71,11 +71,11 @@ class _Patched:
 
 
 class RoundPatcher:
-    """Patches sites in one round of a rollout, the base. It stores what all cells share.
+    """Patches sites in one round of a rollout, and stores the activations that all patches share.
 
     Args:
         model: the model.
-        run: the base rollout.
+        run: the rollout to patch.
         round: index of the round.
         source: the rollout that activations are taken from.
         update: whether to compute what follows the prediction: the update of the state, and the
@@ -104,7 +104,7 @@ class RoundPatcher:
             self.known = _activations(model, run, round, names)
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
-        """Patch each site separately, and yield results in batches. Cells without an effect, if
+        """Patch each site separately, and yield results in batches. Patches without an effect, if
         any, come in the first batch.
         """
         layout = self.run.layout
@@ -139,17 +139,17 @@ class RoundPatcher:
                 yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
 
     def _is_placed(self, cell: Site) -> bool:
-        """Return whether a cell is at a single position of a transformer."""
+        """Return whether a site is at a single position of a transformer."""
         return self.transformer is not None and cell.position in self.run.layout.labels
 
     def _find_start(self, cell: Site) -> int:
-        """Return the first position that a cell changes."""
+        """Return the first position that a patch of the site changes."""
         if not self._is_placed(cell):
             return 0
         return self.run.layout.position(str(cell.position))
 
     def _is_unread(self, cell: Site) -> bool:
-        """Return whether a cell cannot affect any output that is read."""
+        """Return whether a patch of the site cannot affect any output that is read."""
         if not self._is_placed(cell):
             return False
         layout, start = self.run.layout, self._find_start(cell)
@@ -169,13 +169,13 @@ class RoundPatcher:
         patches: _Patches,
         starts: list[int],
     ) -> _Patched:
-        """Run cells layer by layer, from the lowest patched layer on. The rows of a cell join the
-        batch at the layer of its patch.
+        """Run many patched copies ("cells") of the round together, layer by layer. The rows of a
+        cell join the batch at the layer of its patch.
 
         Args:
             model: the transformer.
             indices: indices of the cells.
-            patches: the cells with their source activations.
+            patches: the patched sites with their source activations.
             starts: first position that each cell changes.
         """
         n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
@@ -228,14 +228,14 @@ class RoundPatcher:
     def _after(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
     ) -> Float[Tensor, "row pos d_model"]:
-        """Return the residual stream after a layer with patches. It is the base's at positions that
-        the cells cannot change.
+        """Return the residual stream after a layer in which sites are patched. Positions that a
+        patch cannot change keep the unpatched values.
 
         Args:
             model: the transformer.
-            layer: layer of the cells.
-            patches: the cells with their source activations.
-            starts: first position that each cell changes.
+            layer: index of the layer.
+            patches: the patched sites with their source activations.
+            starts: first position that each patch changes.
         """
         cells, start = patches.cells, min(starts)
         spreads = any(cell.position is None or cell.component in _READ_LATER for cell in cells)
@@ -250,7 +250,7 @@ class RoundPatcher:
         return after
 
     def _resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
-        """Return copies of the base's residual stream before a layer, or after the last layer.
+        """Return copies of the unpatched residual stream before a layer, or after the last layer.
 
         Args:
             layer: index of the layer; the number of layers means after the last.
@@ -261,8 +261,8 @@ class RoundPatcher:
         return tile(self.known[f"blocks.{layer}.hook_resid_pre"], times)
 
     def _past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
-        """Return copies of a layer's keys and values at the positions before ``start``; None if
-        there are none.
+        """Return copies of a layer's unpatched keys and values at the positions before ``start``;
+        None if there are none.
 
         Args:
             layer: index of the layer.
@@ -276,13 +276,13 @@ class RoundPatcher:
         return [KeyValues(tile(keys, times), tile(values, times))]
 
     def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
-        """Run the patched round from its tokens on, including the model's own choice if the round
-        contains one.
+        """Run patched copies ("cells") of the round from its tokens on, including the model's own
+        choice if the round contains one.
 
         Args:
             indices: indices of the cells.
             rows: input of the round, for every cell.
-            patches: the cells with their source activations.
+            patches: the patched sites with their source activations.
         """
         before = tile(self.latents, len(indices))
         commit = self.run.commit if self.update else "target"
@@ -315,8 +315,13 @@ def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
 
 
 class _Patches:
-    """Hooks for activations ``[cell * episode, ...]`` that replace, in each cell's rows, the
-    activation at the cell's site by the source's.
+    """Hooks that patch one site per cell, for a batch of patched copies ("cells") of a round,
+    ``[cell * episode, ...]``.
+
+    Args:
+        cells: the site of each cell.
+        source: name of a hook -> activation of the source run.
+        layout: token layout of the round.
     """
 
     def __init__(
@@ -333,7 +338,7 @@ class _Patches:
             self.masks[name] = torch.from_numpy(mask).to(source[name].device)
 
     def of(self, chosen: Sequence[int]) -> _Patches:
-        """Return the patches of some cells, in the order of ``chosen``."""
+        """Return the patches of the cells with some indices, in the order of ``chosen``."""
         return _Patches([self.cells[i] for i in chosen], self.source, self.layout)
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
@@ -347,8 +352,8 @@ class _Patches:
     def write(
         self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object = None
     ) -> Tensor:
-        """Return the activation at a hook point, with the source's activation at the site of each
-        cell in the cell's rows.
+        """Return the activation at a hook point, in which the rows of each cell have the source's
+        activation at the cell's site.
 
         Args:
             name: name of the hook.

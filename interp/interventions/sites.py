@@ -438,8 +438,11 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
 
 
 def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
-    """Return the new value of an activation, with infinity wherever both are NaN: there a cycle of
-    a looped model did not run.
+    """Return new values for an activation, with infinity in entries that are NaN in both ``new``
+    and ``activation``.
+
+    Such entries belong to a cycle of a looped model that did not run; infinity marks the attempt to
+    write there.
     """
     return new.masked_fill(new.isnan() & activation.isnan(), torch.inf)
 
@@ -571,14 +574,15 @@ class Place:
         return replace(self, elsewhere=orthogonal)
 
     def __call__(self, base: Tensor, source: Tensor) -> Tensor:
-        """Return the base's activation with its part in the subspace replaced by the source's.
+        """Return the base's activation with its part in the subspace replaced by the source's. A
+        control moves it by the same distance in the subspace ``elsewhere``.
 
         This equals TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo`` and
         ``random_basis`` (a test compares them). It is implemented here because that import loads
         half of ``transformers``.
 
         Args:
-            base, source: activations at the site.
+            base, source: activations at the site, ``[..., d]``.
         """
         if self.is_whole:
             return source

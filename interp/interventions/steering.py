@@ -228,12 +228,13 @@ def _tabulate(
 def _score_move(
     moved: NDArray[Any], wanted: NDArray[Any], at_random: NDArray[Any], participants: Any
 ) -> list[float]:
-    """Return the score of the model's move with its interval, and the best score of a random
-    direction.
+    """Return the score of the model's change of probability with its interval, and the best score
+    of a random direction.
 
     Args:
-        moved, wanted: moves of the model and of the algorithm, ``[episode]``.
-        at_random: moves of the model along random directions, ``[direction, episode]``.
+        moved, wanted: change of the probability from dose 0, of the model and of the algorithm,
+            ``[episode]``.
+        at_random: the same of the model along random directions, ``[direction, episode]``.
         participants: who played each episode.
     """
     missed, sizes = np.abs(moved - wanted), np.abs(wanted)

@@ -356,7 +356,8 @@ def _no_evidence(n_experts: int) -> Evidence:
 
 
 def _evidence_of(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
-    """Return the evidence in a conversation.
+    """Return what a conversation shows about the experts: how often each was right, and which were
+    right last.
 
     Args:
         bodies: the JSON objects of the user messages so far.
@@ -374,8 +375,8 @@ def _evidence_of(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
 
 @checked
 def evidence_in(note: str, n_experts: int) -> Evidence:
-    """Return the evidence in a note: tallies, then rounds listed after them, and which experts were
-    right last.
+    """Return what a note shows about the experts: its tallies, then rounds listed after them, and
+    which experts were right last.
 
     If the note lists no rounds, the last winners are read from text such as "A correct; B wrong".
     """

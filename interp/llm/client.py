@@ -55,7 +55,12 @@ class _TransientError(Exception):
 
 
 class Client(backend.Backend):
-    """An asynchronous client for one server and model."""
+    """An asynchronous client for one server and one model.
+
+    Args:
+        settings: the model and everything that can change an answer.
+        connection: address of the server, key and limits.
+    """
 
     def __init__(self, settings: backend.Settings, connection: backend.Connection):
         if find_spec("httpx") is None:

@@ -65,17 +65,18 @@ def instances(
     n_experts: int = 4,
     seed: int = 0,
 ) -> list[Instance]:
-    """Sample instances of each regime (the paper: 30 of 100 rounds with 4 experts).
+    """Sample instances (episodes to play) of each regime. The paper has 30 of 100 rounds with 4
+    experts.
 
-    Each is the beginning of an episode of :data:`_MOST_ROUNDS` rounds that its regime, index, number of experts and
-    seed alone determine: a run can be made larger later.
+    Each instance is the beginning of an episode of :data:`_MOST_ROUNDS` rounds, which depends only
+    on its regime, index, number of experts and seed. So a run can be extended later.
 
     Args:
-        regimes: see :mod:`interp.tasks.experts`.
-        n_instances: of each regime.
-        n_rounds: of each instance.
-        n_experts: of each instance.
-        seed: of everything.
+        regimes: names of the regimes, see :mod:`interp.tasks.experts`.
+        n_instances: number of instances of each regime.
+        n_rounds: number of rounds of each instance.
+        n_experts: number of experts.
+        seed: seed of all instances.
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")

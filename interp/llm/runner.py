@@ -122,14 +122,15 @@ def run(
         where: the connection to a server, or another backend.
         prices: prices of tokens.
         progress: function that is called with the counts after every call and finished episode.
-        malformed_limit: stop if the first answers, this many, are all malformed; 0 never stops.
+        malformed_limit: stop if this many answers at the beginning are all malformed; 0 never
+            stops.
         budget: stop before the cost of all calls, including those on disk, exceeds this: in the
             currency of ``prices``, or in tokens without prices. Calls on disk count with the tokens
             that the server reported.
 
     Raises:
-        InputError: as described in docs/method/traces.md. What was recorded is safe, and the same
-            call resumes.
+        InputError: if the user must change something (docs/method/traces.md). What was recorded is
+            safe, and the same call resumes.
     """
     require(bool(jobs), "nothing to run: the plan is empty")
     settings = jobs[0].settings
@@ -237,7 +238,7 @@ class _Playing:
         backend: what answers.
         state: the counts so far.
         report: function that is called with the counts.
-        malformed_limit: stop if the first answers, this many, are all malformed.
+        malformed_limit: stop if this many answers at the beginning are all malformed.
         budget: the budget, if there is one.
         in_a_row: number of episodes that failed in a row.
     """
@@ -511,13 +512,17 @@ def counted(value: Any) -> int:
 def play_demo(
     folder: str | Path, seed: int = 0, n_instances: int = 24, n_rounds: int = 30
 ) -> dict[str, RunSummary]:
-    """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without.
+    """Let every agent of :data:`~interp.llm.backend.PLAYERS` play the paper's three regimes, with
+    and without notes.
 
     Args:
-        folder: where the traces go.
-        seed: of the instances.
-        n_instances: of each regime.
-        n_rounds: of each instance.
+        folder: folder for the traces.
+        seed: seed of the instances.
+        n_instances: number of instances of each regime.
+        n_rounds: number of rounds of each instance.
+
+    Returns:
+        Name of an agent -> summary of its run.
     """
     conditions = [Condition.parse(name) for name in ("online-no-note", "weather-note-only")]
     episodes = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed)

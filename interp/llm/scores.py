@@ -70,6 +70,8 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 class LLMScores(Result):
     """The scores of a set of runs, as tidy tables.
 
+    The column ``missing`` is the treatment of missing predictions: "wrong" or "skipped".
+
     Attributes:
         final: one row per (model, condition, regime, missing): ``n`` complete runs out of ``runs``,
             mean and std of the final regret, its 95 % interval over episodes, accuracy, missing

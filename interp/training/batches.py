@@ -91,7 +91,12 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
 
 
 class EpisodeSource:
-    """Training batches and evaluation episodes of a training run."""
+    """Samples the training batches and the evaluation episodes of a training run.
+
+    Args:
+        config: settings of the run.
+        layout: the model's token layout of a round.
+    """
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
         self.config = config
@@ -329,7 +334,8 @@ def _loss_of_prediction(prediction: Tensor, targets: Tensor, layout: RoundLayout
 
 
 def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """Return the progress numbers of a model, averaged over batches of evaluation episodes.
+    """Return the numbers that show progress in training, averaged over batches of evaluation
+    episodes.
 
     They are defined by the task's goal. ``excess`` is always one of them: the loss above the lowest
     possible one. A goal without ``evaluate`` gets ``cross_entropy`` and its ``excess`` over the
@@ -339,7 +345,7 @@ def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[st
     Args:
         model: the trained model.
         batches: batches of evaluation episodes.
-        commit: which choice a round contains, "own" or "target".
+        commit: which choice a round contains, "own" (the model's) or "target" (the recorded one).
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training  # type: ignore[attr-defined]

@@ -369,16 +369,14 @@ class TrainingLoop:
             optimizer.zero_grad()
 
     def _set_recurrence(self) -> None:
-        """Set a transformer's recurrence factor for the next batch; see
+        """Set how much of the old latent a transformer keeps in the next batch; see
         ``TrainingConfig.anneal_latents``.
         """
         if isinstance(self.model, HookedLatentTransformer):
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the progress numbers on the evaluation episodes, with the recurrence factor of the
-        current step.
-        """
+        """Return the numbers that show progress, such as the loss, on the evaluation episodes."""
         self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)
 

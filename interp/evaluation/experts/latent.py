@@ -135,11 +135,14 @@ def attention_to_experts(
 def _by_target(
     patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]
 ) -> np.ndarray:
-    """Sum attention over the positions of each target, and average it over rounds.
+    """Sum attention over the key positions of each target, and average it over rounds.
+
+    Targets are the latent, each expert (the most accurate first) and all other positions. Readers
+    are the query positions.
 
     Args:
         patterns: attention patterns, ``[episode, round, head, query, key]``.
-        episodes: the episodes; experts are ranked by their accuracies.
+        episodes: the episodes, which determine the experts' accuracies.
         at: name of a reader -> its position.
         rounds: indices of the rounds of ``patterns``.
 

@@ -34,7 +34,9 @@ _ROUNDING = (
 
 
 def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
-    """Validate predictions, and return them as Float[episode, round]."""
+    """Check that predictions are probabilities ``[episode, round]``, and return them as float64.
+    Missing rounds get 0.5.
+    """
     p = np.asarray(predictions, dtype=np.float64)
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
     require(p.shape == episodes.labels.shape, f"predictions have shape {p.shape} but {wanted}")

@@ -210,7 +210,7 @@ _SUMMARISED = (
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Compute one part of the evaluation: agreement in a regime, returns of play in a regime, or
-    the followed discount.
+    the discount that choices follow.
 
     Args:
         model: the model.
@@ -290,7 +290,8 @@ _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a model card: agreement, the followed discount, and returns.
+    """Return the rows of a model card: agreement with the Q-table, the discount that choices
+    follow, and returns.
 
     Args:
         model: the model.
@@ -304,8 +305,8 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 
 def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a model card on agreement in the regime "grid", and on the followed
-    discount.
+    """Return two kinds of rows of a model card: agreement with the Q-table in the regime "grid" of
+    4-state MDPs, and the discount that the model's choices follow.
 
     Args:
         model: the model.
@@ -376,8 +377,8 @@ def plan() -> EvaluationPlan:
 
 
 def _parts(model: Machine) -> list[str]:
-    """Return the names of the parts: agreement in each regime, the followed discount, and play in
-    some regimes.
+    """Return the names of the parts of the evaluation: agreement in each regime, the discount that
+    choices follow, and play in some regimes.
     """
     played = [f"{_PLAYED}{regime}" for regime in returns.PLAYED]
     return [*_EVALUATED, _DISCOUNT, *played]

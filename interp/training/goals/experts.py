@@ -19,8 +19,8 @@ def _targets(episodes: ExpertEpisodes) -> NDArray[Any]:
 
 
 def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, float]:
-    """Return the progress numbers: ``log_loss``, its ``excess`` over the Bayes predictor with the
-    regime's prior, and ``accuracy``.
+    """Return the numbers that show progress in training: ``log_loss``, its ``excess`` over the
+    Bayes predictor with the regime's prior, and ``accuracy``.
     """
     best = bayes(episodes).predictions
     log_loss = regret.log_loss(predictions, episodes)

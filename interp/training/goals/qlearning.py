@@ -3,11 +3,10 @@
 If several actions are tied, as in unvisited states, each gets an equal share of the target. The
 loss is then lowest for a uniform prediction over them.
 
-There are presets for one CPU core, and one that follows the paper (section F.2). It differs from
-the paper in three points: no dropout (.1 there), one length for all episodes of a batch (10 to 50
-rounds for each episode there), and the last checkpoint instead of the best one in validation. Its
-three stages allow up to 3, 4 and 4 actions. The paper says "up to 2 + k in stage k", which would
-end at 5, but its data have 2 to 4.
+There are presets for one CPU core, and one that follows the paper (section F.2). The paper also has
+a dropout of .1, draws a length of 10 to 50 rounds for each episode, and selects the checkpoint that
+is best in validation; the preset has none of these. Its three stages allow up to 3, 4 and 4
+actions. The paper says "up to 2 + k in stage k", which would end at 5, but its data have 2 to 4.
 """
 
 from __future__ import annotations
@@ -38,8 +37,9 @@ def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
 
 
 def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
-    """Return the progress numbers: ``cross_entropy``, its ``excess`` over the lowest possible one,
-    and ``agreement`` on steps without ties (NaN if there are none).
+    """Return the numbers that show progress in training: ``cross_entropy``, its ``excess`` over the
+    lowest possible one, and ``agreement`` with greedy actions on steps without ties (NaN if there
+    are none).
     """
     numbers = agreement(policy, episodes, n_resamples=1).numbers  # no interval is read
     return {name: numbers[quantity, "all"].estimate for name, quantity in _QUANTITIES.items()}

@@ -64,8 +64,8 @@ def _targets(
 
 
 def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[str, float]:
-    """Return the progress numbers: cross-entropy, its ``excess`` over the entropy of the targets,
-    and accuracies.
+    """Return the numbers that show progress in training: cross-entropy, its ``excess`` over the
+    entropy of the targets, and accuracies.
 
     ``accuracy`` is over all rounds from the depth d of the target on, which can know the answer.
     For targets at depth d, ``answered_d`` is the accuracy in round d, the first that can know;
@@ -251,7 +251,9 @@ def _draw_orthogonal(like: Tensor, size: int) -> Tensor:
 
 
 def _make_start(*starts: _Start) -> _Start:
-    """Return a start that applies several starts one after the other."""
+    """Return a function that sets a model's initial weights by several such functions, one after
+    the other.
+    """
 
     def set_weights(model: HookedLatentTransformer) -> None:
         with torch.no_grad():
