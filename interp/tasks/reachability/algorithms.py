@@ -216,12 +216,13 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
 
 def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
-    """Return the visits after a step along one edge.
+    """Return the visits after a step along one edge: the number of the step per visited node, 0 for
+    others.
 
     Args:
         v: values of the round.
         edge: index of the edge, ``[...]``.
-        moves: True where there is an edge to take.
+        moves: True where there is an edge to take; elsewhere the visits stay as they are.
     """
     started = v["started"]
     n_edges = v["target"].shape[-1]
@@ -257,7 +258,9 @@ def _go_anywhere(v: Values) -> _Array:
 
 
 def _start_at_root(v: Values) -> _Array:
-    """Return the visits, with the root marked as visited."""
+    """Return the visits (number of the visit per node, 0 for unvisited nodes) with the root as the
+    first.
+    """
     is_root = v["nodes"] == v["root"][..., None]
     return np.maximum(v["visits"], is_root)
 
