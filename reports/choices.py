@@ -48,7 +48,7 @@ _TEXTS = TEXTS["choices"]
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Player:
-    """A player whose choices are explained.
+    """A player of the page, with the choices to be explained.
 
     Attributes:
         episodes: the rounds that it played.
@@ -247,7 +247,7 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
     """Build the page on a table of choices.
 
     Args:
-        explained: analyses by player name, the table's own players first.
+        explained: analyses by player name, the participants of the table first.
         path: path of the table.
         again: the section on how to reproduce the numbers.
     """
@@ -308,7 +308,7 @@ def _participants(each: EachParticipant) -> Section:
 
 
 def _findings(people: _Explained) -> Section:
-    """Make the section of results about the table's own players."""
+    """Make the section of results about the participants of the table."""
     episodes = people.player.episodes
     explanation = people.explanation
     names, _ = participants_of(episodes)

@@ -288,7 +288,7 @@ def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
 
 
 def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
-    """Hook that stores the carried latents that round ``t`` reads.
+    """Store the carried latents that round ``t`` reads; used as a hook.
 
     Args:
         read: where they are stored, ``[episode, round, ...]``.
@@ -365,7 +365,7 @@ def _move_at_random(
     activation: Tensor,
     hook: object,
 ) -> Tensor:
-    """Hook that changes the activation at a site in a random direction.
+    """Move the activation at a site in a random direction; used as a hook.
 
     Args:
         bench: the machine.

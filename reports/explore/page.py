@@ -57,8 +57,7 @@ class _StateNumber:
 
 
 def _find_state_number(answer: Answer) -> _StateNumber | None:
-    """Return the number of the decoded state that the edits change most, else the one that varies
-    most.
+    """Return the number of the decoded state that the edits change most, or that varies most.
 
     Return None if no state is decoded.
     """
