@@ -7,7 +7,8 @@
   comparisons err on these machines, and how small a deviation they detect;
 * :mod:`lab.players`: simulated players of known families, for the analysis of choices;
 * :mod:`lab.taught_training`: how ``qlearning-taught`` was trained;
-* :mod:`lab.card`: turns a training run into a checkpoint with a model card;
+* :mod:`lab.card`: turns a training run into a checkpoint with a model card, whose numbers
+  :mod:`lab.headlines` computes;
 * ``lab/runs``: states of long trainings that continue (its README says how);
 * ``lab/checkpoints``: further seeds of the shipped models, which the pages ``seeds`` and
   ``architectures`` of docs/results are about. ``interp.load`` takes their paths, and :func:`load`

@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 
 from interp.core import catalog
-from interp.evaluation.suite import headline
 from interp.model.checkpoints import BUILDERS, save_checkpoint
 from interp.model.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
@@ -27,6 +26,7 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 from interp.training.hardware import this_machine
 from interp.training.runs import TrainedRun, describe_machine, load_run
+from lab.headlines import headline
 
 
 @checked

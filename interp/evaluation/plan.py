@@ -29,11 +29,9 @@ from interp.core.display import lacks
 from interp.core.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds
-from interp.stats.intervals import Interval
-from interp.support.checks import checked, checked_fields
+from interp.support.checks import checked_fields
 from interp.support.errors import InputError, require
 
-Row = dict[str, Any]
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
 MODEL = "model"
 """Key of the evaluated model; baselines and controls have keys of their own."""
@@ -52,7 +50,6 @@ class EvaluationPlan:
             or several by name. Parts are independent: they can be computed on different machines
             and stored in files.
         tables: ``(model, parts by name)`` -> tidy tables by name; "summary" is the one to print.
-        headline: ``(model, n_episodes, seed)`` -> the rows of a model card, made by :func:`row`.
         min_episodes: smallest allowed number of episodes.
         explained: sentences that explain the rows and columns of "summary"; they are printed above
             it.
@@ -61,21 +58,8 @@ class EvaluationPlan:
     parts: Callable[[Machine], Sequence[str]]
     measure: Callable[[Machine, str, int, int], Any]
     tables: Callable[[Machine, Mapping[str, Any]], dict[str, pd.DataFrame]]
-    headline: Callable[[Machine, int, int], Sequence[Row]] | None = None
     min_episodes: int = 1
     explained: str = ""
-
-
-@checked
-def row(what: str, value: Interval, beside: str) -> Row:
-    """Make a row of a model card.
-
-    Args:
-        what: the measured quantity, in words.
-        value: the number with its interval.
-        beside: what to compare it with, in words: a limit, a baseline or a control.
-    """
-    return {"what": what, **vars(value), "beside": beside}
 
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:

@@ -44,7 +44,7 @@ from torch import Tensor
 
 from interp.core.algorithm import participants_of, refuse_missing
 from interp.core.machine import Machine
-from interp.evaluation.plan import MODEL, SWAP, EvaluationPlan, Hook, Row, cut, predictions_of, row
+from interp.evaluation.plan import MODEL, SWAP, EvaluationPlan, Hook, cut, predictions_of
 from interp.interventions.steering import has_state_direction, write_state
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -449,40 +449,6 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
     }
 
 
-def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a model card: accuracy at every depth on matched graphs, and the effect of
-    changing the set of reached nodes.
-
-    Accuracy at depth d is measured in round d, the first that can know the answer, and one round
-    earlier.
-
-    Args:
-        model: the model.
-        n_episodes: number of episodes.
-        seed: seed of the episodes.
-    """
-    read, write = reading(model, seed)
-    episodes = episodes_for(model, REGIMES[0], n_episodes, seed)
-    frame = answers(model, episodes, read, write, seed)
-    rows: list[Row] = []
-    for depth in sorted(frame["depth"].unique()):
-        by_key = frame[frame["depth"] == depth].set_index(["key", "round"])
-        for t, what in (
-            (depth, f"depth {depth}, round {depth}"),
-            (depth - 1, f"depth {depth}, a round too early"),
-        ):
-            others = ("breadth_first", "more_ancestors", "cut")
-            beside = ", ".join(f"{key} {by_key.loc[(key, t), 'estimate']:.2f}" for key in others)
-            rows.append(row(f"accuracy, {what}", interval(by_key.loc[(MODEL, t)]), beside))
-    after = moved(model, episodes, read, write, seed)
-    for move in (PARENT, OTHER):
-        is_later = (after["move"] == move) & (after["later"] == 1)
-        value = after[is_later].iloc[0]
-        beside = f"search {value['search']:.2f}"
-        rows.append(row(f"P(target), {move}, a round later", interval(value, "model"), beside))
-    return rows
-
-
 def interval(value: Any, of: str = "estimate") -> Interval:
     """Return the number of a table's row with its bounds.
 
@@ -505,7 +471,6 @@ def plan() -> EvaluationPlan:
         lambda model: [*REGIMES, _SETS],
         _measure,
         _tables,
-        _headline,
         min_episodes=16,
         explained=_EXPLAINED,
     )

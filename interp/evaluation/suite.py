@@ -148,20 +148,3 @@ def _measured(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[st
     model, n_episodes, seed, finished = shared
     measure = partial(plan_of(model).measure, model, part, n_episodes, seed)
     return part, finished.part(part, _Part, measure)
-
-
-def headline(model: Machine, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:
-    """Compute the few numbers of a model card: one row per quantity, each with its 95 % interval
-    over episodes.
-
-    Args:
-        model: the model.
-        n_episodes: number of episodes for the main rows; slower rows use a fraction of it.
-        seed: seed of the episodes.
-    """
-    plan = plan_of(model)
-    if plan.headline is None:
-        raise InputError(
-            f"the evaluation of {model.layout.task!r} names no headline; give its plan headline=..."
-        )
-    return pd.DataFrame(plan.headline(model, n_episodes, seed))

@@ -46,7 +46,6 @@ from interp.stats.decoder import RIDGE, Decoder
 from interp.support.checks import checked, checked_fields, integer
 from interp.support.errors import InputError, require
 from interp.support.files import write_csv, write_figure, write_json
-from interp.support.workers import bar
 
 
 @dataclass(frozen=True)
@@ -430,25 +429,6 @@ def circuit_tables(
     return by_name
 
 
-@checked
-def tables(
-    model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
-) -> dict[str, pd.DataFrame]:
-    """Compute every table. If the model lacks what a table needs, the table holds only a note that
-    says so.
-
-    Args:
-        model, round, smooth, sample: as in :func:`table_makers`.
-    """
-    makers = table_makers(model, round, smooth=smooth, sample=sample)
-    by_name: dict[str, pd.DataFrame] = {}
-    with bar(f"causal tables of {model.name}", len(makers)) as done:
-        for make in makers.values():
-            by_name |= make()
-            done(1)
-    return by_name
-
-
 def table_makers(
     model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, Callable[[], dict[str, pd.DataFrame]]]:
@@ -474,21 +454,17 @@ def table_makers(
     if task.data.halves:
         episodes = task.sample_for(model, n, round + 3, seed, *drawn)
 
-    makers: dict[str, Callable[[], pd.DataFrame]] = {
-        "patching": lambda: patching_table(model, episodes, round),
-        "interchange": lambda: interchange_table(model, *runs, round, seed, drawn=drawn),
-        "alignment": lambda: alignment_table(model, *runs, round, seed, smooth),
-        "steering": lambda: steering_table(model, runs[0], round, seed),
+    return {
+        "patching": lambda: {"patching": patching_table(model, episodes, round)},
+        "interchange": lambda: {
+            "interchange": interchange_table(model, *runs, round, seed, drawn=drawn)
+        },
+        "alignment": lambda: {"alignment": alignment_table(model, *runs, round, seed, smooth)},
+        "steering": lambda: {"steering": steering_table(model, runs[0], round, seed)},
+        "circuits of edges": partial(
+            _circuit_tables_or_note, model, smooth or model, episodes, round, seed
+        ),
     }
-    by_part: dict[str, Callable[[], dict[str, pd.DataFrame]]] = {}
-    for name, make in makers.items():
-        by_part[name] = partial(_make_named, name, make)
-    of_edges = partial(_circuit_tables_or_note, model, smooth or model, episodes, round, seed)
-    return by_part | {"circuits of edges": of_edges}
-
-
-def _make_named(name: str, make: Callable[[], pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    return {name: make()}
 
 
 def _circuit_tables_or_note(

@@ -421,9 +421,6 @@ def rebuilt(
 
 
 _MOST_STEPS = 10_000  # each step is a forward and a backward pass; far fewer suffice
-_CANDIDATES = 4  # number of reads that are cut for each one that is returned at most
-_PROJECTIONS = 2
-_NOTHING = 1e-6  # a smaller effect of a read is rounding
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -215,14 +215,6 @@ class Writer:
             start = end
         return variables
 
-    @property
-    def fills(self) -> bool:
-        """Whether moves of decoded variables span the whole space, so that no direction is left for
-        a :meth:`placebo`.
-        """
-        basis, free = self._moved()
-        return basis.shape[1] >= free
-
     def _moved(self) -> tuple[Tensor, int]:
         """Return an orthonormal basis of all moves, ``[dimension, move]``, and the number of
         dimensions without padding.
@@ -397,7 +389,6 @@ def move(
     *,
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
-    wants: Mapping[str, ArrayLike] | None = None,
 ) -> InterchangeResult:
     """Change one decoded variable in single rounds, and compare the outcome with the algorithm's
     after the same change.
@@ -412,8 +403,6 @@ def move(
         outcome: what is compared, "prediction" or "state".
         round: rounds in which the variable is changed, each separately: an int, a slice, a list or
             "all".
-        wants: the same change in the algorithm's variables, if these differ from the writer's (such
-            as log-weights that are gains times counts); by default ``by``.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -426,15 +415,10 @@ def move(
     step = writer.step({variable: change}, shape).to(base.latents)
     state, inputs = algorithm.at(algorithm.run(base.episodes), rounds)
     before = of_rounds(algorithm, base.episodes, rounds)
-    if wants is None:
-        wants = by if variable in before else {}
-    for key in wants:
-        algorithm.variable(key)
-    with theirs("wants= holds what is no change of its variable: {error}", of=ValueError):
-        changed = {
-            key: before[key] + array_of(key, added, finite=True) for key, added in wants.items()
-        }
-        _, wanted = algorithm.step(state, inputs, changed)
+    changed = {}
+    if variable in before:
+        changed[variable] = before[variable] + array_of(variable, change, finite=True)
+    _, wanted = algorithm.step(state, inputs, changed)
     edit = Edit.of(writer.site, step, add=True)
     return graded(
         model,

@@ -435,20 +435,19 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
     return claim
 
 
-def best_of(values: Iterable[float], side: Side = "above") -> Control:
-    """Return one control for several copies, such as untrained models: the number nearest to a
-    "yes". NaN if no copy has a number.
+def best_of(values: Iterable[float]) -> Control:
+    """Return one control for several copies, such as untrained models: the largest number, NaN if no
+    copy has one.
 
-    >>> best_of([0.2, float("nan"), 0.4]), best_of([0.2, 0.4], side="below")
-    (Control(number=0.4, counts=True), Control(number=0.2, counts=True))
+    >>> best_of([0.2, float("nan"), 0.4])
+    Control(number=0.4, counts=True)
     """
     known = []
     for value in fit("values", values, Iterable[Any]):
         require_real("values", value)
         if not isnan(value):
             known.append(float(value))
-    nearest = max if fit("side", side, Side) == "above" else min
-    return Control(nearest(known, default=nan))
+    return Control(max(known, default=nan))
 
 
 def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:

@@ -86,54 +86,28 @@ NO_NUMBER = Interval(float("nan"), float("nan"), float("nan"))
 """The interval of a quantity that was not measured or is undefined: NaN three times."""
 
 
-def exact_share(hits: ArrayLike) -> Interval:
-    """Return the share of True in independent ``hits [trial]`` with its exact 95 % interval
-    (Clopper-Pearson).
-
-    All three numbers are NaN if there are no trials.
-
-    >>> print(exact_share([True] * 11))
-    1 [0.7151, 1]
-    """
-    from scipy.stats import binomtest
-
-    is_hit = np.asarray(hits, dtype=bool)
-    require(is_hit.ndim == 1, f"hits must be [one], got shape {is_hit.shape}")
-    if not len(is_hit):
-        return NO_NUMBER
-    n_hits = int(is_hit.sum())
-    bounds = binomtest(n_hits, len(is_hit)).proportion_ci()
-    share = float(is_hit.mean())
-    return Interval(share, float(bounds.low), float(bounds.high))
-
-
 def percentile_bounds(
-    samples: ArrayLike, level: float = 0.95, axis: int = 0
+    samples: ArrayLike, level: float = 0.95
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the lower and the upper percentile of samples, such as bootstrap resamples of a
     statistic.
 
     Args:
-        samples: numbers with any axes; those that are not finite are left out.
+        samples: ``[resample, ...]``; numbers that are not finite are left out.
         level: the share of the samples between the two percentiles.
-        axis: the axis of the resamples.
 
     Returns:
-        Two arrays without this axis: the lower and the upper bounds.
+        Two arrays without the axis of resamples: the lower and the upper bounds.
     """
     samples = np.asarray(samples, dtype=np.float64)
     levels = [(1 - level) / 2, (1 + level) / 2]
-    require(
-        -samples.ndim <= axis < samples.ndim,
-        f"axis {axis} is none of samples of shape {samples.shape}",
-    )
     known = np.isfinite(samples)
     if known.all():
-        low, high = np.quantile(samples, levels, axis=axis)
+        low, high = np.quantile(samples, levels, axis=0)
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # nothing left: NaN is the answer
-            low, high = np.nanquantile(np.where(known, samples, np.nan), levels, axis=axis)
+            low, high = np.nanquantile(np.where(known, samples, np.nan), levels, axis=0)
     return np.asarray(low), np.asarray(high)
 
 

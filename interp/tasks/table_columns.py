@@ -52,7 +52,6 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 """Role -> regular expressions for its column's name, the most usual spelling first."""
 _FREE = ("participant", "session", "order")
 """Roles for which the user may pass ``none``: no column has this role."""
-_NEVER_GUESSED = ("forced", "options", "pairs")
 
 
 @dataclass(frozen=True)

@@ -303,14 +303,13 @@ class TrialTable:
     # Labels.
 
     def code(
-        self, kind: str, frames: Sequence[pd.DataFrame], several: bool = True
+        self, kind: str, frames: Sequence[pd.DataFrame]
     ) -> tuple[list[pd.DataFrame], tuple[str, ...]]:
         """Encode the labels of one kind as the numbers 0, 1, ...
 
         Args:
             kind: what the labels stand for, such as "arm".
             frames: data frames of labels, NaN where there are none.
-            several: True if at least two labels are needed.
 
         Returns:
             The frames with numbers in place of labels, and the labels in the order of their
@@ -332,7 +331,7 @@ class TrialTable:
         self._refuse_many(place, kind, counts)
         labels = sorted(counts, key=_sorting)
         require(
-            len(labels) > 1 or not several,
+            len(labels) > 1,
             f"{place} must hold two {kind}s or more, got {labels}",
         )
         numbers = {label: i for i, label in enumerate(labels)}

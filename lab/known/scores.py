@@ -10,17 +10,35 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.stats import binomtest
 
 from circuits import compare
 from interp.core.machine import Machine
-from interp.stats.intervals import exact_share
+from interp.stats.intervals import NO_NUMBER, Interval
 from interp.support.checks import checked
 from lab.known import QUESTIONS, Specimen
 
 SCORED = (*QUESTIONS, "algorithm")
 """Everything about a machine that is marked: the verdicts, and the named family."""
 MARKS = ("right", "undecided", "wrong")
+
+
+def exact_share(hits: ArrayLike) -> Interval:
+    """Return the share of independent ``hits [one]`` with its exact 95 % interval (Clopper and Pearson); NaN of none.
+
+    >>> print(exact_share([True] * 11))
+    1 [0.7151, 1]
+    """
+    is_hit = np.asarray(hits, dtype=bool)
+    if not len(is_hit):
+        return NO_NUMBER
+    n_hits = int(is_hit.sum())
+    bounds = binomtest(n_hits, len(is_hit)).proportion_ci()
+    share = float(is_hit.mean())
+    return Interval(share, float(bounds.low), float(bounds.high))
 
 
 def mark(word: str, right: str | None) -> str:

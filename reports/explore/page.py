@@ -362,10 +362,6 @@ def _list_numbered(record: Corruption) -> _Choices:
     return choices
 
 
-_SMALLEST = 1e-6  # a difference of predictions below this is none to be carried
-_CHUNK = 256  # rounds that run at once where many are read
-
-
 def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
     """Return the runs without and with the edits for replaying the chosen round.
 

@@ -138,12 +138,6 @@ def test_cutting_an_lstm_cuts_both_channels():
     assert all(torch.equal(latents, machine.initial(4)) for latents in seen)
 
 
-def test_headlines_of_a_machine():
-    by_claim = suite.headline(leader(), n_episodes=16).set_index("what")["estimate"]
-    assert by_claim["uniform: accuracy with the latent cut"] == 0.5
-    assert 0.7 < by_claim["uniform: accuracy"] < 0.9
-
-
 def test_what_needs_heads_is_refused_where_it_is_asked_for_itself():
     """A table of attention of a GRU is nobody's question: the error names what the machine has instead."""
     machine, episodes = gru(), experts.sample(4, 12, N_EXPERTS, seed=0)
@@ -212,9 +206,6 @@ def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatc
     }
     assert "length-regret" not in draw(result.tables)
     assert len(result.tables["summary"]) == 1
-    frame = suite.headline(machine, n_episodes=16).set_index("what")
-    assert frame["beside"]["uniform: episodes of 1,000 rounds"] == sentence
-    assert frame["estimate"].drop("uniform: episodes of 1,000 rounds").notna().all()
     refuses("no round fits after 6", suite.evaluate, cached(n_rounds=6), n_episodes=30)
 
 

@@ -1,7 +1,6 @@
 """Everything that `interp evaluate` writes: one table per question, for models of every task, and readable again."""
 
 import json
-from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -10,11 +9,10 @@ import pytest
 import interp
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime as experts
-from interp.evaluation.plan import EvaluationPlan, row
+from interp.evaluation.plan import EvaluationPlan
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
 from interp.model.checkpoints import save_checkpoint
-from interp.stats.intervals import Interval
 from interp.tasks.qlearning.layout import QLearningRound
 from reports.evaluation import draw
 from tests.machines import transformer
@@ -74,14 +72,6 @@ def test_too_few_episodes_are_refused_before_any_work(learner):
     refuses("at least 30, got 3", suite.evaluate, learner, n_episodes=3)
 
 
-def test_headlines_say_what_stands_beside(learner, monkeypatch):
-    monkeypatch.setattr(returns, "HORIZONS", (5, 10))
-    frame = suite.headline(learner, n_episodes=30)
-    assert set(frame.columns) == {"what", "estimate", "low", "high", "beside"}
-    assert frame["beside"].str.contains("gamma = 0 table").any()
-    assert frame["beside"].str.contains("greedy .*, random").any()
-
-
 def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
     """The room runs whatever the record names, and says what a record lacks."""
     frame = pd.DataFrame({"accuracy": [0.75]})
@@ -89,14 +79,10 @@ def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
     def measure(model, part, n_episodes, seed):
         return frame.assign(n_episodes=n_episodes)
 
-    def headline(model, n_episodes, seed):
-        return [row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")]
-
     plan = EvaluationPlan(
         parts=lambda model: ["all"],
         measure=measure,
         tables=lambda model, parts: {"summary": parts["all"]},
-        headline=headline,
         explained="A row is a regime.",
     )
     changed_task("qlearning", evaluation=lambda: plan)
@@ -105,9 +91,6 @@ def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
     assert result.sentence == f"{measured} A row is a regime."
     assert set(result.tables) == {"summary"}
     assert result.to_frame()["n_episodes"].tolist() == [2]
-    assert suite.headline(learner)["beside"].tolist() == ["chance 0.5"]
-    changed_task("qlearning", evaluation=lambda: replace(plan, headline=None))
-    refuses("names no headline", suite.headline, learner)
     changed_task("qlearning", evaluation=None)
     refuses(
         "models of 'qlearning' cannot be evaluated: give the task's record", suite.evaluate, learner

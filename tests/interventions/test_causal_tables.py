@@ -42,6 +42,14 @@ NAMES = {
 }
 
 
+def make_tables(model, round, **options):
+    """Make every table, as ``interp patch --tables`` does in parts."""
+    by_name = {}
+    for make in causal_tables.table_makers(model, round, **options).values():
+        by_name |= make()
+    return by_name
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -52,7 +60,7 @@ NAMES = {
 def test_tables_of_expert_models(kind, untrained, wma):
     """The same tables for both kinds; each analysis carries its control, or says why it has no result."""
     model = untrained if kind == "learned" else wma[1]
-    results = causal_tables.tables(
+    results = make_tables(
         model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=4)
     )
     refused = results["alignment"].refused.str.contains("give more episodes")
@@ -83,7 +91,7 @@ def test_tables_of_q_learning_models(kind, untrained_q):
             circuits.build("qlearning-handwired", n_states=3, n_actions=2)
         ).eval()
     smooth, sample = circuits.differentiable(model), Sample(n_episodes=8)
-    assert set(causal_tables.tables(model, 4, smooth=smooth, sample=sample)) == NAMES
+    assert set(make_tables(model, 4, smooth=smooth, sample=sample)) == NAMES
 
 
 def test_edges_of_handwired_q_learning_are_found_by_gradients():
@@ -184,7 +192,7 @@ def test_shared_rollouts_change_no_number(wma, untrained):
 
 
 def test_round_0_has_no_history(untrained):
-    refuses("needs a history", causal_tables.tables, untrained, 0)
+    refuses("needs a history", causal_tables.table_makers, untrained, 0)
 
 
 @pytest.mark.slow
@@ -200,7 +208,7 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
 
     ``interp patch NAME --tables`` writes the same tables.
     """
-    results = causal_tables.tables(interp.load(name), 20)
+    results = make_tables(interp.load(name), 20)
     at_site = results["alignment"].query("site == @site").set_index("condition")
     assert at_site.loc["learned", "low"] > at_site.drop("learned").iia.max()
     curve = results["faithfulness"].iloc[0]

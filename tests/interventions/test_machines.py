@@ -25,6 +25,7 @@ from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.families import fading_majority
 from tests.handmade import DECAY, GAIN, intervened, leaky
+from tests.interventions.test_causal_tables import make_tables
 from tests.machines import N_EXPERTS, adapted, gru, loop, lstm
 from tests.refusals import refuses
 
@@ -340,7 +341,7 @@ def test_the_command_patches_every_point(make, tmp_path):
 def test_every_table_stands_in_its_place(tmp_path):
     """A machine without heads has no graph of edges, and those tables say so; asked for directly, they are refused."""
     machine = lstm()
-    tables = causal_tables.tables(machine, 3, sample=causal_tables.Sample(n_episodes=16))
+    tables = make_tables(machine, 3, sample=causal_tables.Sample(n_episodes=16))
     assert tables["interchange"].places.tolist() == ["latent", "latent@h", "latent@c"] * 2
     assert {"latent@h", "forget"} <= set(tables["patching"].site)
     assert len(tables["steering"])

@@ -10,12 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from interp import tasks
-from interp.evaluation.experts import plan as evaluation
 from interp.model.library import load
 from interp.training.config import Stage, merge, override, parse_assignment
 from interp.training.goal import goal_of, preset
 from interp.training.trainer import train
-from lab import card
+from lab import card, headlines
 from tests.refusals import refuses
 from tests.training.test_trainer import small
 
@@ -33,7 +32,7 @@ def shipped(run_folder, tmp_path_factory):
     """Shipped with the real headline numbers, on shorter long episodes."""
     out = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "_WINDOWS", ((5, 10), (20, 30)))
+        patch.setattr(headlines, "WINDOWS", ((5, 10), (20, 30)))
         return card.ship(run_folder, "tiny", n_episodes=8, out=out)
 
 

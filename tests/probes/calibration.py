@@ -25,8 +25,8 @@ from interp.core.algorithm import Episodes
 from interp.model.library import load
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
-from interp.stats.intervals import exact_share
 from interp.support.checks import checked
+from lab.known.scores import exact_share
 from probes.fitting import fit_targets
 from probes.result import ProbeResult
 from probes.targets import compute, round_inputs

@@ -1,6 +1,4 @@
-"""The evaluation of models of expert advice: all tables of ``interp evaluate``, and the rows of a
-model card.
-"""
+"""The evaluation of models of expert advice: all tables of ``interp evaluate``."""
 
 from __future__ import annotations
 
@@ -15,14 +13,11 @@ from interp.evaluation.experts.latent import attention_to_experts, latent_contro
 from interp.evaluation.plan import (
     MODEL,
     EvaluationPlan,
-    Row,
     lacks_attention,
-    row,
     unless,
 )
 from interp.model.rollout import rollout
 from interp.model.run import room
-from interp.stats.intervals import NO_NUMBER
 from interp.tasks.experts.episodes import sample
 
 
@@ -32,7 +27,6 @@ def plan() -> EvaluationPlan:
         lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
         _measure,
         _tables,
-        _card_rows,
         min_episodes=30,
         explained=_EXPLAINED,
     )
@@ -60,7 +54,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """
     if part == _LONG:
         few = max(2, n_episodes // 2)
-        lack = _lacks_room(model, by_regime.LONGEST)
+        lack = lacks_room(model, by_regime.LONGEST)
         return unless(
             lack, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
         )
@@ -70,7 +64,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     return {**scores, "regimes": scores["regimes"].to_frame()}
 
 
-def _lacks_room(model: Machine, n_rounds: int) -> str:
+def lacks_room(model: Machine, n_rounds: int) -> str:
     """Return a sentence if the model's state cannot hold so many rounds; "" if it can."""
     n_possible = room(model, n_rounds)
     return (
@@ -132,85 +126,3 @@ def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]
         "lengths": found[_LONG],
         **found[_BATCH],
     }
-
-
-_WINDOWS = ((50, 100), (400, 500), (900, 1000))
-"""Windows of rounds in long episodes; the later windows are compared with the first."""
-_SHIFTED = ("stratified", "flat", "anti-signal")
-
-
-def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a model card; see :func:`interp.evaluation.suite.headline`.
-
-    Args:
-        model: the model.
-        n_episodes: number of episodes per regime.
-        seed: seed of the episodes.
-    """
-    main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
-    scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)[
-        "regimes"
-    ]
-
-    def value(regime: str, key: str, metric: str) -> float:
-        return scored.get(regime, key, metric).estimate
-
-    claims = []
-    for regime in main:
-        excess = scored.get(regime, MODEL, "excess_log_loss")
-        text = f"Bayes predictor {value(regime, 'bayes', 'log_loss'):.4f} nats"
-        if len(main) > 1:
-            text += f", that of the training prior {value(regime, 'bayes_training', 'excess_log_loss'):.4f} above it"
-        claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", excess, text))
-        if (regime, MODEL, "divergence") in scored.numbers:
-            text = "expected excess, by the KL divergence from the Bayes predictor"
-            claims.append(
-                row(
-                    f"{regime}: KL from Bayes (nats a round)",
-                    scored.get(regime, MODEL, "divergence"),
-                    text,
-                )
-            )
-        bayes, wm = (value(regime, key, "accuracy") for key in ("bayes", "weighted_majority_best"))
-        text = f"Bayes {bayes:.4f}, weighted majority at its best eta {wm:.4f}"
-        claims.append(row(f"{regime}: accuracy", scored.get(regime, MODEL, "accuracy"), text))
-    beside = {
-        "Bayes, training prior": "bayes_training",
-        "Bayes, own prior": "bayes",
-        "weighted majority, best eta": "weighted_majority_best",
-    }
-    for regime in (*main, *_SHIFTED):
-        text = ", ".join(
-            f"{name} {value(regime, key, 'regret'):.2f}" for name, key in beside.items()
-        )
-        claims.append(
-            row(f"{regime}: regret after 100 rounds", scored.get(regime, MODEL, "regret"), text)
-        )
-    few = max(2, n_episodes // 8)
-    (first, *late), n_rounds = _WINDOWS, _WINDOWS[-1][1]
-    long, lack = None, _lacks_room(model, n_rounds)
-    if lack:
-        claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, lack))
-    else:
-        long = by_regime.over_lengths(
-            model, n_episodes=few, n_rounds=n_rounds, windows=_WINDOWS, seed=seed
-        )
-    for metric, name in (
-        ("excess_log_loss", "log-loss above Bayes"),
-        ("divergence", "KL from Bayes"),
-    ):
-        if long is None or (MODEL, metric, *first) not in long.numbers:
-            continue
-        early = long.get(MODEL, metric, *first).estimate
-        text = f"{early:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
-        for start, stop in late:
-            what = f"uniform: {name}, rounds {start}-{stop} of {n_rounds:,} (nats a round)"
-            claims.append(row(what, long.get(MODEL, metric, start, stop), text))
-    episodes = sample(max(2, n_episodes // 4), 100, by_regime.n_experts_of(model), seed=seed + 1)
-    control = latent_control(model, episodes, seed=seed)
-    vote, swapped = (
-        control.get(f"accuracy, {key}").estimate for key in ("majority_vote", "swapped")
-    )
-    text = f"majority vote {vote:.4f}; latents of another episode {swapped:.4f}"
-    claims.append(row("uniform: accuracy with the latent cut", control.get("accuracy, cut"), text))
-    return claims

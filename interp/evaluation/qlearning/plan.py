@@ -22,10 +22,8 @@ from interp.core.machine import Machine
 from interp.evaluation.plan import (
     MODEL,
     EvaluationPlan,
-    Row,
     cut,
     predictions_of,
-    row,
 )
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
@@ -223,11 +221,11 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         scores = returns.evaluate(model, [regime], n_episodes=n_episodes // 2, seed=seed + 2)
         return {name: result.to_frame() for name, result in scores.items()}
     if part == _DISCOUNT:
-        return _followed(model, n_episodes, seed).to_frame().assign(commit="own")
+        return find_discount(model, n_episodes, seed).to_frame().assign(commit="own")
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed).to_frame()
 
 
-def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
+def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
     """Estimate the discount that a model's choices follow, in the regime "grid" that it was trained
     on.
 
@@ -284,96 +282,9 @@ def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis(index="regime", columns=None).reset_index()
 
 
-# The few most important numbers of a model: the rows of its card.
-
-_HEADLINE_PLAYED = ("grid", "ladder", "chain")
-
-
-def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a model card: agreement with the Q-table, the discount that choices
-    follow, and returns.
-
-    Args:
-        model: the model.
-        n_episodes: number of episodes for the main rows; slower rows use fewer.
-        seed: seed of the episodes.
-    """
-    return [
-        *_agreement_rows(model, n_episodes, seed),
-        *_return_rows(model, n_episodes, seed),
-    ]
-
-
-def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return two kinds of rows of a model card: agreement with the Q-table in the regime "grid" of
-    4-state MDPs, and the discount that the model's choices follow.
-
-    Args:
-        model: the model.
-        n_episodes: number of episodes.
-        seed: seed of the episodes.
-    """
-    scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
-
-    def number(quantity: str, key: str = MODEL) -> Interval:
-        return scored.get("grid", key, quantity, "all")
-
-    def value(quantity: str, key: str = MODEL) -> float:
-        return number(quantity, key).estimate
-
-    ceiling = value("random_ties_ceiling")
-    n_disputed = scored.beside["grid", MODEL, "disputed", "all"]["n_steps"]
-    best, *_ = _followed(model, n_episodes, seed).beside.values()
-    followed = Interval(best["best"], best["best_low"], best["best_high"])
-    beside_untied = f"gamma = 0 table {value('untied_gamma0'):.4f}"
-    beside_ties = (
-        f"perfect learner {ceiling:.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}"
-    )
-    beside_disputed = (
-        f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
-        f"{value('disputed', 'chance'):.3f}; {n_disputed} steps"
-    )
-    beside_entropy = f"floor {value('cross_entropy_floor'):.4f}"
-    described = {
-        "untied": ("grid: agreement, untied steps", beside_untied),
-        "random_ties": ("grid: agreement, all steps, random ties", beside_ties),
-        "disputed": ("grid: agreement where the tables disagree", beside_disputed),
-        "cross_entropy_excess": ("grid: cross-entropy above its floor (nats)", beside_entropy),
-    }
-    rows = [row(what, number(key), beside) for key, (what, beside) in described.items()]
-    return [*rows, row("grid: discount that its choices follow best", followed, "the data's is .9")]
-
-
-def _return_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
-    """Return the rows of a model card on returns: with the model's own choices, and with
-    exploration.
-
-    Args:
-        model: the model.
-        n_episodes: number of episodes; play uses an eighth of it.
-        seed: seed of the episodes.
-    """
-    horizons = returns.HORIZONS
-    played = returns.evaluate(
-        model, _HEADLINE_PLAYED, n_episodes=max(6, n_episodes // 8), horizons=horizons, seed=seed
-    )["returns"]
-    rows = []
-    for regime, horizon in product(_HEADLINE_PLAYED, horizons):
-        score = {key: played.get(regime, key, horizon, "score") for key in returns.PLAYERS}
-        what = f"{regime}: normalised return over {horizon} rounds"
-        greedy, random = score["greedy"].estimate, score["random"].estimate
-        rows.append(row(what, score[MODEL], f"greedy {greedy:.3f}, random {random:.3f}"))
-        exploring, tied = score["epsilon-greedy"].estimate, score["random-ties"].estimate
-        beside = f"epsilon-greedy {exploring:.3f}, breaking ties at random {tied:.3f}"
-        rows.append(row(f"{what}, exploring", score[returns.EXPLORING], beside))
-    return rows
-
-
 def plan() -> EvaluationPlan:
     """Return the evaluation plan for models of Q-learning."""
-    return EvaluationPlan(
-        _parts, _measure, _tables, _headline, min_episodes=30, explained=_EXPLAINED
-    )
+    return EvaluationPlan(_parts, _measure, _tables, min_episodes=30, explained=_EXPLAINED)
 
 
 def _parts(model: Machine) -> list[str]:
