@@ -42,7 +42,7 @@ def read(
         reward: names of the columns with the reward; several columns are summed.
         session: names of the columns that define sessions, in each of which learning starts anew; the word none for
             one session.
-        order: name of the column that orders the trials; the word none for the order of the rows.
+        order: name of the column that orders the trials; with the word none, trials have the order of the rows.
         options: names of the columns with the arms that a trial offered, one column for each side.
         pairs: name of the column with both offered arms of a trial, such as 12 or A-B.
         sides: values in the choice column that mean the columns of ``options``, in the same order.
