@@ -196,7 +196,7 @@ def _report(
     episodes: Annotated[
         int | None,
         options.number(
-            "Number of episodes; 64 by default, 16 with --quick; with --recorded, one of each participant",
+            "Number of episodes; 64 by default, 16 with --quick, one of each participant with --recorded",
             5,
         ),
     ] = None,
