@@ -1,7 +1,8 @@
 """Tables that ``python -m lab calibrate`` writes: how often comparisons err on known machines.
 
-* ``machines``: the verdicts on every known machine (:mod:`lab.known`), beside the right ones; *
-``resolution``: how small a deviation is detected (:mod:`lab.resolution`).
+* ``machines``: the verdicts on every known machine (:mod:`lab.known`), beside the right ones;
+* ``unseen``: the same for machines that were written down before any of them was compared;
+* ``resolution``: how small a deviation is detected (:mod:`lab.resolution`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from interp.support.files import writable, write_atomic
 from interp.support.session import Finished
 from interp.support.workers import bar, each, share
 from lab import known, resolution
-from lab.known import scores
+from lab.known import scores, unseen
 
 DRAWS = 5
 """Further sizes drawn for each known machine that has a size; errors on these are counted, too."""
@@ -64,6 +65,18 @@ def compare_machine(quick: bool, part: str) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
+def list_unseen(quick: bool) -> list[str]:
+    """Return the parts of the table "unseen", such as "experts: bits"."""
+    return list(unseen.gallery())
+
+
+def compare_unseen(quick: bool, part: str) -> pd.DataFrame:
+    """Return the row of one machine of the table "unseen", ``"TASK: KEY"``."""
+    specimen = unseen.gallery()[part]
+    row = scores.score(specimen, known.reference(specimen.task), budget(quick))
+    return pd.DataFrame([row])
+
+
 def list_deviations(quick: bool) -> list[str]:
     """Return the names of the parts of the table "resolution", such as "experts: lag, 1, 0"."""
     parts = []
@@ -98,6 +111,7 @@ def digest_rules() -> dict[str, str]:
 
 TABLES: dict[str, Table] = {
     "machines": Table(list_machines, compare_machine, scores.summary, digest_rules),
+    "unseen": Table(list_unseen, compare_unseen, scores.summary, digest_rules),
     "resolution": Table(list_deviations, compare_deviation, resolution.summary, digest_rules),
 }
 """The tables of ``python -m lab calibrate``, by name."""

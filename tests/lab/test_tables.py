@@ -75,7 +75,7 @@ def test_the_command_writes_every_table_with_its_options(tmp_path, shown_calls):
     result = invoked("calibrate", "--out", tmp_path, "--quick", "--jobs", "2")
     options = {"n_jobs": 2, "scheduler": "", "shard": ""}
     assert result.exit_code == 0
-    assert f"{tmp_path} True {['machines', 'resolution']} {options}" in result.output
+    assert f"{tmp_path} True {['machines', 'unseen', 'resolution']} {options}" in result.output
 
 
 def test_tables_are_asked_for_by_name(tmp_path, shown_calls):
@@ -83,7 +83,7 @@ def test_tables_are_asked_for_by_name(tmp_path, shown_calls):
     text = printed("calibrate", "--out", tmp_path, "--table", "resolution")
     assert "['resolution']" in text
     help_text = invoked("calibrate", "--help", env={"COLUMNS": "300"}).output
-    assert "machines, resolution" in " ".join(help_text.split())
+    assert "machines, unseen, resolution" in " ".join(help_text.split())
     refused = invoked("calibrate", "--out", tmp_path, "--table", "machine")
     assert refused.exit_code != 0
     assert "machines" in refused.output

@@ -1,0 +1,569 @@
+"""Forty-nine machines that were written down, with their right answers, before any of them was compared.
+
+    python -m lab calibrate --table unseen --quick
+
+No rule and no threshold was chosen with them. A machine is the reference's algorithm with its state in another code
+(:class:`Code`), another algorithm, or the reference's circuit that is built or edited in another way. The right
+answers mean what they mean in :mod:`lab.known`; "state" is "either" for a code that no affine map reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from circuits.benchmark.known_machine import rotated, with_distractors
+from interp.core.algorithm import Algorithm, Equation, Values
+from interp.core.machine import Channel, Machine
+from interp.model.adapted import adapt
+from interp.model.layout import RoundLayout
+from interp.tasks.experts import algorithms as experts
+from interp.tasks.experts import families as rivals
+from interp.tasks.lapses import sometimes
+from interp.tasks.qlearning import families as learners
+from interp.tasks.qlearning.algorithms import pair, q_learning
+from interp.tasks.reachability import algorithms as search
+from lab.known import Right, Specimen, reference
+from lab.known.by_algorithm import STATE, Computed, RandomCell
+from lab.known.makers import GAIN, _reference_of_qlearning, computed
+from lab.variants import rescaled
+
+_Array = NDArray[Any]
+_NEARLY_1 = 1 - 1e-12
+_Words = Mapping[str, Right]
+
+
+# The same algorithm with its state in another code.
+
+
+@dataclass(frozen=True)
+class Code:
+    """How the first variable of an algorithm's state is carried.
+
+    Attributes:
+        name: of the code.
+        encode: (the variable ``[batch, number]``, rounds before ``[batch, 1]``) to what is carried.
+        decode: the reverse, of anything that is carried.
+        with_round: whether the number of rounds before is carried, too; otherwise it is 0 for both.
+    """
+
+    name: str
+    encode: Callable[[_Array, _Array], _Array]
+    decode: Callable[[_Array, _Array], _Array]
+    with_round: bool = False
+
+
+class Coded(Computed):
+    """An algorithm that carries its state in another code."""
+
+    def __init__(self, algorithm: Algorithm, layout: RoundLayout, code: Code) -> None:
+        super().__init__(algorithm, layout)
+        self.code = code
+        coded_shape = self.shapes[algorithm.state[0]]
+        self.n_coded = math.prod(coded_shape)
+        self.n_others = len(self.first) - self.n_coded
+        no_rounds = torch.zeros(1, 1, dtype=torch.float64)
+        self.first = self._carry(self.first[None], no_rounds)[0]
+        self.n_carried = len(self.first)
+        self.random = RandomCell(layout, self.n_carried)
+
+    def extra_repr(self) -> str:
+        """Return what it computes and its code, for the machine's digest."""
+        algorithm = super().extra_repr()
+        return f"{algorithm}, code={self.code.name}"
+
+    def _carry(self, numbers: Tensor, elapsed: Tensor) -> Tensor:
+        """Return what is carried of the state's numbers ``[batch, number]`` after ``elapsed`` rounds."""
+        plain, others = numbers.tensor_split((self.n_coded,), dim=1)
+        coded = torch.from_numpy(self.code.encode(plain.numpy(), elapsed.numpy()))
+        columns = [coded.double(), others]
+        if self.code.with_round:
+            columns.append(elapsed)
+        return torch.cat(columns, 1)
+
+    def _elapsed(self, carried: Tensor) -> Tensor:
+        if self.code.with_round:
+            return carried[:, -1:].double()
+        return torch.zeros(len(carried), 1).double()
+
+    def parts(self, state: Tensor) -> dict[str, _Array]:
+        """Return the state's variables, from what is carried."""
+        carried = state.detach().double()
+        elapsed = self._elapsed(carried)
+        n_code = carried.shape[1] - self.n_others - int(self.code.with_round)
+        coded, others, _ = carried.tensor_split((n_code, n_code + self.n_others), dim=1)
+        decoded = torch.from_numpy(self.code.decode(coded.numpy(), elapsed.numpy()))
+        return super().parts(torch.cat([decoded.double(), others], 1))
+
+    def flattened(self, parts: Any, like: Tensor) -> Tensor:
+        """Return the inverse of :meth:`parts`, one round after ``like``."""
+        numbers = super().flattened(parts, like.double())
+        return self._carry(numbers, self._elapsed(like) + 1).to(like)
+
+
+def in_code(algorithm: Algorithm, code: Code) -> Machine:
+    """Return an algorithm as a machine that carries its state in a code."""
+    layout = reference(algorithm.task).layout
+    module = Coded(algorithm, layout, code)
+    return adapt(
+        module,
+        layout,
+        step=Coded.step,
+        channels=[Channel(STATE, (module.n_carried,))],
+        initial=Coded.begin,
+        reset=Coded.forget,
+        output="probability",
+        name=f"{algorithm.key} in {code.name}",
+    )
+
+
+def _turn(size: int) -> _Array:
+    """Return a random orthogonal matrix ``[size, size]``."""
+    q, _ = np.linalg.qr(np.random.default_rng(size).standard_normal((size, size)))
+    return np.asarray(q)
+
+
+def _by_value(name: str, encode: Callable[[_Array], Any], decode: Callable[[_Array], Any]) -> Code:
+    """Return a code that does not depend on the round."""
+
+    def encode_any(x: _Array, t: _Array) -> _Array:
+        return np.asarray(encode(x))
+
+    def decode_any(c: _Array, t: _Array) -> _Array:
+        return np.asarray(decode(c))
+
+    return Code(name, encode_any, decode_any)
+
+
+def _encode_waves(x: _Array, t: _Array) -> _Array:
+    angles = 2 * np.pi * x / (40 * GAIN)
+    return np.concatenate([np.cos(angles), np.sin(angles)], 1)
+
+
+def _decode_waves(c: _Array, t: _Array) -> _Array:
+    cosines, sines = np.split(c, 2, axis=1)
+    turns = np.arctan2(sines, cosines) / (2 * np.pi)
+    return turns % 1 * 40 * GAIN
+
+
+def _encode_bits(x: _Array, t: _Array) -> _Array:
+    hits = np.rint(x / GAIN).clip(0, 63).astype(int)
+    bits = hits[..., None] >> np.arange(6) & 1
+    return bits.reshape(len(x), -1).astype(float)
+
+
+def _decode_bits(c: _Array, t: _Array) -> _Array:
+    bits = c.reshape(len(c), -1, 6) > 0.5
+    hits = bits @ 2 ** np.arange(6)
+    return GAIN * hits.astype(float)
+
+
+def _squashed(size: int, scale: float) -> Code:
+    turn = _turn(size)
+
+    def encode(x: _Array) -> _Array:
+        return np.asarray(np.tanh(x @ turn.T / scale))
+
+    def decode(c: _Array) -> _Array:
+        inside = np.clip(c, -_NEARLY_1, _NEARLY_1)
+        return scale * np.arctanh(inside) @ turn
+
+    return _by_value("a rotated tanh", encode, decode)
+
+
+def _turned(size: int) -> Code:
+    turn = _turn(size)
+    shift = np.arange(size) / size
+
+    def encode(x: _Array) -> _Array:
+        return x @ turn.T + shift
+
+    def decode(c: _Array) -> _Array:
+        return (c - shift) @ turn
+
+    return _by_value("a rotation", encode, decode)
+
+
+def _decode_weights(c: _Array) -> _Array:
+    return np.log(np.maximum(c, 1e-12))
+
+
+def _encode_weights(x: _Array) -> _Array:
+    grown = np.exp(x - x.max(1, keepdims=True))
+    return np.asarray(grown / grown.sum(1, keepdims=True))
+
+
+def _cube(c: _Array) -> _Array:
+    return c**3
+
+
+def _expm1(c: _Array) -> _Array:
+    return np.asarray(np.expm1(c.clip(-5, 5)))
+
+
+def _log(c: _Array) -> _Array:
+    return np.asarray(np.log(c.clip(1e-9)))
+
+
+def _signed_root(x: _Array) -> _Array:
+    sizes = np.sqrt(np.abs(x))
+    return np.sign(x) * sizes
+
+
+def _signed_square(c: _Array) -> _Array:
+    return c * np.abs(c)
+
+
+def _complement(x: _Array) -> _Array:
+    return 1 - x
+
+
+_PAIRS = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
+_FIRST, _SECOND = np.eye(4)[_PAIRS.T]
+_MINUS = _FIRST - _SECOND
+"""Differences of four numbers, ``[pair, number]``."""
+
+
+def _encode_pairs(x: _Array, t: _Array) -> _Array:
+    return np.asarray(x @ _MINUS.T)
+
+
+def _decode_pairs(c: _Array, t: _Array) -> _Array:
+    return np.asarray(c @ _MINUS / 4)
+
+
+def _encode_misses(x: _Array, t: _Array) -> _Array:
+    misses = GAIN * t - x
+    return np.concatenate([x, misses], 1)
+
+
+def _decode_misses(c: _Array, t: _Array) -> _Array:
+    return c[:, :4]
+
+
+def _alternate(x: _Array, t: _Array) -> _Array:
+    is_odd = np.rint(t) % 2
+    return np.where(is_odd, -x, x)
+
+
+def _to_mean(x: _Array, t: _Array) -> _Array:
+    return x / (1 + t)
+
+
+def _from_mean(c: _Array, t: _Array) -> _Array:
+    return c * (1 + t)
+
+
+_ALTERNATING = Code("signs that alternate", _alternate, _alternate, with_round=True)
+_MEAN = Code("a mean a round", _to_mean, _from_mean, with_round=True)
+
+
+def _code_experts() -> Iterator[Specimen]:
+    """Yield Weighted Majority in other codes."""
+    in_this_code = partial(_encoded, experts.weighted_majority(GAIN))
+    yield in_this_code(_by_value("cube roots", np.cbrt, _cube))
+    yield in_this_code(_by_value("logarithms", np.log1p, _expm1))
+    yield in_this_code(Code("waves", _encode_waves, _decode_waves))
+    yield in_this_code(Code("bits", _encode_bits, _decode_bits))
+    yield in_this_code(_squashed(4, 12.0))
+    yield in_this_code(_by_value("normalised weights", _encode_weights, _decode_weights))
+    yield in_this_code(Code("differences of pairs", _encode_pairs, _decode_pairs), state="yes")
+    yield in_this_code(Code("hits and misses", _encode_misses, _decode_misses, True), state="yes")
+    yield in_this_code(_ALTERNATING)
+    yield in_this_code(_MEAN)
+
+
+def _code_q_learning() -> Iterator[Specimen]:
+    """Yield Q-learning in other codes."""
+    in_this_code = partial(_encoded, _reference_of_qlearning())
+    yield in_this_code(_by_value("square roots", _signed_root, _signed_square))
+    yield in_this_code(_squashed(12, 2.0))
+    yield in_this_code(_turned(12), state="yes")
+    yield in_this_code(_ALTERNATING)
+    yield in_this_code(_MEAN)
+    yield in_this_code(_by_value("exponentials", np.exp, _log))
+
+
+def _code_searches() -> Iterator[Specimen]:
+    """Yield breadth-first search in other codes."""
+    in_this_code = partial(_encoded, search.breadth_first())
+    yield in_this_code(_by_value("complements", _complement, _complement), state="yes")
+    yield in_this_code(_turned(28), state="yes")
+    yield in_this_code(_ALTERNATING)
+
+
+# Other algorithms.
+
+
+def _majority(key: str, update: Equation, *reads: str) -> Algorithm:
+    """Return Weighted Majority with another update of its log-weights."""
+    base = experts.weighted_majority(GAIN)
+    changes = {"next_log_weights": (("log_weights", "match", *reads), update)}
+    return base.varied(key, key.replace("_", " "), base.parameters, changes)
+
+
+def _capped(v: Values) -> _Array:
+    return np.minimum(v["log_weights"] + GAIN * v["match"], 2.0)
+
+
+def _disagreeing(v: Values) -> _Array:
+    is_tied = v["votes"].sum(-1, keepdims=True) == 2
+    gains = GAIN * np.where(is_tied, 3, 1)
+    return v["log_weights"] + gains * v["match"]
+
+
+def _minority(v: Values) -> _Array:
+    share_right = v["match"].mean(-1, keepdims=True)
+    gains = 2 * GAIN * (1 - share_right)
+    return v["log_weights"] + gains * v["match"]
+
+
+def _second_twice(v: Values) -> _Array:
+    gains = GAIN * np.array([1.0, 3.0, 1.0, 1.0])
+    return v["log_weights"] + gains * v["match"]
+
+
+def _winner_only(v: Values) -> _Array:
+    """Credit one expert alone: the first one that was right."""
+    is_first = (v["match"].cumsum(-1) == 1) * v["match"]
+    return v["log_weights"] + GAIN * is_first
+
+
+def _squared() -> Algorithm:
+    base = experts.weighted_majority(GAIN)
+    plain: Any = base.variable("prediction").equation
+
+    def sharpen(v: Values) -> Any:
+        p = plain(v)
+        return p**2 / (p**2 + (1 - p) ** 2)
+
+    changes = {"prediction": (("weights", "votes"), sharpen)}
+    return base.varied("squared_vote", "squared vote", base.parameters, changes)
+
+
+def _every_other() -> Algorithm:
+    base = experts.weighted_majority(GAIN)
+    counts = lambda clock: clock % 2 == 0  # noqa: E731
+    return sometimes(base, counts, {}, "every_other", "learns in every other round")
+
+
+def _learner(key: str, next_column: Equation, *reads: str) -> Algorithm:
+    """Return Q-learning with another column of the action taken, that acts as the reference does."""
+    base = q_learning()
+    changes = {"next_column": (("column", "td_error", "change", *reads), next_column)}
+    return base.varied(key, key.replace("_", " "), {}, changes)
+
+
+def _large_errors(v: Values) -> _Array:
+    """Learn from errors above .3 alone."""
+    is_large = np.abs(v["td_error"]) > 0.3
+    return v["column"] + is_large[..., None] * v["change"]
+
+
+def _decaying(v: Values) -> _Array:
+    visits_before = (v["visits"] * pair(v)).sum((-1, -2))
+    rate = 10 / (1 + visits_before)
+    return v["column"] + rate[..., None] * v["change"]
+
+
+def _spilling(v: Values) -> _Array:
+    """Write half of the change into the entry of the next state, too."""
+    n_states = v["column"].shape[-1]
+    reached = np.eye(n_states)[v["next_state"]]
+    spilled = 0.05 * v["td_error"][..., None] * reached
+    return v["column"] + v["change"] + spilled
+
+
+def _clipped(v: Values) -> _Array:
+    return v["column"] + np.clip(v["change"], -0.02, 0.02)
+
+
+def _bootstrap_from(key: str, value: Callable[[_Array], _Array]) -> Algorithm:
+    base = q_learning()
+    changes = {"maximum": (("next_values",), lambda v: value(v["next_values"]))}
+    return base.varied(key, key.replace("_", " "), {}, changes)
+
+
+def _second_best(values: _Array) -> _Array:
+    return np.sort(values, -1)[..., -2]
+
+
+def _acting(algorithm: Algorithm) -> Algorithm:
+    return learners.acting(algorithm, shared_ties=False, after=False)
+
+
+def _optimistic() -> Algorithm:
+    base = q_learning()
+    start = base.initial
+
+    def begin(episodes: Any) -> Any:
+        first = start(episodes)
+        return {**first, "table": np.ones_like(first["table"])}
+
+    return base.varied("optimistic", "optimistic", {}, {}, initial=begin)
+
+
+def _searching(key: str, next_reached: Equation, *reads: str) -> Algorithm:
+    base = search.breadth_first()
+    parents = base.variable("next_reached").parents
+    changes = {"next_reached": (tuple(dict.fromkeys((*parents, "reached", *reads))), next_reached)}
+    return base.varied(key, key.replace("_", " "), {}, changes)
+
+
+def _expand(v: Values) -> _Array:
+    plain: Any = search.breadth_first().variable("next_reached").equation
+    return np.asarray(plain(v))
+
+
+def _half_the_edges(v: Values) -> _Array:
+    n_edges = v["active"].shape[-1]
+    is_even = np.arange(n_edges) % 2 == 0
+    return _expand({**v, "active": v["active"] * is_even})
+
+
+def _few_nodes(v: Values) -> _Array:
+    """Stop when six nodes are reached."""
+    is_full = v["reached"].sum(-1, keepdims=True) >= 6
+    return np.where(is_full, v["reached"], _expand(v))
+
+
+def _low_names(v: Values) -> _Array:
+    """Hold the twenty nodes of the lowest names alone."""
+    expanded = _expand(v)
+    is_low = np.arange(expanded.shape[-1]) < 20
+    return expanded * is_low
+
+
+def _two_hops_a_round(v: Values) -> _Array:
+    once = _expand(v)
+    sources = np.broadcast_to(v["source"], v["active"].shape)
+    active = (np.take_along_axis(once, sources, -1) > 0.5).astype(float)
+    return _expand({**v, "frontier": once, "active": active})
+
+
+def _restarting() -> Algorithm:
+    base = search.breadth_first()
+    counts = lambda clock: clock < 2  # noqa: E731
+    return sometimes(base, counts, {}, "two_rounds", "learns in the first two rounds")
+
+
+_NO: _Words = {"behaviour": "no", "state": "no", "update": "no"}
+_ANY_STATE: _Words = {**_NO, "state": "either"}
+_UPDATE_DIFFERS: _Words = {**_ANY_STATE, "behaviour": "either"}
+_READ_OUT: _Words = {"behaviour": "no", "state": "yes", "update": "yes"}
+_SAME: _Words = {"behaviour": "yes", "state": "yes", "update": "yes", "circuit": "yes"}
+
+
+def _return(machine: Machine) -> Machine:
+    return machine
+
+
+def _specimen(
+    key: str,
+    machine: Machine | Algorithm,
+    right: _Words,
+    family: str | None = "",
+) -> Specimen:
+    """Return a machine, or an algorithm as a machine, with its right answers.
+
+    Args:
+        key: of the machine.
+        machine: the machine or the algorithm.
+        right: the right answer to each question.
+        family: key of the family that must be named; "" for none, None where it is not scored.
+    """
+    if isinstance(machine, Algorithm):
+        machine = computed(machine)
+    task, make = machine.layout.task, partial(_return, machine)
+    return Specimen(key, task, make, right, key, family, held_out=True)
+
+
+def _encoded(algorithm: Algorithm, code: Code, state: Right = "either") -> Specimen:
+    """Return an algorithm with its state in a code; no affine map reads the state where it is "either"."""
+    right: _Words = {"behaviour": "yes", "state": state, "update": "yes"}
+    return _specimen(code.name, in_code(algorithm, code), right, algorithm.key)
+
+
+def _list_majorities() -> Iterator[Specimen]:
+    """Yield other algorithms of expert advice."""
+    disagreeing = _majority("disagreeing", _disagreeing, "votes")
+    yield _specimen("fixed share .1", rivals.fixed_share(GAIN, 0.1), _ANY_STATE, "fixed_share")
+    yield _specimen("log-weights up to 2", _majority("capped", _capped), _NO)
+    yield _specimen("two against two count triple", disagreeing, _ANY_STATE)
+    yield _specimen("credit to minorities", _majority("minority", _minority), _ANY_STATE)
+    yield _specimen("expert 2 counts triple", _majority("second", _second_twice), _ANY_STATE)
+    yield _specimen("credit to the first", _majority("first", _winner_only), _NO)
+    yield _specimen("squared vote", _squared(), _READ_OUT, None)
+    yield _specimen("learns in every other round", _every_other(), _NO)
+    yield _specimen("Bayes U[.5, 1]", experts.bayes(0.5, 1.0), _READ_OUT, "bayes")
+
+
+def _list_learners() -> Iterator[Specimen]:
+    """Yield other algorithms of Q-learning."""
+    decaying = _learner("decaying", _decaying, "visits", "table", "state", "action")
+    spilling = _learner("spilling", _spilling, "next_state")
+    mean = _acting(learners.mean_bootstrap())
+    no_bootstrap = _acting(q_learning(gamma=0.0))
+    begins: _Words = {"behaviour": "no", "state": "either", "update": "yes"}
+    yield _specimen("large errors alone", _learner("large_errors", _large_errors), _ANY_STATE)
+    yield _specimen("mean of targets", decaying, _ANY_STATE)
+    yield _specimen("spills into the next state", spilling, _ANY_STATE)
+    yield _specimen("clipped changes", _learner("clipped", _clipped), _ANY_STATE)
+    yield _specimen(
+        "second-best bootstrap", _bootstrap_from("second", _second_best), _UPDATE_DIFFERS
+    )
+    yield _specimen("mean bootstrap", mean, _UPDATE_DIFFERS, "mean_bootstrap")
+    yield _specimen("no bootstrap", no_bootstrap, _UPDATE_DIFFERS, "no_bootstrap")
+    yield _specimen("begins at 1", _optimistic(), begins, None)
+
+
+def _list_searches() -> Iterator[Specimen]:
+    """Yield other algorithms of reachability."""
+    two_hops = _searching("two_hops", _two_hops_a_round, "source")
+    yield _specimen("half the edges", _searching("half_the_edges", _half_the_edges), _NO)
+    yield _specimen("up to six nodes", _searching("few_nodes", _few_nodes), _ANY_STATE)
+    yield _specimen("twenty nodes", _searching("low_names", _low_names), _ANY_STATE)
+    yield _specimen("two hops a round", two_hops, _NO)
+    yield _specimen("stops after two rounds", _restarting(), _NO, "depth_limited")
+    yield _specimen("three hops", search.depth_limited(3), _UPDATE_DIFFERS, None)
+
+
+def _list_circuits() -> Iterator[Specimen]:
+    """Yield circuits that are built or edited in another way."""
+    other_heads: _Words = {**_SAME, "circuit": "either"}
+    wma, q, bfs = "weighted_majority", "q_learning", "breadth_first"
+    turned = rotated(reference("experts"), 3)
+    larger = rescaled(reference("qlearning"), 8.0)
+    negated = rescaled(reference("reachability"), -4.0)
+    distracted = with_distractors(reference("reachability"), 3, 5)
+    yield _specimen("variant P", reference("experts", variant="P"), other_heads, wma)
+    yield _specimen("softmax of 60", reference("experts", eta=60.0), _SAME, wma)
+    yield _specimen("rotated thrice", turned, _SAME, wma)
+    yield _specimen("variant lin", reference("qlearning", variant="lin"), other_heads, q)
+    yield _specimen("state times 8", larger, _SAME, q)
+    yield _specimen("state times -4", negated, _SAME, bfs)
+    yield _specimen("rotated with distractors", rotated(distracted, 5), _SAME, bfs)
+
+
+@cache
+def gallery() -> dict[str, Specimen]:
+    """Return every machine by its task and key, such as "experts: bits"."""
+    lists = (
+        _code_experts,
+        _code_q_learning,
+        _code_searches,
+        _list_majorities,
+        _list_learners,
+        _list_searches,
+        _list_circuits,
+    )
+    specimens = [specimen for list_machines in lists for specimen in list_machines()]
+    return {f"{specimen.task}: {specimen.key}": specimen for specimen in specimens}
