@@ -103,6 +103,9 @@ def score(specimen: Specimen, reference: Machine, budget: compare.Budget) -> dic
     row["algorithm"] = family or f"none ({comparison.algorithm.closest})"
     row["algorithm_right"] = specimen.algorithm
     row["algorithm_mark"] = mark_family(family, specimen.algorithm)
+    row["explained"] = comparison.algorithm.explained.estimate
+    row["ratio"] = comparison.algorithm.ratio.estimate
+    row["not_rejected"] = " ".join(comparison.algorithm.not_rejected)
     marks = [row[f"{question}_mark"] for question in SCORED]
     for name in MARKS:
         row[f"n_{name}"] = marks.count(name)
