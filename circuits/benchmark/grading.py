@@ -111,7 +111,7 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, Real) and not math.isnan(x)
 
 
-_FORMAT = 1
+_FORMAT = 2
 _COLUMNS = (
     "subject",
     "machine",
@@ -122,7 +122,6 @@ _COLUMNS = (
     "method",
     "score",
     "value",
-    "cpu_s",
 )
 """Columns of the table and keys of every JSON row; a missing value is null in the JSON."""
 
@@ -179,7 +178,7 @@ class BenchmarkResult(Result):
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
-        """Compute the mean of a score for each method, with a 95 % interval, and mean CPU seconds.
+        """Compute the mean of a score for each method, with a 95 % interval.
 
         The interval is a bootstrap over forms of machines.
 
@@ -211,7 +210,6 @@ class BenchmarkResult(Result):
                 "low": float(low),
                 "high": float(high),
                 "subjects": group["subject"].nunique(),
-                "cpu_s": group["cpu_s"].mean(),
             }
             rows.append(row)
         ascending = [True] * len(by) + [False]
@@ -356,11 +354,13 @@ def run(
             advance(1)
     order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
     done.sort(key=lambda part: order[part["subject"], part["seed"]])
+    by_method = pd.DataFrame([part["seconds"] for part in done])
     settings = provenance(
         effort=asdict(effort),
         seeds=list(seeds),
         subjects=list(chosen),
         cpu_seconds=round(sum(part["cpu_seconds"] for part in done), 1),
+        cpu_seconds_by_method=by_method.sum().round(1).to_dict(),
         wall_seconds=round(time.time() - started, 1),
     )
     rows = tuple(row for part in done for row in part["rows"])
@@ -448,10 +448,11 @@ def _grade_subject(
         "subject": name,
         "seed": seed,
         "cpu_seconds": 0.0,
+        "seconds": {},
         "rows": [],
         "refusals": [],
     }
-    part = finished.load(file, dict[str, Any]) or empty
+    part = empty | (finished.load(file, dict[str, Any]) or {})
     known = {(row["question"], row["method"]) for row in (*part["rows"], *part["refusals"])}
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
@@ -513,10 +514,10 @@ def _grade(
             refusals = part["refusals"] if is_final else failed
             refusals.append({**row, "sentence": sentence})
             continue
+        part["seconds"][f"{method.question}/{method.key}"] = seconds
         row |= {"machine": subject.machine, "form": subject.form, "variant": subject.variant}
         for score, value in scores.items():
-            scored = {"score": score, "value": float(value), "cpu_s": seconds}
-            part["rows"].append({**row, **scored})
+            part["rows"].append({**row, "score": score, "value": float(value)})
     return failed
 
 

@@ -215,6 +215,10 @@ def test_the_command_writes_tables(tmp_path):
     assert {"benchmark.json", "scores.csv", "nodes.csv"} <= {
         path.name for path in tmp_path.iterdir()
     }
+    saved = json.loads((tmp_path / "benchmark.json").read_text())
+    seconds = saved["settings"]["cpu_seconds_by_method"]
+    assert set(seconds) == {"nodes/oracle", "nodes/random", "nodes/attention"}
+    assert "cpu" not in (tmp_path / "scores.csv").read_text()
 
 
 # ------------------------------------------------------------------------------------------------ methods of others
