@@ -84,8 +84,8 @@ def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
     """Turn any predictions into probabilities, because an untrained copy of a handwired model may
     output other numbers.
 
-    Negative numbers and NaN become 0, and each distribution is scaled to sum to 1; it becomes
-    uniform if all of its numbers are 0. Predicted real numbers are clipped to plus or minus
+    Numbers are clipped to [0, 1], NaN becomes 0, and each distribution is scaled to sum to 1. It
+    becomes uniform if all of its numbers are 0. Predicted real numbers are clipped to plus or minus
     :data:`_LARGE` instead.
 
     Args:

@@ -148,11 +148,11 @@ class ChoiceLikelihood:
         return np.asarray(1 / ratios.sum(-1))
 
     def nats(self, lapse: float, temperature: float) -> float:
-        """Return the total loss in nats of all choices except those at ties (uniform
-        distributions).
+        """Return the total loss in nats of all choices, except those in rounds with a uniform
+        predicted distribution.
 
         Args:
-            lapse: the lapse rate.
+            lapse: the lapse rate (share of uniform guesses).
             temperature: the temperature.
         """
         chances = lapse / self.n_outcomes + (1 - lapse) * self.chances(temperature)
@@ -169,8 +169,8 @@ class ChoiceLikelihood:
         return float(np.exp(fit.x))
 
     def best_lapse(self, temperature: float) -> float:
-        """Return the lapse rate with the least loss at a temperature. The loss is convex in the
-        lapse rate, so bisection finds it.
+        """Return the lapse rate (share of uniform guesses) with the least loss at a temperature.
+        The loss is convex in the lapse rate, so bisection finds it.
         """
         chances = self.chances(temperature)
         low, high = 0.0, 1.0
@@ -183,7 +183,9 @@ class ChoiceLikelihood:
         return (low + high) / 2
 
     def would_lapse(self, temperature: float) -> bool:
-        """Return whether a small lapse rate above 0 lowers the loss at a temperature."""
+        """Return whether a small lapse rate (share of uniform guesses) lowers the loss at a
+        temperature.
+        """
         return self._gain_of_lapse(self.chances(temperature), 0.0) > 0
 
     def _gain_of_lapse(self, chances: Array, lapse: float) -> float:
@@ -300,8 +302,8 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
         grid: values of the parameter, ascending.
         profile: least loss at each value, with the other parameters refitted, in nats of all
             choices.
-        temperature: temperature of the link. At 0 a wider interval is returned, because the
-            likelihood changes in jumps.
+        temperature: temperature of the choices. At 0 a wider interval is returned, because the
+            log-likelihood then varies like a random walk.
     """
     rise = _STEPS if temperature == 0 else HALF_CHI2
     excess = np.sqrt(profile - profile.min())

@@ -19,8 +19,8 @@ _LEAST = 1e-12  # least probability of an offered option
 
 
 def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
-    """Return the outcome in each slot, ``[episode, scored round, slot]``; None if every outcome is
-    offered in every round.
+    """Return the outcome in each slot (option offered in the round), ``[episode, scored round,
+    slot]``; None if every outcome is offered in every round.
 
     Args:
         episodes: the episodes.
@@ -31,8 +31,8 @@ def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
 
 
 def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the slot of each chosen outcome, ``[episode, round]``; 0 if the outcome was not
-    offered.
+    """Return the slot (position among the options offered in the round) of each chosen outcome,
+    ``[episode, round]``; 0 if the outcome was not offered.
 
     >>> slots_of(np.array([[3, 0]]), np.array([[[1, 3], [0, 2]]]))
     array([[1, 0]])
@@ -49,8 +49,8 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
 
 
 def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return the probability of each slot, given that one of them is chosen, ``[episode, round,
-    slot]``.
+    """Return the probability of each slot (option offered in the round), given that one of them is
+    chosen, ``[episode, round, slot]``.
 
     >>> among_offered(np.array([[[0.1, 0.3, 0.6]]]), np.array([[[1, 0]]]))
     array([[[0.75, 0.25]]])
@@ -69,12 +69,13 @@ def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
 
 
 def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return equal probabilities for all non-empty slots.
+    """Return equal probabilities for all options offered in each round.
 
     Args:
         like: an array with the shape of the result, ``[episode, round, outcome]``; used if
             ``offers`` is None.
-        offers: the outcome in each slot; negative in empty slots; None if every outcome is offered.
+        offers: the outcome in each slot (offered option); negative in empty slots; None if every
+            outcome is offered.
     """
     present = np.ones_like(like) if offers is None else (offers >= 0).astype(np.float64)
     return np.asarray(present / present.sum(-1, keepdims=True))

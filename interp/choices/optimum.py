@@ -184,7 +184,7 @@ class Problems:
     high: Array
 
     def _rows(self, chosen: Rows) -> tuple[Rows, Rows, NDArray[np.bool_]]:
-        """Return the episodes of some problems.
+        """Return the episodes that some fits ("problems") need.
 
         Args:
             chosen: indices of the problems.
@@ -199,11 +199,12 @@ class Problems:
         return rows, places, self.data.masks[self.masks[chosen][places], rows]
 
     def nats(self, chosen: Rows, points: Array) -> Array:
-        """Return the loss of some problems, ``[problem]``: nats summed over their choices.
+        """Return the loss of some fits ("problems"), ``[problem]``: nats summed over their choices.
 
         Args:
             chosen: indices of the problems.
-            points: parameters and, last, the lapse rate of each, ``[problem, parameter + 1]``.
+            points: parameters and, last, the lapse rate (share of guesses) of each, ``[problem,
+                parameter + 1]``.
         """
         rows, places, weights = self._rows(chosen)
         p = self.predict(rows, points[places, :-1])
@@ -213,11 +214,12 @@ class Problems:
         return _sums(-np.log(q) * weights, places)
 
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
-        """Return loss, gradient and expected information of some problems.
+        """Return loss, gradient and expected information of some fits ("problems").
 
         Args:
             chosen: indices of the problems.
-            points: parameters and, last, the lapse rate of each, ``[problem, parameter + 1]``.
+            points: parameters and, last, the lapse rate (share of guesses) of each, ``[problem,
+                parameter + 1]``.
 
         Returns:
             Loss in nats ``[problem]``, gradient ``[problem, parameter + 1]``, and information

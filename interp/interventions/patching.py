@@ -343,7 +343,9 @@ class RoundsResult(Result):
         return max(differing, key=lambda result: result.best[1]).sentence
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the effects of the sites with the largest ones, by the patched round."""
+        """Draw a heat map of effects by site and patched round, for the sites with the largest
+        effects.
+        """
         first = self.by_round[0]
         means = {result.round: result.effects.nanmean(-1) for result in self.by_round}
         columns = {round: of_sites.numpy(force=True) for round, of_sites in means.items()}
