@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 
 from interp.choices.explain import ChoiceExplanation, explain_choices
 from interp.choices.fitting import predictor
-from interp.choices.players import EachParticipant, explain_each, participants_of, split_people
+from interp.choices.players import (
+    EachParticipant,
+    describe_draw,
+    draw_people,
+    explain_each,
+    participants_of,
+    split_people,
+)
 from interp.choices.portrait import phase_portrait
 from interp.choices.recorded import fit_cell
 from interp.choices.recovery import Recovery, recovery_of_design
@@ -138,6 +145,8 @@ def write(
         beside: the further players as named by the command's option, for the page's own command.
         **columns: columns of the table, see :func:`interp.tasks.bandit.read`.
 
+    In a large cohort, participants are drawn for the fits to all of them as one; the page says so.
+
     Returns:
         The path of the page, and the explanation of each player by name.
     """
@@ -156,13 +165,24 @@ def write(
     explained = {}
     for name, player in players.items():
         cell_units = units if name == PEOPLE and not quick else 0
-        explanation, sources = _explain(name, player, cell_units, seed)
+        rows = draw_people(player.episodes, player.choices, seed)
+        together = replace(
+            player, episodes=player.episodes.select(rows), choices=player.choices[rows]
+        )
+        explanation, sources = _explain(name, together, cell_units, seed)
         participants = recovered = None
         if parts_of[name]:
             participants = EachParticipant.joined(parts_of[name])
         if not quick:
             recovered = recovery_of_design(explanation, player.episodes, seed=seed)
-        explained[name] = _Explained(player, explanation, participants, recovered, sources)
+        explained[name] = _Explained(
+            player=player,
+            drawn=describe_draw(player.episodes, rows),
+            explanation=explanation,
+            participants=participants,
+            recovered=recovered,
+            sources=sources,
+        )
     report = _build(explained, table, _commands(table, columns, beside))
     written = write_listed(report, page)
     return written, {name: known.explanation for name, known in explained.items()}
@@ -209,13 +229,15 @@ class _Explained:
 
     Attributes:
         player: its rounds and choices.
-        explanation: the explanation of all its choices.
+        drawn: which participants were fitted as one; empty if all were.
+        explanation: the explanation of all their choices.
         participants: the explanation of each participant; None if not computed.
         recovered: the analysis of simulated players with the same design; None if not computed.
         sources: models that the phase portrait draws, by name.
     """
 
     player: Player
+    drawn: str
     explanation: ChoiceExplanation
     participants: EachParticipant | None
     recovered: Recovery | None
@@ -259,6 +281,8 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
         sources |= known.sources
         if known.player.episodes.reading is not None:
             sentences |= dict.fromkeys(known.player.episodes.reading.sentences)
+        if known.drawn:
+            sentences[known.drawn] = None
     sections = [Section("What was read", [Prose(sentence) for sentence in sentences])]
     sections += [_findings(people), _families(people.explanation)]
     if len(explained) > 1:

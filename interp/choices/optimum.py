@@ -216,6 +216,8 @@ class Problems:
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
         """Return loss, gradient and expected information of some fits ("problems").
 
+        Problems with up to :data:`_ROUNDS_AT_ONCE` rounds in total are computed at once.
+
         Args:
             chosen: indices of the problems.
             points: parameters and, last, the lapse rate (share of guesses) of each, ``[problem,
@@ -225,6 +227,17 @@ class Problems:
             Loss in nats ``[problem]``, gradient ``[problem, parameter + 1]``, and information
             ``[problem, parameter + 1, parameter + 1]``.
         """
+        n_rounds = self.data.known.size / self.data.n_players * points.shape[1]
+        n_at_once = max(1, int(_ROUNDS_AT_ONCE / n_rounds))
+        parts = []
+        for first in range(0, len(chosen), n_at_once):
+            part = slice(first, first + n_at_once)
+            parts.append(self._derivatives(chosen[part], points[part]))
+        nats, gradient, information = zip(*parts, strict=True)
+        return np.concatenate(nats), np.concatenate(gradient), np.concatenate(information)
+
+    def _derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
+        """Return the same as :meth:`derivatives`, with all problems computed at once."""
         rows, places, weights = self._rows(chosen)
         p, slopes = self._slopes(rows, places, points)
         lapse = points[places, -1][:, None, None]
@@ -588,45 +601,48 @@ class PlayerFits:
         nats[chosen] = losses + _cost_of(solved[:, -1])
         return Fit(points, nats)
 
-    def profiles(self, players: Rows, points: Array, place: int, values: Array) -> Array:
-        """Return the least loss of players at fixed values of one parameter, ``[player, value]``,
-        for profile likelihood intervals.
+    def profiles(self, players: Rows, points: Array, places: Rows, values: Array) -> Array:
+        """Return the least loss at fixed values of one parameter, ``[profile, value]``, for profile
+        likelihood intervals.
 
         The other parameters are refitted with lapse rate 0. If a player's best point has a lapse
         rate above 0, they are also refitted with a lapse rate. The smaller loss counts, with the
         penalty for the lapse rate added.
 
         Args:
-            players: indices of the players.
-            points: best point of each of these players, ``[player, parameter + 1]``.
-            place: index of the parameter in ``family.searched``.
-            values: values of the parameter, ``[player, value]``.
+            players: index of the player of each profile.
+            points: best point of this player, ``[profile, parameter + 1]``.
+            places: index of the profile's parameter in ``family.searched``.
+            values: values of this parameter, ``[profile, value]``.
         """
         n_values = values.shape[1]
         starts = np.repeat(points, n_values, 0)
-        starts[:, place] = values.ravel()
-        of_value = np.repeat(players, n_values)
+        of_values = np.repeat(places, n_values)
+        starts[np.arange(len(starts)), of_values] = values.ravel()
+        players = np.repeat(players, n_values)
         has_lapse = starts[:, -1] > 0
         lapsing = starts[has_lapse]
         starts[:, -1] = 0
-        nats = self._solve_at(of_value, starts, place, most_lapse=0.0)
+        nats = self._solve_at(players, starts, of_values, most_lapse=0.0)
         if len(lapsing):
-            with_lapse = self._solve_at(of_value[has_lapse], lapsing, place, most_lapse=1.0)
+            of_lapsing = of_values[has_lapse]
+            with_lapse = self._solve_at(players[has_lapse], lapsing, of_lapsing, most_lapse=1.0)
             nats[has_lapse] = np.minimum(nats[has_lapse], with_lapse + HALF_CHI2)
         return nats.reshape(values.shape)
 
-    def _solve_at(self, players: Rows, starts: Array, place: int, *, most_lapse: float) -> Array:
+    def _solve_at(self, players: Rows, starts: Array, places: Rows, *, most_lapse: float) -> Array:
         """Return the least loss on all choices with one parameter fixed at its starting value,
         ``[problem]``.
 
         Args:
             players: index of the player of each problem.
             starts: starting points, ``[problem, parameter + 1]``.
-            place: index of the fixed parameter.
+            places: index of the fixed parameter of each problem.
             most_lapse: upper bound of the lapse rate.
         """
         problems = self._problems(players, np.zeros_like(players), most_lapse)
-        problems.low[:, place] = problems.high[:, place] = starts[:, place]
+        at = np.arange(len(starts)), places
+        problems.low[at] = problems.high[at] = starts[at]
         return minimise(problems, starts)[1]
 
 

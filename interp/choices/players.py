@@ -35,10 +35,10 @@ from interp.results.measure import Result, listed
 from interp.support.checks import checked, checked_result, fit
 from interp.support.errors import require
 
-_CHOICES_AT_ONCE = 20_000
-"""Most choices that are fitted at once: their arrays fit into 1 GB."""
-CHOICES_A_PART = 10_000
-"""Most choices in one part of a command's work; each job of a job array does some parts."""
+CHOICES_A_PART = 40_000
+"""Most choices of participants that are fitted at once: one part of a command's work."""
+MOST_TOGETHER = 20_000
+"""Most choices that are fitted as those of one player; of more, participants are drawn."""
 
 
 def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -188,6 +188,35 @@ def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
     return row | _parameters_of(explanation.scores[explanation.closest])
 
 
+def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> NDArray[np.int64]:
+    """Draw participants with at most :data:`MOST_TOGETHER` choices in total, and at least two.
+
+    Args:
+        episodes: what the participants saw.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
+        seed: seed of the draw.
+
+    Returns:
+        The indices of their episodes; all indices if all participants make no more choices.
+    """
+    people, numbers = participants_of(episodes)
+    counts = np.bincount(numbers, (episodes.scored & ~np.isnan(choices)).sum(1))
+    order = np.arange(len(people))
+    if counts.sum() > MOST_TOGETHER:
+        order = np.random.default_rng(seed).permutation(len(people))
+    n_drawn = int((counts[order].cumsum() <= MOST_TOGETHER).sum())
+    return np.flatnonzero(np.isin(numbers, order[: max(2, n_drawn)]))
+
+
+def describe_draw(episodes: Any, rows: NDArray[np.int64]) -> str:
+    """Return a sentence on how many participants :func:`draw_people` drew; empty if all."""
+    people, numbers = participants_of(episodes)
+    n_drawn = len(np.unique(numbers[rows]))
+    if n_drawn == len(people):
+        return ""
+    return f"{n_drawn:,} of {len(people):,} participants, drawn at random, are fitted as one."
+
+
 def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
     """Split the participants with enough choices for a fit into parts that can be computed by
     separate jobs.
@@ -251,7 +280,7 @@ def explain_each(
     are_vectorised = all(family.vectorised for family in chosen_families.values())
     first_asked = tasks.of(episodes).data.first_asked
     explained: dict[str, ChoiceExplanation] = {}
-    for players in _parts(counts, at_once=_CHOICES_AT_ONCE if are_vectorised else 0):
+    for players in _parts(counts, at_once=CHOICES_A_PART if are_vectorised else 0):
         rows = np.flatnonzero(np.isin(numbers, players))
         places = np.searchsorted(players, numbers[rows])
         data = ChoiceData(episodes.select(rows), chosen[rows], first_asked, places)

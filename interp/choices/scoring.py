@@ -37,10 +37,11 @@ BLOCKS = 100
 """Number of blocks that the trials are divided into: as many as a bootstrap needs."""
 GUESS = "constant"
 """Key of the constant guess: the same probabilities in every round."""
-_PARTS, _ZOOMS = 4, 4
-"""The search for an interval's end divides a range into this many parts, and the part with the end
-again, this many times.
+_PARTS, _SECANTS = 4, 6
+"""The search for an interval's end divides the range into this many parts, and takes this many steps
+of the secant method in the part with the end.
 """
+_LEAST = 1e-12
 _ON_GRID = {1: 41, 2: 13, 3: 5}
 """Number of free parameters -> number of grid values of each on either side of the best value."""
 _FAR = 15.0
@@ -571,48 +572,64 @@ def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
 def _add_profiles(
     data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
 ) -> dict[int, FamilyScore]:
+    """Return the scores with intervals; the ends of all players' intervals are searched together."""
     solver = PlayerFits(data, family)
-    players = np.array(list(scores))
+    free = [place for place, searched in enumerate(family.searched) if _is_free(searched)]
+    bounds = np.stack([solver.predict.low[free], solver.predict.high[free]], 1)
     rows = [[*score.parameters.values(), score.link.lapse] for score in scores.values()]
-    points = np.array(rows)
-    intervals: dict[int, dict[str, Interval]] = {player: {} for player in scores}
-    for place, searched in enumerate(family.searched):
-        if not _is_free(searched):
-            continue
-        best = points[:, place]
-        profile = partial(solver.profiles, players, points, place)
-        highest = profile(best[:, None]) + HALF_CHI2
-        lows = _profile_end(profile, highest, near=best, bound=searched.grid[0])
-        highs = _profile_end(profile, highest, near=best, bound=searched.grid[-1])
-        for player, estimate, low, high in zip(scores, best, lows, highs, strict=True):
-            interval = Interval(float(estimate), float(low), float(high))
-            intervals[player][searched.name] = interval
-    return {player: replace(scores[player], intervals=intervals[player]) for player in scores}
+    best = np.array(rows)
+    players = np.repeat(list(scores), bounds.size)
+    points = np.repeat(best, bounds.size, 0)
+    places = np.tile(np.repeat(free, 2), len(scores))
+    profile = partial(solver.profiles, players, points, places)
+    near = np.repeat(best[:, free], 2, 1).ravel()
+    ends = _profile_end(profile, near=near, bound=np.tile(bounds.ravel(), len(scores)))
+    names = [family.searched[place].name for place in free]
+    scored = {}
+    for player, of_player in zip(scores, ends.reshape(-1, len(free), 2), strict=True):
+        score = scores[player]
+        intervals = {}
+        for name, (low, high) in zip(names, of_player.tolist(), strict=True):
+            intervals[name] = Interval(score.parameters[name], low, high)
+        scored[player] = replace(score, intervals=intervals)
+    return scored
 
 
-def _profile_end(
-    profile: Callable[[Array], Array], highest: Array, *, near: Array, bound: float
-) -> Array:
-    """Return the parameter value at which each player's profile of the loss rises above a limit,
-    ``[player]``; the bound if it never does.
+def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array) -> Array:
+    """Return the parameter value at which each profile of the loss has risen by half of chi-squared,
+    ``[profile]``; the bound if it never does.
+
+    The root of the rise is nearly a straight line, so a few steps of the secant method find the end.
+    The excess of the side that stays is halved after each step (the Illinois rule).
 
     Args:
-        profile: function from values of the parameter to the least loss at each, both ``[player,
+        profile: function from values of the parameter to the least loss at each, both ``[profile,
             value]``.
-        highest: the limit of the loss, ``[player, 1]``.
-        near: a value inside the interval, ``[player]``.
-        bound: bound of the parameter on the side of the wanted end.
+        near: the best value, ``[profile]``.
+        bound: bound of the parameter on the side of the wanted end, ``[profile]``.
     """
     rows = np.arange(len(near))
-    far = np.full(len(near), bound)
     shares = np.linspace(0, 1, _PARTS + 1) ** 2  # most ends are near the best value
-    for _ in range(_ZOOMS):
-        values = near[:, None] + np.outer(far - near, shares)
-        is_inside = profile(values[:, 1:]) <= highest
-        inside = np.where(is_inside, np.arange(1, _PARTS + 1), 0).max(1)
-        outside = np.minimum(inside + 1, _PARTS)
-        near, far = values[rows, inside], values[rows, outside]
-    return (near + far) / 2
+    values = near[:, None] + np.outer(bound - near, shares)
+    nats = profile(values)
+    excess = _excess(nats, nats[:, :1])
+    inside = np.where(excess <= 0, np.arange(_PARTS + 1), 0).max(1)
+    outside = np.minimum(inside + 1, _PARTS)
+    near, far = values[rows, inside], values[rows, outside]
+    near_excess, far_excess = excess[rows, inside], excess[rows, outside]
+    for _ in range(_SECANTS):
+        end = near + (far - near) * near_excess / (near_excess - far_excess - _LEAST)
+        end_excess = _excess(profile(end[:, None]), nats[:, :1])[:, 0]
+        is_inside = end_excess <= 0
+        near, far = np.where(is_inside, end, near), np.where(is_inside, far, end)
+        near_excess = np.where(is_inside, end_excess, near_excess / 2)
+        far_excess = np.where(is_inside, far_excess / 2, end_excess)
+    return end
+
+
+def _excess(nats: Array, least: Array) -> Array:
+    """Return the square root of each rise in units of half of chi-squared, minus 1."""
+    return np.sqrt(np.maximum(nats - least, 0) / HALF_CHI2) - 1
 
 
 def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) -> FamilyScore:
