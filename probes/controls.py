@@ -392,6 +392,17 @@ class GroupedTargets:
     groups: Int[Array, " episode"]
     seed: int
 
+    @property
+    def n_groups(self) -> int:
+        """Number of independent groups."""
+        return int(self.groups.max()) + 1
+
+    def of_copy(self, targets: Sequence[TargetValues]) -> GroupedTargets:
+        """Return the targets of an untrained copy, whose further episodes are a group each."""
+        n_further = len(targets[0].values) - len(self.groups)
+        further = self.n_groups + np.arange(n_further)
+        return GroupedTargets(targets, np.concatenate([self.groups, further]), self.seed)
+
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
         """Fit probes of all targets, and of further targets of the same episodes.
 
@@ -403,8 +414,7 @@ class GroupedTargets:
             x: activations ``[episode, round, feature]``.
             targets: the further targets.
         """
-        n_groups = int(self.groups.max()) + 1
-        folds = _assign_folds(n_groups, N_FOLDS, self.seed)[self.groups]
+        folds = _assign_folds(self.n_groups, N_FOLDS, self.seed)[self.groups]
         decoded = [*self.targets, *targets]
         if not kind.of_classes:
             decoded = [target.indicators() for target in decoded]

@@ -51,7 +51,6 @@ from probes.values import (
     as_groups,
     as_inputs,
     check,
-    equal_episodes,
     filled,
     leans_low,
     overflows,
@@ -525,9 +524,8 @@ def fit_targets(
     x, hidden = without_rounding(x)
     if hidden:
         warnings.warn(hidden, UserWarning, stacklevel=3)
-    if groups is None and participants is None:
-        groups = equal_episodes([x, *(target.values for target in targets)])
-    group_of_episode = as_groups(groups, len(x), participants)
+    arrays = [x, *(target.values for target in targets)]
+    group_of_episode = as_groups(groups, len(x), participants, arrays)
     n_groups = int(group_of_episode.max()) + 1
     few = warn_of_few(n_groups)
     few_recorded = _warn_of_few_recorded(len(x), bool(usable), missing, participants)
@@ -701,15 +699,12 @@ def _fit_kind(
     Returns:
         For each target, its probe and its controls by name.
     """
-    n_groups = int(sample.groups.max()) + 1
     samples_of_copies = []
     for copy in copies:
-        further = n_groups + np.arange(copy.n_episodes - len(x))  # each independent of the others
         its_targets = sample.targets
         if copy.targets is not None:
             its_targets = [copy.targets[i].as_numbers() for i in indices]
-        its_groups = np.concatenate([sample.groups, further])
-        samples_of_copies.append(GroupedTargets(its_targets, its_groups, sample.seed))
+        samples_of_copies.append(sample.of_copy(its_targets))
     activations_of_copies = (copy.read() for copy in copies)  # one at a time
     problem = Problem.of(sample, kind).with_baselines()
     return problem.fit(x, zip(activations_of_copies, samples_of_copies, strict=True))

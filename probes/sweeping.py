@@ -238,13 +238,16 @@ def sweep(
     >>> round(frame.query("layer == 1").set_index("position").number["w?"].item(), 3)
     1.0
     """
-    participants = getattr(episodes, "participants", None)
-    warn_of_few(len(episodes if participants is None else np.unique(participants)))
     integer("n_jobs", n_jobs, most=1024)
     kind = RIDGE if estimator is None else estimators.kind(estimator)
     spans = _spans(windows, per_round, episodes.n_rounds)
     swept_sites = _select_sites(model, episodes, sites)
     values = compute(targets, episodes, model)
+    inputs = encode_rounds(model, episodes)
+    arrays = [*inputs, *(value.values for value in values)]
+    groups = as_groups(None, len(episodes), values[0].participants, arrays)
+    sample = GroupedTargets(values, groups, seed)
+    warn_of_few(sample.n_groups)
     for value in values:
         require(
             not kind.of_classes or value.kind == "class",
@@ -255,9 +258,8 @@ def sweep(
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
         copies, elsewhere = untrained_runs(run, values, [], n_untrained, seed)
-    in_windows = _of_windows(
-        model, episodes, values, spans, seed, elsewhere, kind=kind, described=repr(estimator)
-    )
+    common = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, repr(estimator), inputs, groups)
+    in_windows = _of_windows(sample, spans, elsewhere, kind=kind, common=common)
     by_window = {shared.window: shared for shared in in_windows}
     folder = None if cache is None else writable(cache)
     finished = {
@@ -269,6 +271,7 @@ def sweep(
         "regime": episodes.regime,
         "episodes_seed": episodes.seed,
         "n_episodes": len(episodes),
+        "n_groups": sample.n_groups,
         "n_rounds": episodes.n_rounds,
         "seed": seed,
     }
@@ -376,33 +379,25 @@ def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_
 
 
 def _of_windows(
-    model: Machine,
-    episodes: Episodes,
-    values: Sequence[TargetValues],
+    sample: GroupedTargets,
     windows: Sequence[_Window],
-    seed: int,
-    elsewhere: Sequence[TargetValues] | None = None,
+    elsewhere: Sequence[TargetValues] | None,
     *,
-    kind: Kind = RIDGE,
-    described: str = "",
+    kind: Kind,
+    common: tuple[Any, ...],
 ) -> list[_Shared]:
     """Return what the cells of each window share.
 
     Args:
-        model, episodes: the machine and the episodes of the sweep.
-        values: the targets in all rounds.
+        sample: the targets in all rounds, with their groups.
         windows: (first round, round after the last) of each window.
-        seed: seed of folds and shuffles.
         elsewhere: targets of the untrained copies' episodes; None if they are the same.
         kind: kind of probe.
-        described: the estimator with its settings, for the hash of finished cells.
+        common: what scores in every window depend on, for the hash of finished cells.
     """
-    inputs = encode_rounds(model, episodes)
-    participants = values[0].participants
-    common = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, described, inputs, participants)
     in_windows = []
     for start, stop in windows:
-        targets = [value.rounds(start, stop) for value in values]
+        targets = [value.rounds(start, stop) for value in sample.targets]
         for target in targets:
             check(np.zeros((*target.values.shape[:2], 1)), target)
         targets_of_copies = targets
@@ -411,22 +406,15 @@ def _of_windows(
         parts = [(t.key, t.implied_by, t.values, t.mask, t.missing) for t in targets]
         n_episodes_of_copies = len(targets_of_copies[0].values)
         digest = joblib.hash((common, start, stop, parts, n_episodes_of_copies))
+        in_window = replace(sample, targets=targets)
         shared = _Shared(
             window=(start, stop),
-            problem=Problem.of(_group_targets(targets, seed), kind),
+            problem=Problem.of(in_window, kind),
             digest=str(digest),
-            blank=_group_targets(targets_of_copies, seed),
+            blank=in_window.of_copy(targets_of_copies),
         )
         in_windows.append(shared)
     return in_windows
-
-
-def _group_targets(targets: Sequence[TargetValues], seed: int) -> GroupedTargets:
-    """Return targets with the independent group of each episode: its participant, or the episode
-    itself.
-    """
-    groups = as_groups(None, len(targets[0].values), targets[0].participants)
-    return GroupedTargets(targets, groups, seed)
 
 
 def _run(

@@ -324,23 +324,29 @@ def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
     return numbers if len(different) >= N_FOLDS else None
 
 
-def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:
+def as_groups(
+    groups: Any, n_episodes: int, participants: Any = None, arrays: Sequence[Any] = ()
+) -> Int[Array, " episode"]:
     """Return the index of each episode's independent group.
 
     Refuse fewer groups than folds, and a group with more than half of the episodes.
 
     Args:
         groups: one id per episode; "episode" makes each episode a group. None takes the
-            participants, or else the episodes.
+            participants, or else the episodes, where identical ones are one group.
         n_episodes: number of episodes.
         participants: participant of each episode, if known.
+        arrays: what identical episodes have in common; their first axis is the episodes.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])
     """
     what = "groups"
-    if groups is None and participants is not None:
-        what, groups = "participants", participants
+    if groups is None:
+        if participants is not None:
+            what, groups = "participants", participants
+        elif arrays:
+            groups = equal_episodes(arrays)
     if groups is None or isinstance(groups, str):
         require(
             groups in (None, "episode"),
