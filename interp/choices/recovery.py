@@ -19,7 +19,6 @@ from interp.choices.explain import FEWEST_CHOICES, ChoiceExplanation, asked_fami
 from interp.choices.players import EachParticipant, explain_each, participants_of
 from interp.core.algorithm import Algorithm, Family
 from interp.results.measure import Result
-from interp.results.style import WIDTH, styled
 from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import require, require_known
 from interp.tasks.bandit import REGIMES, BanditEpisodes, sample
@@ -125,29 +124,6 @@ class Recovery(Result):
             ylabel="family of the player",
         )
 
-    @styled
-    def plot_parameters(self) -> Any:
-        """Draw fitted against true values, one panel per family and parameter, for the players
-        whose closest family is the true one.
-        """
-        from matplotlib.figure import Figure
-
-        from interp.results.figures import REFERENCE
-
-        table = self.to_frame()
-        closest = table[table["family"] == table["closest"]]
-        drawn = self.errors()
-        pairs = zip(drawn["family"], drawn["parameter"], strict=True)
-        n_rows = math.ceil(len(drawn) / 3)
-        figure = Figure(figsize=(WIDTH, 3 * n_rows))
-        for place, (family, name) in enumerate(pairs, 1):
-            players = closest[closest["family"] == family]
-            axes = figure.add_subplot(n_rows, 3, place)
-            axes.plot(players[f"true_{name}"], players[name], "o", markersize=4)
-            axes.axline((0, 0), slope=1, **REFERENCE)
-            axes.set(title=family, xlabel=f"true {name}", ylabel="fitted")
-        return figure
-
 
 @checked
 def recovery(
@@ -178,7 +154,7 @@ def recovery(
         learners = bandit.TASK.rivals()["rescorla_wagner"]
         habit = choice_kernel(rate=0.3, inverse_temperature=3)
         found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
-        found.confusion(), found.errors(), found.plot(), found.plot_parameters()
+        found.confusion(), found.errors(), found.plot()
     """
     require(
         bool(players), "no player to simulate; give families, or algorithms at their parameters"
