@@ -37,9 +37,9 @@ BLOCKS = 100
 """Number of blocks that the trials are divided into: as many as a bootstrap needs."""
 GUESS = "constant"
 """Key of the constant guess: the same probabilities in every round."""
-_PARTS, _SECANTS = 4, 6
-"""The search for an interval's end divides the range into this many parts, and takes this many steps
-of the secant method in the part with the end.
+_PARTS, _ZOOMS = 4, 3
+"""The search for an interval's end divides a range into this many parts, and the part with the end
+again, this many times.
 """
 _LEAST = 1e-12
 _ON_GRID = {1: 41, 2: 13, 3: 5}
@@ -599,9 +599,6 @@ def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array
     """Return the parameter value at which each profile of the loss has risen by half of chi-squared,
     ``[profile]``; the bound if it never does.
 
-    The root of the rise is nearly a straight line, so a few steps of the secant method find the end.
-    The excess of the side that stays is halved after each step (the Illinois rule).
-
     Args:
         profile: function from values of the parameter to the least loss at each, both ``[profile,
             value]``.
@@ -610,26 +607,20 @@ def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array
     """
     rows = np.arange(len(near))
     shares = np.linspace(0, 1, _PARTS + 1) ** 2  # most ends are near the best value
-    values = near[:, None] + np.outer(bound - near, shares)
-    nats = profile(values)
-    excess = _excess(nats, nats[:, :1])
-    inside = np.where(excess <= 0, np.arange(_PARTS + 1), 0).max(1)
-    outside = np.minimum(inside + 1, _PARTS)
-    near, far = values[rows, inside], values[rows, outside]
-    near_excess, far_excess = excess[rows, inside], excess[rows, outside]
-    for _ in range(_SECANTS):
-        end = near + (far - near) * near_excess / (near_excess - far_excess - _LEAST)
-        end_excess = _excess(profile(end[:, None]), nats[:, :1])[:, 0]
-        is_inside = end_excess <= 0
-        near, far = np.where(is_inside, end, near), np.where(is_inside, far, end)
-        near_excess = np.where(is_inside, end_excess, near_excess / 2)
-        far_excess = np.where(is_inside, far_excess / 2, end_excess)
-    return end
-
-
-def _excess(nats: Array, least: Array) -> Array:
-    """Return the square root of each rise in units of half of chi-squared, minus 1."""
-    return np.sqrt(np.maximum(nats - least, 0) / HALF_CHI2) - 1
+    least = profile(near[:, None])
+    roots = np.zeros((len(near), _PARTS + 1))
+    far = bound
+    for _ in range(_ZOOMS):
+        values = near[:, None] + np.outer(far - near, shares)
+        rise = profile(values[:, 1:]) - least
+        roots[:, 1:] = np.sqrt(np.maximum(rise, 0) / HALF_CHI2)
+        inside = np.where(roots <= 1, np.arange(_PARTS + 1), 0).max(1)
+        outside = np.minimum(inside + 1, _PARTS)
+        near, far = values[rows, inside], values[rows, outside]
+        roots[:, 0] = roots[rows, inside]
+    # The root of the rise is nearly a straight line.
+    step = (1 - roots[:, 0]) / (roots[rows, outside] - roots[:, 0] + _LEAST)
+    return near + (far - near) * step
 
 
 def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) -> FamilyScore:
