@@ -25,7 +25,6 @@ from interp.choices.explain import ChoiceExplanation, explain_choices
 from interp.choices.fitting import predictor
 from interp.choices.players import (
     EachParticipant,
-    describe_draw,
     draw_people,
     explain_each,
     participants_of,
@@ -165,7 +164,7 @@ def write(
     explained = {}
     for name, player in players.items():
         cell_units = units if name == PEOPLE and not quick else 0
-        rows = draw_people(player.episodes, player.choices, seed)
+        rows, drawn = draw_people(player.episodes, player.choices, seed)
         together = replace(
             player, episodes=player.episodes.select(rows), choices=player.choices[rows]
         )
@@ -177,7 +176,7 @@ def write(
             recovered = recovery_of_design(explanation, player.episodes, seed=seed)
         explained[name] = _Explained(
             player=player,
-            drawn=describe_draw(player.episodes, rows),
+            drawn=drawn,
             explanation=explanation,
             participants=participants,
             recovered=recovered,
@@ -339,13 +338,14 @@ def _findings(people: _Explained) -> Section:
     n_choices = episodes.counted.sum()
     labels = [f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)]
     n_all, n_episodes = episodes.counted.size, len(episodes)
-    parameters = {**explanation.parameters, **explanation.intervals}
-    facts: dict[str, Any] = {"Participants": len(names)}
-    facts["Rounds that count"] = f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes"
-    facts["Arms"] = ", ".join(labels)
-    facts["A reward of 1 is"] = f"{episodes.scale:g} of the table"
-    facts["Mean reward"] = episodes.rewards[episodes.counted].mean()
-    facts["Parameters"] = in_words(parameters)
+    facts: dict[str, Any] = {
+        "Participants": len(names),
+        "Rounds that count": f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes",
+        "Arms": ", ".join(labels),
+        "A reward of 1 is": f"{episodes.scale:g} of the table",
+        "Mean reward": episodes.rewards[episodes.counted].mean(),
+        "Parameters": in_words({**explanation.parameters, **explanation.intervals}),
+    }
     if explanation.bound_sentence:
         facts["At a bound of the search range"] = explanation.bound_sentence
     measures = [explanation.measure]

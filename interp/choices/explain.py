@@ -483,8 +483,6 @@ def _in_unit(family: Family, episodes: Any) -> Family:
     size of this quantity in the episodes.
     """
     searched = []
-    if not any(parameter.unit for parameter in family.searched):
-        return family
     for parameter in family.searched:
         if parameter.unit:
             counted = getattr(episodes, parameter.unit)[episodes.counted]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -85,14 +86,8 @@ class RowPredictor:
             values: parameters of each row, ``[row, parameter]``, in the order of
                 ``family.searched``.
         """
-        at_once = max(1, _ROUNDS_AT_ONCE // self._n_rounds)
-        parts = []
-        for first in range(0, len(rows), at_once):
-            part = slice(first, first + at_once)
-            algorithm = self._member(values[part].T[..., None])
-            states = self._states(algorithm, rows[part])
-            parts.append(self._read_out(algorithm, rows[part], states))
-        return np.concatenate(parts)
+        algorithm = self._member(values.T[..., None])
+        return self._read_out(algorithm, rows, self._states(algorithm, rows))
 
     def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
         """Yield each point of the family's grid, ``[parameter]``, with its predictions, ``[row,
@@ -233,8 +228,8 @@ class Problems:
         for first in range(0, len(chosen), n_at_once):
             part = slice(first, first + n_at_once)
             parts.append(self._derivatives(chosen[part], points[part]))
-        nats, gradient, information = zip(*parts, strict=True)
-        return np.concatenate(nats), np.concatenate(gradient), np.concatenate(information)
+        nats, gradient, information = map(np.concatenate, zip(*parts, strict=True))
+        return nats, gradient, information
 
     def _derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
         """Return the same as :meth:`derivatives`, with all problems computed at once."""
@@ -500,23 +495,20 @@ class PlayerFits:
             inner: the family that this one extends.
             fit: the fit of ``inner``.
         """
-        points = []
+        n_players, n_masks = fit.nats.shape
+        inner_points = fit.points[:, 0]
+        point = np.zeros((n_players, len(self.family.searched) + 1))
+        best = Fit(point[:, None], np.full((n_players, 1), np.inf))
+        point[:, -1] = inner_points[:, -1]
         for options in contained_points(self.family, inner):
-            point = np.empty((self._data.n_players, len(self.family.searched) + 1))
-            point[:, -1] = fit.points[:, 0, -1]
             for place, searched in enumerate(self.family.searched):
                 value = options[searched.name]
-                point[:, place] = fit.points[:, 0, value] if isinstance(value, int) else value
+                point[:, place] = inner_points[:, value] if isinstance(value, int) else value
             point[:, :-1] = point[:, :-1].clip(self.predict.low, self.predict.high)
-            points.append(point)
-        candidates = np.stack(points, 1)
-        of_whole = self._evaluate(candidates, masks=np.zeros(len(points), np.int64))
-        best = of_whole.nats.argmin(1)
-        players = np.arange(self._data.n_players)
-        nats = np.full(fit.nats.shape, np.inf)
-        nats[:, 0] = of_whole.nats[players, best]
-        best_points = np.repeat(candidates[players, best][:, None], fit.nats.shape[1], 1)
-        return Fit(best_points, nats)
+            best = best.better_of(self._evaluate(point[:, None], masks=np.zeros(1, np.int64)))
+        nats = np.full((n_players, n_masks), np.inf)
+        nats[:, :1] = best.nats
+        return Fit(np.repeat(best.points, n_masks, 1), nats)
 
     def _problems(self, players: Rows, masks: Rows, most_lapse: float) -> Problems:
         """Return fits to solve ("problems"), with the bounds of the family.
@@ -560,20 +552,18 @@ class PlayerFits:
         Args:
             starts: starting points with lapse rate 0.
         """
-        best = starts[0]
-        for start in starts[1:]:
-            best = best.better_of(start)
+        best = reduce(Fit.better_of, starts)
         order = np.argsort([start.nats[:, 0] for start in starts], axis=0)[:_STARTS]
         candidates = np.stack([start.points[:, 0] for start in starts])
-        points = candidates[order, np.arange(self._data.n_players)]
+        players = np.arange(self._data.n_players)
+        points = candidates[order, players]
         flat = points.reshape(-1, points.shape[-1])
-        players = np.tile(np.arange(self._data.n_players), len(order))
-        problems = self._problems(players, np.zeros(len(flat), np.int64), most_lapse=0.0)
+        of_flat = np.tile(players, len(order))
+        problems = self._problems(of_flat, np.zeros_like(of_flat), most_lapse=0.0)
         solved, losses = minimise(problems, flat)
-        for place in np.split(np.arange(len(flat)), len(order)):
-            of_start = Fit(best.points.copy(), best.nats.copy())
-            of_start.points[:, 0], of_start.nats[:, 0] = solved[place], losses[place]
-            best = best.better_of(of_start)
+        by_start = losses.reshape(order.shape)
+        best.points[:, 0] = solved.reshape(points.shape)[by_start.argmin(0), players]
+        best.nats[:, 0] = by_start.min(0)
         return best
 
     def _minimise(

@@ -54,6 +54,13 @@ def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return people, numbers
 
 
+def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the index of each episode's participant, and each participant's number of choices."""
+    _, numbers = participants_of(episodes)
+    has_choice = episodes.scored & ~np.isnan(choices)
+    return numbers, np.bincount(numbers, has_choice.sum(1))
+
+
 @checked
 def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     """Fit one family to each participant, or to each episode if the episodes name no participants.
@@ -188,7 +195,7 @@ def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
     return row | _parameters_of(explanation.scores[explanation.closest])
 
 
-def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> NDArray[np.int64]:
+def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArray[np.int64], str]:
     """Draw participants with at most :data:`MOST_TOGETHER` choices in total, and at least two.
 
     Args:
@@ -197,24 +204,17 @@ def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> NDArray[np.i
         seed: seed of the draw.
 
     Returns:
-        The indices of their episodes; all indices if all participants make no more choices.
+        The indices of their episodes, and a sentence that says how many participants were drawn;
+        the sentence is empty if all of them make no more choices.
     """
-    people, numbers = participants_of(episodes)
-    counts = np.bincount(numbers, (episodes.scored & ~np.isnan(choices)).sum(1))
-    order = np.arange(len(people))
-    if counts.sum() > MOST_TOGETHER:
-        order = np.random.default_rng(seed).permutation(len(people))
-    n_drawn = int((counts[order].cumsum() <= MOST_TOGETHER).sum())
-    return np.flatnonzero(np.isin(numbers, order[: max(2, n_drawn)]))
-
-
-def describe_draw(episodes: Any, rows: NDArray[np.int64]) -> str:
-    """Return a sentence on how many participants :func:`draw_people` drew; empty if all."""
-    people, numbers = participants_of(episodes)
-    n_drawn = len(np.unique(numbers[rows]))
-    if n_drawn == len(people):
-        return ""
-    return f"{n_drawn:,} of {len(people):,} participants, drawn at random, are fitted as one."
+    numbers, counts = _count_choices(episodes, choices)
+    n_people = len(counts)
+    order = np.random.default_rng(seed).permutation(n_people)
+    n_drawn = max(2, np.searchsorted(counts[order].cumsum(), MOST_TOGETHER, side="right"))
+    rows = np.flatnonzero(np.isin(numbers, order[:n_drawn]))
+    if n_drawn >= n_people:
+        return rows, ""
+    return rows, f"{n_drawn} of {n_people:,} participants, drawn at random, are fitted as one."
 
 
 def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
@@ -229,9 +229,7 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
         The indices of each part's episodes; an empty list if fewer than two participants have
         enough choices.
     """
-    _, numbers = participants_of(episodes)
-    has_choice = episodes.scored & ~np.isnan(choices)
-    counts = np.bincount(numbers, has_choice.sum(1))
+    numbers, counts = _count_choices(episodes, choices)
     enough = np.flatnonzero(counts >= FEWEST_CHOICES)
     if len(enough) < 2:
         return []
@@ -268,8 +266,8 @@ def explain_each(
     )
     chosen = checked_choices(episodes, choices)
     chosen_families = asked_families(episodes, families)
-    people, numbers = participants_of(episodes)
-    counts = np.bincount(numbers, (~np.isnan(chosen)).sum(1))
+    people, _ = participants_of(episodes)
+    numbers, counts = _count_choices(episodes, chosen)
     fewest = int(counts.argmin())
     n_fewest = int(counts[fewest])
     require(
@@ -280,7 +278,7 @@ def explain_each(
     are_vectorised = all(family.vectorised for family in chosen_families.values())
     first_asked = tasks.of(episodes).data.first_asked
     explained: dict[str, ChoiceExplanation] = {}
-    for players in _parts(counts, at_once=CHOICES_A_PART if are_vectorised else 0):
+    for players in _parts(counts, at_once=CHOICES_A_PART if are_vectorised else 1):
         rows = np.flatnonzero(np.isin(numbers, players))
         places = np.searchsorted(players, numbers[rows])
         data = ChoiceData(episodes.select(rows), chosen[rows], first_asked, places)
@@ -295,11 +293,10 @@ def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
 
     Args:
         counts: number of choices of each participant.
-        at_once: number of choices per part; 0 puts each participant into its own part.
+        at_once: number of choices per part; 1 puts each participant into its own part.
 
     Returns:
         The indices of each part's participants.
     """
-    ends = counts.cumsum().astype(np.int64)
-    part_numbers = ends // at_once if at_once else np.arange(len(ends))
+    part_numbers = counts.cumsum().astype(np.int64) // at_once
     return [np.flatnonzero(part_numbers == number) for number in np.unique(part_numbers)]

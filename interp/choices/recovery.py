@@ -81,11 +81,9 @@ class Recovery(Result):
         """Return how often each family (columns) is in the confidence set of the players of each
         true family (rows), as a share of these players.
         """
-        rows = []
-        for algorithm, explanation in zip(self.truth, self.each.found.values(), strict=True):
-            in_set = {key: float(key in explanation.confidence_set) for key in explanation.scores}
-            rows.append({"family": algorithm.key, **in_set})
-        return pd.DataFrame(rows).groupby("family", sort=False).mean()
+        table = self.to_frame()
+        in_set = table["set"].str.get_dummies(", ").reindex(columns=self.each.names, fill_value=0)
+        return in_set.groupby(table["family"], sort=False).mean()
 
     def errors(self) -> pd.DataFrame:
         """Compare fitted with true parameters, for the players whose closest family is the true
@@ -108,10 +106,8 @@ class Recovery(Result):
                 error = fitted - true
                 row = {"family": key, "parameter": name, "n": len(players)}
                 row |= {"bias": error.mean(), "spread": error.std(ddof=0)}
-                is_constant = true.nunique() < 2 or fitted.nunique() < 2
-                row["r"] = np.nan
-                if len(players) >= 3 and not is_constant:
-                    row["r"] = true.corr(fitted)
+                with np.errstate(invalid="ignore"):  # of constants
+                    row["r"] = true.corr(fitted, min_periods=3)
                 rows.append(row)
         return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread", "r"])
 
@@ -195,14 +191,14 @@ def _draw_member(
     """
     values = {}
     for searched in family.searched:
-        position = rng.uniform(0, len(searched.grid) - 1)
-        steps = np.arange(len(searched.grid))
-        value = float(np.interp(position, steps, searched.grid))
-        if searched.name in bounds:
-            value = float(rng.uniform(*bounds[searched.name]))
+        name, grid = searched.name, searched.grid
+        position = rng.uniform(0, len(grid) - 1)
+        value = np.interp(position, np.arange(len(grid)), grid)
+        if name in bounds:
+            value = rng.uniform(*bounds[name])
         if searched.kind == "choice":
-            value = float(rng.choice(searched.grid))
-        values[searched.name] = value
+            value = rng.choice(grid)
+        values[name] = float(value)
     return family.make(**values)
 
 

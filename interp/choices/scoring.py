@@ -573,26 +573,28 @@ def _add_profiles(
     data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
 ) -> dict[int, FamilyScore]:
     """Return the scores with intervals; the ends of all players' intervals are searched together."""
-    solver = PlayerFits(data, family)
     free = [place for place, searched in enumerate(family.searched) if _is_free(searched)]
-    bounds = np.stack([solver.predict.low[free], solver.predict.high[free]], 1)
-    rows = [[*score.parameters.values(), score.link.lapse] for score in scores.values()]
-    best = np.array(rows)
-    players = np.repeat(list(scores), bounds.size)
-    points = np.repeat(best, bounds.size, 0)
-    places = np.tile(np.repeat(free, 2), len(scores))
-    profile = partial(solver.profiles, players, points, places)
-    near = np.repeat(best[:, free], 2, 1).ravel()
-    ends = _profile_end(profile, near=near, bound=np.tile(bounds.ravel(), len(scores)))
-    names = [family.searched[place].name for place in free]
-    scored = {}
-    for player, of_player in zip(scores, ends.reshape(-1, len(free), 2), strict=True):
+    sought = list(product(scores, free, (0, -1)))
+    if not sought:
+        return dict(scores)
+    best = []
+    bounds = []
+    for player, place, side in sought:
         score = scores[player]
-        intervals = {}
-        for name, (low, high) in zip(names, of_player.tolist(), strict=True):
-            intervals[name] = Interval(score.parameters[name], low, high)
-        scored[player] = replace(score, intervals=intervals)
-    return scored
+        best.append([*score.parameters.values(), score.link.lapse])
+        bounds.append(family.searched[place].grid[side])
+    points = np.array(best)
+    players, places, _ = np.transpose(sought)
+    profile = partial(PlayerFits(data, family).profiles, players, points, places)
+    near = points[np.arange(len(points)), places]
+    ends = _profile_end(profile, near=near, bound=np.array(bounds)).tolist()
+    with_intervals = dict(scores)
+    for (player, place, _), low, high in zip(sought[::2], ends[::2], ends[1::2], strict=True):
+        name = family.searched[place].name
+        score = with_intervals[player]
+        interval = Interval(score.parameters[name], low, high)
+        with_intervals[player] = replace(score, intervals={**score.intervals, name: interval})
+    return with_intervals
 
 
 def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array) -> Array:

@@ -58,7 +58,7 @@ def _choices(
     """
     import joblib
 
-    from interp.choices.players import describe_draw, draw_people
+    from interp.choices.players import draw_people
     from reports.choices import PEOPLE, makers_of, players_of, write
 
     require(
@@ -86,7 +86,7 @@ def _choices(
             **columns,
         )
     result = results.pop(PEOPLE)
-    drawn = describe_draw(episodes, draw_people(episodes, episodes.choices, seed))
+    _, drawn = draw_people(episodes, episodes.choices, seed)
     if drawn:
         say.line(drawn)
     say.line(result.sentence)

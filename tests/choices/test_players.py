@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.choices.explain import explain_choices
-from interp.choices.players import by_participant, explain_each
+from interp.choices.players import by_participant, draw_people, explain_each
 from interp.choices.portrait import phase_portrait
 from interp.choices.recovery import recovery, recovery_of_design
 from interp.machines.learners import learner
@@ -175,6 +175,20 @@ def test_its_parameters_come_back(mixture):
     assert errors.loc[("rescorla_wagner", "rate"), "r"] > 0.9
     assert np.isnan(errors.loc[("choice_kernel", "rate"), "r"]), "one player has no correlation"
     assert abs(errors.loc[("rescorla_wagner", "rate"), "bias"]) < 0.2
+
+
+def test_of_a_large_cohort_participants_are_drawn():
+    """200 of 300 participants make the 20,000 choices that are fitted as one; of three, all are."""
+    names = [f"p{i:03}" for i in range(300)]
+    choices = np.random.default_rng(0).integers(2, size=(300, 100))
+    cohort = bandit.BanditEpisodes(choices, np.zeros((300, 100)), participants=names)
+    rows, sentence = draw_people(cohort, cohort.choices, seed=0)
+    assert len(set(rows)) == 200
+    assert sentence == "200 of 300 participants, drawn at random, are fitted as one."
+    three = cohort.select(np.arange(3))
+    rows, sentence = draw_people(three, three.choices, seed=0)
+    assert rows.tolist() == [0, 1, 2]
+    assert sentence == ""
 
 
 def test_a_recovery_is_drawn(mixture):

@@ -1,6 +1,7 @@
 """From a table of choices to one page, by the command."""
 
 import json
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -139,6 +140,15 @@ def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
     ran = invoked("choices", table, "--out", tmp_path)
     assert ran.exit_code == 2
     assert "participant=NAME, one of who, trial, choice, outcome" in ran.output
+
+
+def test_a_page_says_how_many_of_a_cohort_are_fitted_as_one(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(players, "MOST_TOGETHER", 100)
+    ran = invoked("choices", table, "--participant", "who", "--quick", "--out", tmp_path)
+    (drawn,) = re.findall(
+        r"\d+ of \d+ participants, drawn at random, are fitted as one\.", ran.stdout
+    )
+    assert drawn in (tmp_path / "people.html").read_text()
 
 
 def test_four_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypatch):
