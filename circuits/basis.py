@@ -56,14 +56,14 @@ class PositionCode:
 
     @classmethod
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
-        """Make a code of random, distinct lines of the discrete Fourier transform of length 2 T +
-        1.
+        """Make a position code of sines and cosines at random frequencies.
 
-        If two positions get nearly the same code, the lines are drawn again, up to 100 times.
+        The frequencies are different ones of the discrete Fourier transform of length 2 T + 1. If two
+        positions get nearly the same code, the frequencies are drawn again, up to 100 times.
 
         Args:
             labels: labels of the T positions of a round.
-            n_lines: number of Fourier lines, 1 ... T.
+            n_lines: number of frequencies, 1 ... T.
             seed: seed of the draws.
 
         Raises:

@@ -406,7 +406,7 @@ class GroupedTargets:
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
         """Fit probes of all targets, and of further targets of the same episodes.
 
-        If some rounds do not count, each other round is fitted as an episode of its own, in the
+        If some rounds do not count, each remaining round is fitted as an episode of its own, in the
         fold and group of its episode. Targets with the same rounds are fitted together.
 
         Args:

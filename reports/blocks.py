@@ -203,7 +203,7 @@ class Table:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """The cells as text; a measure stays a measure, and is displayed as its verdict."""
+        """The cells: measures, which are displayed as their verdicts, and the rest as text."""
         formats = [self.formats.get(name) for name in self.shown.columns]
         rows = self.shown.itertuples(index=False, name=None)
         return [list(map(cell, row, formats)) for row in rows]

@@ -123,8 +123,9 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
-    """Return the oracle's answer: content nodes score highest, then other read nodes, then unread
-    ones.
+    """Return the answer that the circuit's construction gives.
+
+    Nodes of the kind "content" score 2, nodes that nothing reads score 0, and the others score 1.
     """
     truth = material.truth("nodes")
     worth = {"content": 2.0, "": 0.0}

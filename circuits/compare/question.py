@@ -215,7 +215,7 @@ class Participant:
 
     @property
     def task(self) -> Task:
-        """The record of the model's task."""
+        """The model's task, as it is registered in :mod:`interp.tasks`."""
         return tasks.of(self.model)
 
     @property

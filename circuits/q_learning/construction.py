@@ -599,11 +599,12 @@ def _scale(values: Values) -> float:
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
     """Return the scale of a variable's relative errors.
 
-    It is the largest value or reward, and 1 for one-hot variables and probabilities.
+    For a variable in units of reward, it is the largest size of this variable, but at least a
+    sixteenth of the bound of Q-values. For one-hot variables and probabilities, it is 1.
 
     Args:
-        circuit: the circuit, for the bound of values.
-        values: the algorithm's values.
+        circuit: the circuit, whose rewards and discount give the bound of Q-values.
+        values: the variables that the algorithm computes, by key.
         key: key of the variable.
     """
     if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":

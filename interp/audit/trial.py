@@ -107,7 +107,8 @@ class Trial:
         episodes: the episodes, without missing rounds.
         budget: the sizes of the audit.
         shape: numbers of episodes and of rounds.
-        writes: the rounds that read a changed state: evenly spaced from the second to the last.
+        writes: the rounds before which the state is overwritten; evenly spaced from the second round
+            to the last.
         channels: name of a channel of the state -> indices of its rows; if there are several
             channels, all of them together come first.
         grows: name of the first channel that grows with every round, such as a cache; empty if none

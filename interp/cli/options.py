@@ -260,8 +260,8 @@ def use(
     """Make analyses use recorded episodes and an algorithm until the command ends.
 
     Args:
-        say: of the command.
-        model: what is analysed.
+        say: prints the output of the command.
+        model: the model that is analysed.
         recorded: FILE and names of columns, if any.
         hypothesis: KEY of an algorithm and its parameters, if any.
 

@@ -509,7 +509,15 @@ class Transition:
     def _sum_squares(
         self, algorithm: Algorithm
     ) -> tuple[Float[np.ndarray, "episode round"], Float[np.ndarray, "episode round"]]:
-        """Return the arrays ``missed`` and ``varied`` of :class:`StepResult`."""
+        """Return sums of squares over state variables, for the R2 of the decoded steps.
+
+        Args:
+            algorithm: the algorithm whose step from the decoded state is the target.
+
+        Returns:
+            The squared errors of the model's decoded steps, and the squared deviations of the
+            algorithm's steps from their mean, both in units of each variable's step size.
+        """
         goal = self.goal(algorithm)
         missed: NDArray[Any] = np.zeros(())
         varied: NDArray[Any] = np.zeros(())

@@ -55,7 +55,7 @@ class Starts(Result):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per round."""
+        """Return the table of shares and agreements, one row per round (:attr:`table`)."""
         return self.table
 
     @property

@@ -139,7 +139,7 @@ def add_axes(mask: Tensor, n_axes: int) -> Tensor:
 @dataclass(frozen=True)
 @checked
 class RoundLayout:
-    """Base class of layouts; each task defines its own.
+    """Base class of layouts, which say how a round of a task is written as tokens.
 
     Attributes:
         task: key of the task.
@@ -151,7 +151,8 @@ class RoundLayout:
             a "normal" distribution (mean and log variance).
         choice_label: label of the position that holds a token for the model's choice; None if
             there is none.
-        payload: what the scalar payloads are, such as "rewards"; None if rounds have none.
+        payload: what the numbers that some tokens carry are, such as "rewards"; None if no token of a
+            round carries a number.
         payload_hint: advice in the error message about payloads outside of a handwired model's
             range.
     """

@@ -84,8 +84,9 @@ class Model:
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 
     def below(self, variable: str, position: str, outcome: str = "prediction") -> list[Place]:
-        """Return one hypothesis for each layer but the last: the variable is at a position after
-        this layer.
+        """Return one hypothesis for each layer but the last.
+
+        It says that the residual stream after this layer holds the variable at ``position``.
 
         Args:
             variable: key of the variable.

@@ -388,12 +388,12 @@ def attention(answer: Answer) -> list[AttentionView]:
 
 
 def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> AttentionView:
-    """Replay the chosen round with hooks, and return a view of its attention.
+    """Replay the round that the page shows, with hooks, and return a view of its attention.
 
     Args:
-        answer: result of the machine.
-        run: the run that is replayed.
-        hooks: hooks of the edits.
+        answer: the machine's answer to the page's request, which says the episode and the round.
+        run: the machine's run over this episode.
+        hooks: forward hooks; those of the user's edits, or none.
         name: words for the title of the view.
     """
     model = answer.bench.model

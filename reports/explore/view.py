@@ -105,7 +105,7 @@ class Bench:
 
     @cached_property
     def known_run(self) -> Rollout:
-        """The machine's run over :attr:`known`."""
+        """The machine's run over the episodes on which decoders are fitted (:attr:`known`)."""
         return rollout(self.model, self.known)
 
     @cached_property

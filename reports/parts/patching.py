@@ -44,9 +44,9 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
     """Make the report part that patches the residual stream and the heads.
 
     Args:
-        differences: for each difference, its name, the key of a corruption, and the metric that
-            shows it ("" for the default: the probability, or the prediction of a real number). All
-            corruptions of the task when empty.
+        differences: pairs of clean and corrupted episodes that are compared. For each: its name, the
+            key of a corruption, and the metric ("" for the task's default: the probability of a
+            class, or the predicted number). All corruptions of the task when empty.
         n_episodes: pairs of episodes in a full report.
     """
 

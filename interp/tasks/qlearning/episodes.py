@@ -288,7 +288,7 @@ class MDPEpisodes(BaseEpisodes):
 
     @property
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
-        """True for all greedy actions at the next state after the update, including ties."""
+        """Whether each action is greedy at the next state, by the Q-table after the round; tied ones are all True."""
         return bellman.greedy_sets(self.next_values_after)
 
     def permuted(
