@@ -183,7 +183,7 @@ _PATCHING: dict[str, Any] = {
         "what the activation means."
     ),
     "edges_text": (
-        "An edge leads from a part that writes (a head, an MLP or the embedding) to a part "
+        "An edge leads from a component that writes (a head, an MLP or the embedding) to a component "
         "that reads. A head reads through its query, key and value; an MLP or an output has "
         "one input. Each edge is scored by EAP-IG between a run and a run with another "
         "episode's latents. The score is the gradient of the logit difference, averaged "
@@ -191,12 +191,12 @@ _PATCHING: dict[str, Any] = {
         "carries the value of the other run, at all positions. **Faithfulness** is the share "
         "of the logit difference that a circuit preserves: 1 for the whole model, and 0 "
         "without any edges. **CPR** is the area under faithfulness over circuit sizes (higher "
-        "is better), **CMD** the area between it and 1 (lower is better). The circuit found is "
-        "sufficient for this metric, these pairs and this way of cutting. Other circuits may "
-        "be sufficient, too. The scores do not show what edges mean."
+        "is better), **CMD** the area between faithfulness and 1 (lower is better). The circuit "
+        "found is sufficient for this metric, these pairs and this way of cutting. Other circuits "
+        "may be sufficient, too. The scores do not show which variables the edges carry."
     ),
     "points": (
-        "This machine has no layers of attention heads. The state (`latent`) and the points of "
+        "This machine has no layers of attention heads. The state (`latent`) and the hook points of "
         "the machine are patched instead: each row, cycle and position separately."
     ),
     "curve": {
@@ -254,8 +254,8 @@ _PROBING: dict[str, Any] = {
         "Linear probes are fitted on some episodes and scored on others. The controls repeat "
         "the fit on something that should not hold the target, such as an untrained copy of "
         "the model. Intervals are for scores on new episodes. A high score means that a linear "
-        "map can read the target from the latents. **It does not mean that the model uses the "
-        "target**; patching tests this."
+        "map can read the target from the latents. **A high score does not mean that the model uses "
+        "the target**; patching tests whether it does."
     ),
     "part": (
         "\n\n**Only a part of the state was probed.** Probes read only `{site}`. The rest of the "
@@ -265,9 +265,9 @@ _PROBING: dict[str, Any] = {
 }
 _AUDIT: dict[str, Any] = {
     "text": (
-        "Each row is a robustness check. Its verdict depends on the whole 95 % interval over "
-        "episodes and on controls. A state that is used and can be decoded may still mean "
-        "something else than the decoded variable."
+        "Each row is a robustness check. The verdict on a check depends on the whole 95 % interval "
+        "over episodes and on controls. A state that the model uses and that can be decoded may "
+        "still mean something else than the decoded variable."
     ),
     "later": {
         "title": "How long the effect of the state lasts",
@@ -308,7 +308,7 @@ _LEARNING: dict[str, Any] = {
 }
 _COMPARISON: dict[str, Any] = {
     "lead": (
-        "Are the two the same machine? Four questions are answered separately, because two "
+        "Are the two models the same machine? Four questions are answered separately, because two "
         "models can make the same predictions in different ways."
     ),
     "closest": (
@@ -361,18 +361,18 @@ _CHOICES: dict[str, Any] = {
         "player, and a column the family that predicts this player best."
     ),
     "portrait": (
-        "The logit of an arm is log p / (1 - p) before a round. The picture shows its mean "
-        "change in a round, in bins with equally many rounds. Solid lines are for rounds in "
-        "which the arm was chosen, and broken lines for rounds in which another arm was. A "
+        "The logit of an arm is log p / (1 - p) before a round. The picture shows the mean change of "
+        "the logit in a round, in bins with equally many rounds. Solid lines are for rounds in "
+        "which the arm was chosen, and broken lines for rounds in which another arm was chosen. A "
         "wide band means that the change depends on more than the logit. The curves are for "
         "the fitted family and for the GRU on these rounds, because the players' own logits "
         "cannot be observed."
     ),
     "beside": (
         "Each player was analysed in the same way. The choices of a network are drawn from its "
-        "predictions in the rounds that the participants saw. A family has what it loses of a "
-        "player's choices, whether the set holds it, and how many participants' sets do. Losses "
-        "compare families, not players: whoever chooses more evenly is predicted worse by all."
+        "predictions in the rounds that the participants saw. For each family and player, the table has "
+        "the loss on the player's choices, whether the set holds the family, and how many participants' "
+        "sets do. Losses compare families, not players: all families predict even choices worse."
     ),
     "lead": (
         "Which learning algorithm explains these players' choices, with which parameters, and "

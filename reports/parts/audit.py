@@ -25,7 +25,7 @@ _CAPTIONS = {
         "Share of the effect that the first principal directions carry, and that "
         "random directions carry"
     ),
-    "doses": "Effect of moving the state a part of the way to another episode's state",
+    "doses": "Effect on predictions of moving the state a part of the way to another episode's state",
     "used": "Effect and loss of every replacement, by channel and by number of rounds later",
 }
 _SAYS = TEXTS["audit"]

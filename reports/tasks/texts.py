@@ -70,7 +70,7 @@ _EXPERTS: dict[str, Any] = {
     "regret": (
         "Regret is the number of mistakes beyond those of the best expert on the same rounds. "
         "Regret can be negative, because a predictor may combine experts. The Bayes predictor "
-        "knows the distribution of accuracies, and no predictor can do better from these "
+        "knows the distribution of accuracies, and no predictor can do better from the same "
         "observations; the oracle knows the accuracies. A predictor that was once certain and "
         "wrong has infinite log-loss."
     ),
@@ -102,8 +102,8 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
             "entry. The values are read from the latents themselves."
         ),
         "decoded": (
-            "A linear probe, fitted on other episodes, decodes the table from the latents. The "
-            "picture also has the true table."
+            "A linear probe, fitted on other episodes, decodes the Q-table from the latents. The "
+            "picture also has the true Q-table."
         ),
         "units": ["Q-value", "Q-value"],
         "shown": [
