@@ -175,7 +175,7 @@ def check(
     run = _run_with_meters(model.to(device), circuit, episodes, meters)
     model = model.cpu()
     errors = [
-        _Error(meter.key, meter.where, *_errors(meter.values, meter.truth, meter.unit))
+        _Error(meter.key, meter.where, *_compute_errors(meter.values, meter.truth, meter.unit))
         for meter in meters
     ]
     state = model.read_state(run.latents)
@@ -190,7 +190,7 @@ def check(
             "variable of the algorithm that has the shape of a prediction as the plan's output",
         )
         expected = torch.from_numpy(truth)
-        measured = _errors(value.reshape(truth.shape), expected, get_unit(key))
+        measured = _compute_errors(value.reshape(truth.shape), expected, get_unit(key))
         errors.append(_Error(key, where, *measured))
     errors += _measure_rest(circuit, run.latents, get_unit(CARRIED))
     checks = []
@@ -333,7 +333,9 @@ def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error
     rest = latents - always[: latents.shape[-2]]
     parts = {"residue": rest - rest @ stream.T @ stream, "position_code": latents @ axes.T}
     nothing = torch.zeros(()).double()
-    return [_Error(key, "latents", *_errors(part, nothing, unit)) for key, part in parts.items()]
+    return [
+        _Error(key, "latents", *_compute_errors(part, nothing, unit)) for key, part in parts.items()
+    ]
 
 
 def _get_carried(algorithm: Algorithm, values: Values) -> np.ndarray:
@@ -387,7 +389,7 @@ def check_horizon(
         truth = _get_carried(circuit.algorithm, values)
         run = rollout(model, episodes)
         state = model.read_state(run.latents).cpu()
-        error, _ = _errors(state.reshape(truth.shape), torch.from_numpy(truth))
+        error, _ = _compute_errors(state.reshape(truth.shape), torch.from_numpy(truth))
         largest = max(plan.unit(circuit, values, CARRIED), float(np.abs(truth).max()))
         if model.digest() != built:
             error = np.inf
@@ -436,7 +438,7 @@ def check_exits(
             "give the algorithm that the machine was made to be, or adapt it with a read= that gives its memory",
         )
         expected = torch.from_numpy(np.asarray(truth, np.float64))
-        absolute, relative = _errors(value.reshape(truth.shape).cpu(), expected)
+        absolute, relative = _compute_errors(value.reshape(truth.shape).cpu(), expected)
         exit_check = Check(
             size=sizes[0] if len(sizes) == 1 else sizes,
             dtype=dtype,
@@ -545,7 +547,7 @@ class _Meter:
         self.first = self.first if self.round else last
 
 
-def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
+def _compute_errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
     """Return the largest absolute and the largest relative difference between two tensors.
 
     A NaN in ``value`` counts as an infinite error. Entries where ``truth`` is NaN are not compared.

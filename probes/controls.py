@@ -198,7 +198,7 @@ def score_predictions(
     graded = None
     if decodes_classes:
         losses, references = add_up(predictions != y), steps
-        constant = add_up(y != _most_frequent(y, used))
+        constant = add_up(y != _find_most_frequent(y, used))
         if probabilities and target.is_rare:
             graded = _grade(y, used, groups, probabilities)
     else:
@@ -225,7 +225,7 @@ def score_predictions(
     return Fitted(score, describe)
 
 
-def _most_frequent(
+def _find_most_frequent(
     y: Int[Array, "episode round k"], used: Bool[Array, "episode round k"]
 ) -> Int[Array, " k"]:
     """Return the most frequent class of each output, among the scored entries."""

@@ -420,7 +420,7 @@ def _cross_validate(
     return fits
 
 
-def _logistic(
+def _fit_logistic(
     x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
 ) -> list[Fitted]:
     """Fit logistic probes of class targets, one for each output.
@@ -470,4 +470,4 @@ def _refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]
     }
 
 
-LOGISTIC = Kind("logistic", of_classes=True, fit=_logistic)
+LOGISTIC = Kind("logistic", of_classes=True, fit=_fit_logistic)

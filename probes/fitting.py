@@ -515,7 +515,7 @@ def fit_targets(
     x = filled(as_inputs(x), missing)
     for target in targets:
         check(x, target)
-    usable = _usable_copies(copies, x.shape, targets)
+    usable = _select_usable_copies(copies, x.shape, targets)
     overflown = no_control = ""
     if copies and not usable:
         overflown = "the activations of the untrained model overflow or are NaN"
@@ -528,7 +528,7 @@ def fit_targets(
     group_of_episode = as_groups(groups, len(x), participants, arrays)
     n_groups = int(group_of_episode.max()) + 1
     few = warn_of_few(n_groups)
-    few_recorded = _warn_of_few_recorded(len(x), bool(usable), missing, participants)
+    few_recorded = _warn_of_few_recordings(len(x), bool(usable), missing, participants)
     kinds = [_kind(method, target) for target in targets]
     for kind, target in zip(kinds, targets, strict=True):
         if kind is LOGISTIC:
@@ -623,7 +623,7 @@ def _read_copy(activations: Any, missing: Any) -> Any:
     return filled(as_inputs(activations), missing)
 
 
-def _usable_copies(
+def _select_usable_copies(
     copies: _Copies,
     shape: tuple[int, ...],
     targets: Sequence[TargetValues],
@@ -650,7 +650,7 @@ def _usable_copies(
     return usable
 
 
-def _warn_of_few_recorded(
+def _warn_of_few_recordings(
     n_episodes: int, has_copies: bool, missing: Any, participants: Any
 ) -> str:
     """Return a warning if recorded episodes are too few for the untrained control, otherwise "".

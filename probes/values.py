@@ -86,7 +86,7 @@ class TargetValues:
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
-        array = array.astype(np.int64) if of_classes else _as_floats(array, "a target")
+        array = array.astype(np.int64) if of_classes else _convert_floats(array, "a target")
         if array.ndim == 2:
             array = array[..., None]
         require(
@@ -102,25 +102,25 @@ class TargetValues:
         values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
         is_rare = False
         if self.kind == "class":
-            values = self._as_classes(values)
+            values = self._convert_classes(values)
             rows = values[replace(self, values=values)._counted]
             most_frequent = [np.bincount(column).max() for column in rows.T]
             is_rare = bool(max(most_frequent, default=0) / len(rows) > _COMMON)
         else:
-            values = _as_floats(values, "a target")
+            values = _convert_floats(values, "a target")
         mask, types = self.mask, self.types
         if mask is not None:
             mask = as_array(mask, "a mask").astype(bool)
         if types is not None:
             types = as_array(types, "kinds of rounds").astype(np.int64)
             types = filled(types, self.missing)
-        inputs = [_as_floats(form, "the round's inputs") for form in self.inputs]
+        inputs = [_convert_floats(form, "the round's inputs") for form in self.inputs]
         filled_inputs = tuple(filled(form, self.missing) for form in inputs)
         return replace(
             self, values=values, mask=mask, types=types, inputs=filled_inputs, is_rare=is_rare
         )
 
-    def _as_classes(self, values: Array) -> Int[Array, "episode round k"]:
+    def _convert_classes(self, values: Array) -> Int[Array, "episode round k"]:
         """Return values as class numbers; refuse other numbers, or more classes than memory can
         hold.
         """
@@ -214,7 +214,7 @@ def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array
     return result
 
 
-def _as_floats(values: Any, what: str) -> Array:
+def _convert_floats(values: Any, what: str) -> Array:
     """Return numbers as an array of floats; floats keep their precision."""
     array = as_array(values, what)
     return array if array.dtype.kind == "f" else array.astype(np.float64)
@@ -256,7 +256,7 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
     (4, 7, 32)
     """
-    x = _as_floats(activations, "activations")
+    x = _convert_floats(activations, "activations")
     feature_axes = x.shape[2:]
     require(
         x.ndim >= 3 and 0 not in feature_axes,

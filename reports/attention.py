@@ -186,8 +186,8 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     rows = [cached.index(t) for t in rounds]
     patterns = []
     names = []
-    for hook in sorted(hooks, key=_layer_of):
-        layer = _layer_of(hook)
+    for hook in sorted(hooks, key=_find_layer):
+        layer = _find_layer(hook)
         pattern = run.cache[hook][:N_EPISODES, rows].numpy(force=True)
         addresses = [f"L{layer}H{head}" for head in range(pattern.shape[2])]
         layer_names = addresses if heads is None else list(heads[layer])
@@ -207,7 +207,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     )
 
 
-def _layer_of(hook: str) -> int:
+def _find_layer(hook: str) -> int:
     """Return the layer number in the name of a hook: 1 for ``blocks.1.attn.hook_pattern``."""
     return int(hook.split(".")[1])
 

@@ -291,7 +291,7 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
     if isinstance(value, bool | np.bool_):
         return _YES_OR_NO[bool(value)]
     if spec is not None and not isinstance(value, str):
-        return _unsigned_zero(theirs(f"the format {spec!r}")(format)(value, spec))
+        return _format_sign(theirs(f"the format {spec!r}")(format)(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):
         return number(value)
     return str(value)
@@ -310,13 +310,13 @@ def _write_interval(value: Interval, spec: str | None) -> str:
         if 1e-5 < width < math.inf:
             decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
         spec = f".{decimals}f"
-    estimate, low, high = (_unsigned_zero(format(x, spec)) for x in numbers)
+    estimate, low, high = (_format_sign(format(x, spec)) for x in numbers)
     if not math.isfinite(value.low + value.high):
         return estimate
     return f"{estimate} [{low}, {high}]"
 
 
-def _unsigned_zero(text: str) -> str:
+def _format_sign(text: str) -> str:
     """Replace hyphens by minus signs, and drop the sign of a zero."""
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
@@ -427,18 +427,18 @@ class Measures:
         if math.isnan(number.estimate) or not measure.is_share:
             return []
         marks = []
-        low, high = _percent(number.low), _percent(number.high)
+        low, high = _convert_percent(number.low), _convert_percent(number.high)
         if not math.isnan(low + high):
             marks.append(("span", low, high - low))
         if not math.isnan(measure.threshold):
             kind = "from" if measure.side == "above" else "to"
-            marks.append((kind, _percent(measure.threshold), 0.0))
+            marks.append((kind, _convert_percent(measure.threshold), 0.0))
         points = []
         for name, value in self.controls(measure).items():
             points.append(("untrained" if name == UNTRAINED else "control", value))
         for kind, value in [*points, ("dot", number.estimate)]:
             shown = kind if 0 <= value <= 1 else f"{kind} beyond"
-            marks.append((shown, _percent(value), 0.0))
+            marks.append((shown, _convert_percent(value), 0.0))
         return marks
 
     @checked
@@ -470,7 +470,7 @@ class Measures:
         return "; ".join(parts)
 
 
-def _percent(value: float) -> float:
+def _convert_percent(value: float) -> float:
     """Return a value clipped to [0, 1] in percent; NaN stays NaN."""
     if math.isnan(value):
         return value

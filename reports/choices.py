@@ -182,7 +182,7 @@ def write(
             recovered=recovered,
             sources=sources,
         )
-    report = _build(explained, table, _commands(table, columns, beside))
+    report = _build(explained, table, _write_commands(table, columns, beside))
     written = write_listed(report, page)
     return written, {name: known.explanation for name, known in explained.items()}
 
@@ -283,13 +283,13 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
         if known.drawn:
             sentences[known.drawn] = None
     sections = [Section("What was read", [Prose(sentence) for sentence in sentences])]
-    sections += [_findings(people), _families(people.explanation)]
+    sections += [_list_findings(people), _show_families(people.explanation)]
     if len(explained) > 1:
-        sections.append(_side_by_side(explained))
+        sections.append(_show_side_by_side(explained))
     if people.participants is not None:
         sections.append(_participants(people.participants))
     if people.recovered is not None:
-        sections.append(_resolution(people.recovered))
+        sections.append(_describe_resolution(people.recovered))
     hero = []
     if sources:
         portrait = phase_portrait(sources, episodes)
@@ -318,7 +318,7 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
     )
 
 
-def _families(found: ChoiceExplanation) -> Section:
+def _show_families(found: ChoiceExplanation) -> Section:
     table = Table(found.to_frame(), "Every family, best first")
     checks = Table(found.check_frame(), "Posterior-predictive check of the set", collapsed=True)
     return Section("Families", [Prose(_TEXTS["families"]), table, checks])
@@ -330,7 +330,7 @@ def _participants(each: EachParticipant) -> Section:
     return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
 
 
-def _findings(people: _Explained) -> Section:
+def _list_findings(people: _Explained) -> Section:
     """Make the section of results about the participants of the table."""
     episodes = people.player.episodes
     explanation = people.explanation
@@ -353,7 +353,7 @@ def _findings(people: _Explained) -> Section:
     return Section("What was found", [Measures(measures, f"{counts(measures)}."), Summary(facts)])
 
 
-def _side_by_side(explained: Mapping[str, _Explained]) -> Section:
+def _show_side_by_side(explained: Mapping[str, _Explained]) -> Section:
     """Make the section that compares the players, one column each."""
     sentences = pd.DataFrame({name: known.sentences for name, known in explained.items()})
     by_player = {name: known.families for name, known in explained.items()}
@@ -367,7 +367,7 @@ def _side_by_side(explained: Mapping[str, _Explained]) -> Section:
     return Section("Side by side", blocks)
 
 
-def _resolution(recovered: Recovery) -> Section:
+def _describe_resolution(recovered: Recovery) -> Section:
     confusion = recovered.confusion().reset_index()
     sets = recovered.sets().reset_index()
     blocks = [
@@ -383,15 +383,17 @@ def _resolution(recovered: Recovery) -> Section:
     return Section("Recovery", blocks)
 
 
-def _commands(path: Path, columns: Mapping[str, Any], beside: Sequence[str] | None) -> Section:
+def _write_commands(
+    path: Path, columns: Mapping[str, Any], beside: Sequence[str] | None
+) -> Section:
     named = {key: value for key, value in columns.items() if value is not None}
     arguments = write_arguments(named)
-    options = _shell_options({**named, "beside": list(beside)} if beside else named)
+    options = _write_shell_options({**named, "beside": list(beside)} if beside else named)
     shell = shlex.join(["interp", "choices", str(path), *options])
     return commands(shell, _TEXTS["python"].format(path=str(path), columns=arguments))
 
 
-def _shell_options(named: Mapping[str, Any]) -> list[str]:
+def _write_shell_options(named: Mapping[str, Any]) -> list[str]:
     """Return keyword arguments of the Python call as options of `interp choices`."""
     words = []
     for key, value in named.items():

@@ -100,13 +100,13 @@ def _find(comparison: Comparison) -> Section:
     is_quick = any(comparison.settings[size] < getattr(full, size) for size in sizes)
     budget = "quick" if is_quick else "full"
     resolutions = json.loads(_RESOLUTION.read_text("utf-8"))
-    resolution = resolutions.get(_task_of(comparison).key, {}).get(budget)
+    resolution = resolutions.get(_find_task(comparison).key, {}).get(budget)
     if resolution:
         blocks.append(Prose(resolution))
     return Section("What was found", blocks)
 
 
-def _task_of(comparison: Comparison) -> tasks.Task:
+def _find_task(comparison: Comparison) -> tasks.Task:
     return tasks.get(comparison.algorithm.settings["task"])
 
 
@@ -131,7 +131,7 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
         return None
     blocks: list[Any] = []
     if key in OF_COMPARISONS:
-        distance = _DISTANCES[_task_of(comparison).kind]
+        distance = _DISTANCES[_find_task(comparison).kind]
         blocks.append(Prose(OF_COMPARISONS[key]["text"].format(apart=distance)))
     if key in _PICTURES:
         blocks += _PICTURES[key](comparison.parts[key])

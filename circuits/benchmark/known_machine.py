@@ -124,7 +124,7 @@ class KnownMachine:
         return cast(HookedLatentTransformer, self.model)
 
 
-def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
+def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
     """Return the circuit's edges by the names of the edge graph, with their kinds.
 
     All embeddings are one node of that graph, and so are all neurons of a layer.
@@ -202,7 +202,7 @@ def build(
         variant=variant,
         model=model,
         algorithm=circuit.algorithm,
-        edges=_true_edges(circuit),
+        edges=_list_true_edges(circuit),
         places=moved_places,
         claims=tuple(claims),
     )
@@ -224,7 +224,7 @@ def _vary(
         same.
     """
     if variant == "rotated":
-        turn = _rotation(model, seed)
+        turn = _draw_rotation(model, seed)
         return rotated(model, seed), turn.T.double().matmul
     if variant == "distractors":
         larger = with_distractors(model, seed=seed)
@@ -237,7 +237,7 @@ def _vary(
                 if place.basis is not None:
                     sums.append(place.basis.sum(1))
         lost = torch.stack(sums).to(model.W_E)
-        return without(model, lost), _columns_without(lost).double().T.matmul
+        return without(model, lost), _drop_columns(lost).double().T.matmul
     return model, None
 
 
@@ -271,7 +271,7 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
     All weights that read or write the stream are rotated. Predictions stay equal up to rounding,
     except where hard attention relies on exact ties.
     """
-    return moved(model, _rotation(model, seed), "rotated", f"rotated, seed {seed}")
+    return moved(model, _draw_rotation(model, seed), "rotated", f"rotated, seed {seed}")
 
 
 def without(
@@ -296,12 +296,12 @@ def without(
         model.config.normalization_type is None,
         f"{model.name!r} has LayerNorm; give a model without it",
     )
-    columns = _columns_without(lost)
+    columns = _drop_columns(lost)
     n_lost = len(columns) - columns.shape[1]
     return moved(model, columns, "without", f"{n_lost} directions taken out")
 
 
-def _columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
+def _drop_columns(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
     """Return an orthonormal basis of the orthogonal complement of ``lost``."""
     _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
     rank = int((sizes > 1e-9 * sizes.max()).sum())
@@ -413,7 +413,7 @@ def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTr
     return replace(config, name=f"{config.name}-{suffix}", origin=origin)
 
 
-def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
+def _draw_rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
     """Draw a random orthogonal matrix for the model's residual stream.
 
     With LayerNorm it fixes the all-ones direction, so that means are preserved.

@@ -164,10 +164,10 @@ def q_learning(
         draws=layout.draws,
     )
     exact = [
-        *_routing_heads(wiring),
-        *_evaluating_heads(wiring),
-        *_selecting_heads(wiring),
-        *(_fetching_heads(wiring) if variant == "softmlp" else _adding_heads(wiring)),
+        *_make_routing_heads(wiring),
+        *_make_evaluating_heads(wiring),
+        *_make_selecting_heads(wiring),
+        *(_make_fetching_heads(wiring) if variant == "softmlp" else _make_adding_heads(wiring)),
     ]
     head_form = {variant, "boltzmann"} if beta else {variant}
     described = wire.in_words(exact, wire.stated(_FOLDER / "heads.csv", head_form))
@@ -176,9 +176,9 @@ def q_learning(
     )
     neurons: list[wire.Neuron] = []
     if variant != "lin":
-        neurons += _evaluating_neurons(wiring)
+        neurons += _make_evaluating_neurons(wiring)
     if variant == "softmlp":
-        neurons += _adding_neurons(wiring)
+        neurons += _make_adding_neurons(wiring)
     form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent"}
     if eta is None and beta is None and not noise:
         form.add("greedy")
@@ -313,7 +313,7 @@ class _Wiring:
         return wire.copy(self.basis, labels, source, target, scale)
 
 
-def _routing_heads(wiring: _Wiring) -> list[wire.Head]:
+def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 1.
 
     They copy states, phases (current or next) and columns of the Q-table to the tokens that use
@@ -351,7 +351,7 @@ def _routing_heads(wiring: _Wiring) -> list[wire.Head]:
     return heads
 
 
-def _evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
+def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 2.
 
     They copy the current state s_t to the token Select, which chooses the action. In "lin", they
@@ -373,7 +373,7 @@ def _evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     ]
 
 
-def _selecting_heads(wiring: _Wiring) -> list[wire.Head]:
+def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 3.
 
     They choose the action, compute the maximum of Q(s', a) over a, and copy the column that the
@@ -381,10 +381,12 @@ def _selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     """
     move, actions, states = wiring.move, wiring.actions, wiring.states
     is_soft = wiring.hardness is not None
-    best = _selection(wiring, "softmax" if is_soft else "hard", wiring.hardness or 1.0, wiring.tau)
-    choice = best if wiring.beta is None else _selection(wiring, "softmax", wiring.beta, 0.0)
+    best = _make_selection(
+        wiring, "softmax" if is_soft else "hard", wiring.hardness or 1.0, wiring.tau
+    )
+    choice = best if wiring.beta is None else _make_selection(wiring, "softmax", wiring.beta, 0.0)
     if wiring.draws:
-        choice = _exploring(wiring, *choice, wiring.beta or wiring.hardness or 1.0)
+        choice = _make_exploring(wiring, *choice, wiring.beta or wiring.hardness or 1.0)
     if wiring.variant == "lin":
         maximum = move(states, "buf3", "buf3")
         column = move(states, "buf3", "buf1")
@@ -403,7 +405,7 @@ def _selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     ]
 
 
-def _selection(
+def _make_selection(
     wiring: _Wiring, rule: AttentionRule, sharpness: float, tau: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
     """Return the attention rule and score terms by which Select chooses an action.
@@ -441,7 +443,7 @@ def _selection(
     return rule, (*terms, to_candidates, (silent, wiring.sink))
 
 
-def _exploring(
+def _make_exploring(
     wiring: _Wiring, rule: AttentionRule, scores: tuple[wire.Term, ...], sharpness: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
     """Add exploration to the choice: the action that the round's random draw names scores highest.
@@ -464,7 +466,7 @@ def _exploring(
     return rule, tuple(terms)
 
 
-def _evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
+def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     """Make the neurons that look up Q(s, a): ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``.
 
     A neuron outputs Q(s, a) at the action tokens of its state and phase (current or next), and 0
@@ -485,7 +487,7 @@ def _evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     return neurons
 
 
-def _adding_heads(wiring: _Wiring) -> list[wire.Head]:
+def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 4 in "mlp" and "lin", which add the three terms of the TD error."""
     basis, states, move = wiring.basis, wiring.states, wiring.move
     update, buf1, buf2 = basis["id"]["Update"], basis["buf1"], basis["buf2"]
@@ -514,7 +516,7 @@ def _adding_heads(wiring: _Wiring) -> list[wire.Head]:
     return heads
 
 
-def _fetching_heads(wiring: _Wiring) -> list[wire.Head]:
+def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 4 in "softmlp": they fetch Q(s, a), r, max Q and s_t for the last
     MLP.
     """
@@ -529,7 +531,7 @@ def _fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     ]
 
 
-def _adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
+def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     """Make the neurons that add d = alpha * TD error to the value of s_t, and those that erase
     buffers.
 
@@ -613,7 +615,7 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     return max(_scale(values), bound / 16)
 
 
-def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
+def _find_undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
     """Find the choices that rounding can change, since the two best actions are nearly equal.
 
     The values compared are Q(s', a) - tau * a. Rounds in which all values are 0 count as decided.
@@ -681,7 +683,7 @@ PLAN = VerificationPlan(
     episodes=_episodes,
     output="policy",
     tolerance=lambda key, dtype: (1e-11 if dtype == "float64" else 2e-5, "relative"),
-    undecided=_undecided,
+    undecided=_find_undecided,
     unit=_unit,
     soft=_soft,
 )

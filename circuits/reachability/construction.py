@@ -76,7 +76,7 @@ def reachability(
     basis = coordinates.basis(blocks, layout.labels)
     mean = expand == "mean" or eta is not None
     heads = wire.softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
-    neurons = _neurons(basis, nodes, n_edges if mean else 1)
+    neurons = _make_neurons(basis, nodes, n_edges if mean else 1)
     ids, out = basis["id"], basis["out"]
     one_hot, labels = coordinates.one_hot, layout.labels
     sources, targets = wire.numbered("s", n_edges), wire.numbered("t", n_edges)
@@ -199,7 +199,7 @@ def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
     return lead
 
 
-def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neuron, ...]:
+def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neuron, ...]:
     """Make the neurons that clip every node to 0 or 1, and those that erase all but the new set.
 
     Args:

@@ -266,7 +266,7 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Ex
     return sample(n_episodes, n_rounds, circuit.arguments["n_experts"], seed=seed)
 
 
-def _tolerance(key: str, dtype: str) -> tuple[float, str]:
+def _get_tolerance(key: str, dtype: str) -> tuple[float, str]:
     """Return the allowed error and its kind, "relative" because log-weights grow with time."""
     if dtype == "float32":
         return 1e-5, "relative"
@@ -277,7 +277,7 @@ PLAN = VerificationPlan(
     sizes=(2, 4, 8, 32),
     episodes=_episodes,
     output="prediction",
-    tolerance=_tolerance,
+    tolerance=_get_tolerance,
     unit=_unit,
     soft=_soft,
 )

@@ -42,7 +42,7 @@ _MORE_SEED = 40
 _FEW = 4  # number of directions that count as few if the algorithm has no memory
 
 
-def _principal_directions(
+def _find_principal_directions(
     state: Float[Tensor, "episode row width"],
 ) -> Float[Tensor, "direction number"]:
     """Return the principal directions in which the states of different episodes vary, largest
@@ -54,7 +54,7 @@ def _principal_directions(
     return axes[spread > _RANK * spread[:1].clamp_min(smallest)]
 
 
-def _random_directions(
+def _draw_random_directions(
     n_numbers: int, n_directions: int, seed: int
 ) -> Float[Tensor, "direction number"]:
     """Draw orthonormal directions at random.
@@ -110,13 +110,13 @@ class _ByRank(NamedTuple):
 
 
 @remembered
-def _effects_by_rank(trial: Trial, round: int) -> _ByRank:
+def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
     states_read = trial.read([round])[0]
     donor = change_states(trial, [round], Change.DONOR)[0]
     change = (donor - states_read).flatten(1).double()
-    axes = _principal_directions(states_read)
+    axes = _find_principal_directions(states_read)
     ranks = sorted({min(k, len(axes)) for k in (*_RANKS, len(axes))})
-    drawn = _random_directions(change.shape[1], max(ranks), trial.budget.seed)
+    drawn = _draw_random_directions(change.shape[1], max(ranks), trial.budget.seed)
     random = drawn.to(change)
 
     states = []
@@ -139,7 +139,7 @@ def table(trial: Trial) -> pd.DataFrame:
     rows = []
     middle = trial.writes[len(trial.writes) // 2]
     for t in sorted({middle, trial.writes[-1]}):
-        effects = _effects_by_rank(trial, t)
+        effects = _measure_effects_by_rank(trial, t)
         for i, k in enumerate(effects.ranks):
             share = ratio_interval(effects.principal[i], effects.whole, participants=trial.whose)
             random = ratio_interval(effects.random[i], effects.whole, participants=trial.whose)
@@ -185,8 +185,8 @@ def few(trial: Trial, is_used: bool) -> Measure:
     if not is_used:
         lacking = "no use of the content of its state, as far as this audit shows"
         return Measure(key="directions", claim=claim, lacking=lacking)
-    n = _size_of_memory(trial) or _FEW
-    losses = _losses_by_directions(trial, n)
+    n = _measure_memory(trial) or _FEW
+    losses = _measure_losses_by_directions(trial, n)
     worth = (losses.donor - losses.own).sum()
     random_share = (losses.donor - losses.random).sum() / worth
     controls = trial.untrained(lambda copy: _share_of_copy(copy, n))
@@ -206,7 +206,7 @@ def few(trial: Trial, is_used: bool) -> Measure:
     )
 
 
-def _size_of_memory(trial: Trial) -> int:
+def _measure_memory(trial: Trial) -> int:
     """Return the number of dimensions of the algorithm's memory; 0 if it has none."""
     algorithm = trial.algorithm
     if algorithm is None or not algorithm.memory:
@@ -239,12 +239,14 @@ class _Losses(NamedTuple):
         return ratio_interval(saved, self.donor - self.own, participants=trial.whose)
 
 
-def _losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
+def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     rounds = list(range(1, trial.shape[1]))
     states = trial.read(rounds)
     own_states = states.flatten(2).double()
     donor = change_states(trial, rounds, Change.DONOR).flatten(2).double()
-    random = _random_directions(own_states.shape[2], n_directions, trial.budget.seed).to(own_states)
+    random = _draw_random_directions(own_states.shape[2], n_directions, trial.budget.seed).to(
+        own_states
+    )
 
     def lose(changed: Float[Tensor, "written episode number"]) -> Array:
         read = changed.to(states).unflatten(2, states.shape[2:])
@@ -256,7 +258,7 @@ def _losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     with_random = donor.clone()
     for i, state in enumerate(states):
         back = own_states[i] - donor[i]
-        with_principal[i] += _project(back, _principal_directions(state)[:n_directions])
+        with_principal[i] += _project(back, _find_principal_directions(state)[:n_directions])
         with_random[i] += _project(back, random)
     own_losses = trial.own_losses[:, 1:].sum(1)
     return _Losses(
@@ -277,7 +279,7 @@ def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
     """
     if worth_of_content(copy).share.estimate < THRESHOLDS["worth"].value:
         return None
-    return _losses_by_directions(copy, n_directions).share(copy)
+    return _measure_losses_by_directions(copy, n_directions).share(copy)
 
 
 def decoded(trial: Trial) -> Measure:
@@ -285,7 +287,7 @@ def decoded(trial: Trial) -> Measure:
     episodes, over all rounds but the first.
     """
     claim = "The algorithm's memory can be read from its state"
-    lacking = _lacks_to_decode(trial)
+    lacking = _describe_lack(trial)
     if lacking:
         return Measure(key="decoded", claim=claim, lacking=lacking)
     algorithm = trial.algorithm
@@ -325,7 +327,7 @@ def _varies(trial: Trial) -> bool:
     return bool(spread.any())
 
 
-def _lacks_to_decode(trial: Trial) -> str:
+def _describe_lack(trial: Trial) -> str:
     """Return what is missing to decode a memory, in words; "" if it can be decoded."""
     if trial.algorithm is None or not trial.algorithm.memory:
         return "no algorithm with a memory to look for"

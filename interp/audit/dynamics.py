@@ -108,7 +108,7 @@ def fixed_points(
     rng = np.random.default_rng(seed)
     drawn = rng.choice(len(visited), min(starts, len(visited)), replace=False)
     points = _search(step, visited[drawn])
-    eigenvalues = _eigenvalues(step, points.points)
+    eigenvalues = _compute_eigenvalues(step, points.points)
     table = _tabulate(points, eigenvalues, visited)
     sentence = _describe(table, f"{model.name}, with the inputs of round {held_round} held")
     moduli = {sentence: pd.DataFrame(np.abs(eigenvalues))}
@@ -295,7 +295,7 @@ def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np
     return clusters
 
 
-def _eigenvalues(
+def _compute_eigenvalues(
     held: _HeldRound, points: Float[np.ndarray, "point number"]
 ) -> Complex[np.ndarray, "point number"]:
     """Return the eigenvalues of the Jacobian at each point, the largest modulus first."""

@@ -64,14 +64,14 @@ class Adversarial:
         Args:
             model: the model; by default that of the trials.
         """
-        losses = self._losses_of(model or self.trials[0].model)
+        losses = self._compute_losses(model or self.trials[0].model)
         from_heuristic = np.abs(losses - self.heuristic)
         nearer = from_heuristic - np.abs(losses - self.algorithm)
         sides = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
         participants = participants_of(*(trial.episodes for trial in self.trials))
         return mean_interval(sides, participants=participants)
 
-    def _losses_of(self, model: Machine) -> Float[np.ndarray, " episode"]:
+    def _compute_losses(self, model: Machine) -> Float[np.ndarray, " episode"]:
         """Compute a model's losses in the last round. The episodes of all trials run as one batch."""
         layout = self.trials[0].layout
         parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
@@ -199,8 +199,8 @@ def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> 
     known = _centred(trial.predicted_by(algorithm))
     also = _centred(trial.predicted_by(heuristic))
     varied = max(float((predicted**2).sum()), 1e-12)
-    alone = _missed(trial, predicted, [known])
-    together = _missed(trial, predicted, [known, also])
+    alone = _compute_error(trial, predicted, [known])
+    together = _compute_error(trial, predicted, [known, also])
     return (alone - together) / varied
 
 
@@ -208,7 +208,7 @@ def _centred(distributions: Float[np.ndarray, "episode round outcome"]) -> Array
     return distributions - distributions.mean((0, 1))
 
 
-def _missed(trial: Trial, own: Array, features: list[Array]) -> float:
+def _compute_error(trial: Trial, own: Array, features: list[Array]) -> float:
     """Return the squared error of a linear map from features to the model's predictions, on the
     half of participants that it was not fitted on.
 

@@ -137,7 +137,7 @@ class Trial:
         self.writes = tuple(sorted(set(evenly.astype(int).tolist())))
         growing = (channel.name for channel in self.model.channels if channel.grows)
         self.grows = next(growing, "")
-        self.channels = _rows_by_channel(self.model)
+        self.channels = _list_rows_by_channel(self.model)
         self.algorithm = self._find_algorithm()
 
     def _find_algorithm(self) -> Algorithm | None:
@@ -322,7 +322,7 @@ class Trial:
         return {UNTRAINED: best_of(scores)} if scores else {}
 
 
-def _rows_by_channel(model: Machine) -> dict[str, list[int]]:
+def _list_rows_by_channel(model: Machine) -> dict[str, list[int]]:
     """Return the rows of the state that belong to each channel; if there are several channels, all
     of them together come first.
     """

@@ -98,11 +98,11 @@ def change_states(
     states = trial.read(rounds)
     rows = trial.channels[channel]
     state = states.clone()
-    state[:, :, rows] = _new_states(trial, rounds, change, states)[:, :, rows]
+    state[:, :, rows] = _make_states(trial, rounds, change, states)[:, :, rows]
     return state
 
 
-def _new_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -> Tensor:
+def _make_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -> Tensor:
     seed = trial.budget.seed
     n_episodes = own.shape[1]
     mean = own.mean(1, keepdim=True)
@@ -154,7 +154,7 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
     effect = trial.distance(trial.distribution(predictions), trial.plain)
     cost = trial.losses(predictions) - trial.own_losses
     counted = _has_change(trial, change)
-    return _Influence(_by_lag(trial, effect, counted), _by_lag(trial, cost, counted))
+    return _Influence(_move_by_lag(trial, effect, counted), _move_by_lag(trial, cost, counted))
 
 
 def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
@@ -170,7 +170,7 @@ def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
     return np.stack([has_donor for _, has_donor in drawn])
 
 
-def _by_lag(
+def _move_by_lag(
     trial: Trial,
     values: Float[np.ndarray, "write episode round"],
     counted: Bool[np.ndarray, "write episode"],
@@ -284,14 +284,14 @@ def weigh(
     if whole.any():
         saved = (trial.losses(changed) - trial.own_losses)[:, rounds].sum(1)
         if change in _WITHOUT_CONTENT:
-            saved = saved - _saved_by_chance(trial, changed, rounds)
+            saved = saved - _measure_saved_by_chance(trial, changed, rounds)
         share = ratio_interval(saved, whole, participants=trial.whose)
     distances = trial.distance(trial.distribution(changed), trial.plain)[:, rounds]
     effect = mean_interval(distances.mean(1), participants=trial.whose)
     return _Worth(change, share, effect)
 
 
-def _saved_by_chance(
+def _measure_saved_by_chance(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], rounds: slice
 ) -> Float[np.ndarray, " episode"]:
     """Return the loss that the state removes if predictions are scored against the labels of other
@@ -400,7 +400,7 @@ def lasts(trial: Trial) -> Measure:
     if not has_later or worth_of_content(trial).share.high < threshold:
         lacking = "no state whose replacement costs answers"
         return Measure(key="lasts", claim=claim, lacking=lacking)
-    worths = [_worth_later(trial, change) for change in _WITHOUT_CONTENT]
+    worths = [_measure_worth_later(trial, change) for change in _WITHOUT_CONTENT]
     worth = max(worths, key=lambda later: later.share.low)
     denial = _deny(
         worth.effect,
@@ -410,7 +410,7 @@ def lasts(trial: Trial) -> Measure:
     unit = (
         f"share of the loss one round later that its state takes away, compared with {worth.change}"
     )
-    controls = trial.untrained(lambda copy: _worth_later(copy, worth.change).share)
+    controls = trial.untrained(lambda copy: _measure_worth_later(copy, worth.change).share)
     return Measure(
         key="lasts",
         claim=claim,
@@ -425,7 +425,7 @@ def lasts(trial: Trial) -> Measure:
     )
 
 
-def _worth_later(trial: Trial, change: str) -> _Worth:
+def _measure_worth_later(trial: Trial, change: str) -> _Worth:
     """Return the worth of the state's content, with the loss one round after the round that reads
     the changed state.
     """

@@ -346,7 +346,7 @@ class Algorithm:
         do = {} if do is None else do
         for key in do:
             self.variable(key)
-        values = _computed(self.variables, state, inputs, do)
+        values = _compute(self.variables, state, inputs, do)
         after = {key: values[NEXT + key] for key in self.state}
         later: dict[str, NDArray[Any]] = dict(after)
         for key in self.of_the_state:
@@ -371,11 +371,14 @@ class Algorithm:
         """
         if do is None:
             return once(
-                "values", self, episodes, make=lambda: self._kept(episodes, self.carried(episodes))
+                "values",
+                self,
+                episodes,
+                make=lambda: self._run_with_missing(episodes, self.carried(episodes)),
             )
-        return self._kept(episodes, self.carried(episodes, do), do)
+        return self._run_with_missing(episodes, self.carried(episodes, do), do)
 
-    def _kept(
+    def _run_with_missing(
         self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
     ) -> Values:
         """Compute every variable of all rounds, with the state unchanged by missing rounds.
@@ -652,7 +655,7 @@ class Algorithm:
             keys, variables = self.state, self._needed
         else:
             variables = self.needed(keys)
-        values = _computed(variables, state, inputs, do or {})
+        values = _compute(variables, state, inputs, do or {})
         return {key: values[NEXT + key] for key in keys}
 
 
@@ -668,7 +671,7 @@ def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any
     return np.where(np.expand_dims(missing, inner_axes), before, after)
 
 
-def _computed(
+def _compute(
     variables: Sequence[Variable], state: Values, inputs: Values, do: Values
 ) -> dict[str, NDArray[Any]]:
     """Compute variables in causal order.

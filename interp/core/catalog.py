@@ -27,11 +27,11 @@ def every() -> tuple[Task, ...]:
     """Return all tasks: the shipped ones, ordered by folder name, then those that users
     registered.
     """
-    return tuple({**_shipped(), **_REGISTERED}.values())
+    return tuple({**_load_shipped(), **_REGISTERED}.values())
 
 
 @cache
-def _shipped() -> dict[str, Task]:
+def _load_shipped() -> dict[str, Task]:
     """Return the shipped tasks by key; cached, since patching looks tasks up for every
     measurement.
     """

@@ -96,12 +96,12 @@ def described(machine: Machine) -> str:
         labels = []
         for head, name in enumerate(names):
             if name != "-":
-                labels.append(f"L{layer}H{head} {_without_number(name)}")
+                labels.append(f"L{layer}H{head} {_strip_number(name)}")
         lines.append(f"  heads of layer {layer}: {_shorten(labels)}")
     return "\n".join(map(one_line, lines[:12]))
 
 
-def _without_number(name: str) -> str:
+def _strip_number(name: str) -> str:
     """Return the paper's name of a head without its section number."""
     return re.sub(r"^[0-9.]+ ", "", name)
 
@@ -130,7 +130,7 @@ class Cache(dict[str, Any]):
     """
 
     def __missing__(self, key: object) -> Any:
-        full_names = _full_names(key)
+        full_names = _list_full_names(key)
         for full_name in full_names:
             if full_name in self:
                 return self[full_name]
@@ -151,7 +151,7 @@ class Cache(dict[str, Any]):
         return "\n".join(lines)
 
 
-def _full_names(key: object) -> list[str]:
+def _list_full_names(key: object) -> list[str]:
     """Return the hook names that a key may stand for, such as ``"embed"``, ``("pattern", 1)`` or
     ``("cycle", 2)``.
     """

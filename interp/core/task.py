@@ -163,11 +163,11 @@ def episode_array(
         is_right &= array == np.rint(array)
     if not is_right.all():
         kind = "whole numbers" if whole else "finite numbers"
-        raise _wrong_numbers(name, array, ~is_right, f"{kind}{_bounds(low, high)}")
+        raise _wrong_numbers(name, array, ~is_right, f"{kind}{_describe_bounds(low, high)}")
     return array.astype(np.int64 if whole else np.float64, copy=False)
 
 
-def _bounds(low: float, high: float) -> str:
+def _describe_bounds(low: float, high: float) -> str:
     if high < np.inf:
         return f" from {low} to {high}"
     return f" >= {low}" if low > -np.inf else ""

@@ -83,7 +83,7 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
         f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on",
     )
     assert episodes is not None
-    sets = torch.from_numpy(_sets(episodes)).flatten(0, 1)
+    sets = torch.from_numpy(_compute_sets(episodes)).flatten(0, 1)
     carried = rollout(model, episodes).latents[:, :-1]
     latents = carried.flatten(0, 1).flatten(1).double().cpu()
     reading, writing = Affine.fit(latents, sets), Affine.fit(sets, latents)
@@ -101,7 +101,7 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     return read, write
 
 
-def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
+def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     """Compute the set of reached nodes before every round by breadth-first search, Float[episode,
     round, node].
     """
@@ -127,7 +127,7 @@ def exact_sets(
     """
     latents = rollout(model, episodes).latents[:, 1:-1]
     decoded = read(latents).numpy(force=True) > 0.5
-    right = (decoded == (_sets(episodes)[:, 1:] > 0.5)).all(-1)
+    right = (decoded == (_compute_sets(episodes)[:, 1:] > 0.5)).all(-1)
     mean_of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
     shares = [mean_of(right[:, t]) for t in range(right.shape[1])]
     return pd.DataFrame([{"round": t, **vars(share)} for t, share in enumerate(shares, 1)])
@@ -136,7 +136,7 @@ def exact_sets(
 # Is the recurrence needed?
 
 
-def _discrete(read: Read, write: Write, seed: int) -> Hook:
+def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
     """Return a forward hook that keeps only one random node of those that a round newly reaches,
     like a discrete chain of thought.
 
@@ -205,7 +205,7 @@ def controlled(
     if has_state_direction(model) and read is None and write is None:
         read, write = codec(model)
     if read is not None and write is not None:
-        hooks["discrete"] = rounds[1:], _discrete(read, write, seed)
+        hooks["discrete"] = rounds[1:], _make_discrete(read, write, seed)
     clean = rollout(model, episodes)
     return {
         key: rollout(model, episodes, fwd_hooks={t: [hook] for t in when}, clean=clean)
@@ -216,7 +216,7 @@ def controlled(
 # Is the set used?
 
 
-def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
+def _draw_one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
     """Draw one of the allowed nodes of each episode at random, as a one-hot row; a row of zeros if
     no node is allowed.
     """
@@ -248,8 +248,8 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
         "the negative is added": (negative, nothing),
         "the target is taken out": (nothing, target),
         "the negative takes the target's place": (negative, target),
-        PARENT: (_one(parents, seed), nothing),  # none is ever reached
-        OTHER: (_one(others, seed), nothing),
+        PARENT: (_draw_one(parents, seed), nothing),  # none is ever reached
+        OTHER: (_draw_one(others, seed), nothing),
     }
 
 
@@ -306,7 +306,7 @@ def moved(
 
     every, search = np.arange(len(episodes)), breadth_first()
     inputs = {key: value[:, 0] for key, value in search.read(episodes).items()}
-    before, clean, rows = _sets(episodes)[every, depths], rollout(model, episodes), []
+    before, clean, rows = _compute_sets(episodes)[every, depths], rollout(model, episodes), []
     for name, (added, removed) in _moves(episodes, seed).items():
         possible = (added + removed).any(-1) | (name == "nothing")
         if not possible.any():

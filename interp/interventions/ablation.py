@@ -398,7 +398,7 @@ def faithfulness_curve(
     require(all(shares), "a share of 0 holds no edge; leave it out")
     graph.fitted("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
-    best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])
+    best = np.array([scorer.faithfulness(_select_top_edges(graph, scores, size)) for size in sizes])
     at_random: list[list[float]] = []
     for size in sizes:
         circuits = random_circuits(graph, size, n_random, seed)
@@ -428,7 +428,7 @@ def faithfulness_curve(
     )
 
 
-def _top_edges(
+def _select_top_edges(
     graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int
 ) -> _Keep:
     """Return the circuit of the edges with the largest absolute scores.
@@ -458,7 +458,7 @@ def smallest(
     """
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)
-    best = partial(_top_edges, scorer.graph, scores)
+    best = partial(_select_top_edges, scorer.graph, scores)
 
     def suffices(size: int) -> bool:
         return abs(1 - scorer.faithfulness(best(size))) <= tolerance

@@ -170,7 +170,7 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
     base = run_of(run.model, run, "reading a memory")
-    known = _sample_known(run, round, n_known)
+    known = _draw_known(run, round, n_known)
     values = via.run(known)
     reader, not_read = _fit_reader(run.model, known, via, values, round)
     return Memory(
@@ -290,7 +290,7 @@ def _find_round(round: int, n_rounds: int) -> int:
     return index
 
 
-def _sample_known(run: Rollout, round: int, n_known: int) -> Episodes:
+def _draw_known(run: Rollout, round: int, n_known: int) -> Episodes:
     """Sample episodes for fitting maps, with the sizes of a run's episodes.
 
     Args:

@@ -225,10 +225,10 @@ def _grade_choices(
             round, outcome]``.
         before, goal: the algorithm's probabilities without and with the variable set.
     """
-    wanted = _most_probable(goal)
-    correct = _most_probable(patched) == wanted
-    unpatched = _most_probable(plain) == wanted
-    informative = _most_probable(before) != wanted
+    wanted = _find_most_probable(goal)
+    correct = _find_most_probable(patched) == wanted
+    unpatched = _find_most_probable(plain) == wanted
+    informative = _find_most_probable(before) != wanted
     return _Grades(
         correct=correct,
         unpatched=unpatched,
@@ -239,7 +239,7 @@ def _grade_choices(
     )
 
 
-def _most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
+def _find_most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
     """Return the index of the most probable outcome; the lowest index if several are tied up to
     rounding.
     """

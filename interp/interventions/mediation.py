@@ -139,8 +139,8 @@ class _Routes:
 
     def is_downstream(self, site: Site) -> bool:
         """Return whether some cause can affect the site."""
-        moment, span = self._where(site)
-        return any(_leads(*self._where(cause), moment, span) for cause in self.causes)
+        moment, span = self._find_place(site)
+        return any(_leads(*self._find_place(cause), moment, span) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
         """Return whether the site can affect the outcome. In a model without positions, every site
@@ -148,7 +148,7 @@ class _Routes:
         """
         order = self.order
         last = self.model.points["resid_post"].n_layers if order is None else len(order)
-        return _leads(*self._where(site), (last, 0), (self.end, self.end))
+        return _leads(*self._find_place(site), (last, 0), (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
         """Return whether an effect of the causes can pass through the site. False for a cause
@@ -198,7 +198,7 @@ class _Routes:
             pool = [replace(site, head=None) for site in pool]
         return [site for site in dict.fromkeys(pool) if self.is_between(site)]
 
-    def _where(self, site: Site) -> tuple[_Moment, _Span]:
+    def _find_place(self, site: Site) -> tuple[_Moment, _Span]:
         """Return the time at which a site is computed, and its first and last position."""
         if self.order is not None:  # each point may act on every later one, whatever its places
             return (self.order[site.hook], 0), (0, self.layout.n_positions)
@@ -630,11 +630,11 @@ class _Swap:
             carry = [Edit.of(site, after[site]) for site in case]
             values, _ = self.run({"direct": [*self.swap, *freeze], "indirect": carry})
             direct, indirect = values - plain
-            lost[case] = _product(effect - direct, effect)
-            brought[case] = _product(indirect, effect)
+            lost[case] = _compute_products(effect - direct, effect)
+            brought[case] = _compute_products(indirect, effect)
             is_moved = np.any([changed[site] for site in case], axis=0)
             share_moved[case] = float(is_moved.mean())
-        total = _product(effect, effect)
+        total = _compute_products(effect, effect)
         epsilon = torch.finfo(self.runs[0].latents.dtype).eps
         rounding = _ROUNDING * epsilon * float(plain.abs().max())
         is_null = bool(np.sqrt(total.mean()) <= rounding)
@@ -654,7 +654,7 @@ def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
     return {site.hook: moment for moment, site in enumerate(activations)}
 
 
-def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
+def _compute_products(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
     """Return the scalar products of corresponding rows."""
     products = (x * y).sum(1)
     return np.asarray(products.numpy(force=True))

@@ -121,8 +121,8 @@ class Writer:
         shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
         used = None
         if place.kind.axes == "latent":
-            activation = _read_carried(run.latents[:, rounds], place, run.layout)
-            used = _find_used(model, place, run.layout, tuple(activation.shape[-2:]))
+            activation = _read_state(run.latents[:, rounds], place, run.layout)
+            used = _find_unpadded(model, place, run.layout, tuple(activation.shape[-2:]))
             if used is not None:
                 # How far a cache is written says which round it is: it is neither read nor moved.
                 activation = activation * used
@@ -215,7 +215,7 @@ class Writer:
             start = end
         return variables
 
-    def _moved(self) -> tuple[Tensor, int]:
+    def _compute_moves(self) -> tuple[Tensor, int]:
         """Return an orthonormal basis of all moves, ``[dimension, move]``, and the number of
         dimensions without padding.
         """
@@ -229,7 +229,7 @@ class Writer:
         """Return the control: a writer whose moves have the same lengths, but all go in one random
         direction that is orthogonal to all moves of this writer.
         """
-        basis, n_free = self._moved()
+        basis, n_free = self._compute_moves()
         n_moves = basis.shape[1]
         require(
             n_moves < n_free,
@@ -265,7 +265,7 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
     require(are_different, f"keys name a variable twice: {', '.join(keys)}")
 
 
-def _find_used(
+def _find_unpadded(
     model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
 ) -> Tensor | None:
     """Return which numbers of the carried state at a site are not padding, ``[row, width]``; None
@@ -300,7 +300,7 @@ def _read_point(
     return rows.reshape(run.n_episodes, len(rounds), -1, width)
 
 
-def _read_carried(
+def _read_state(
     latents: Tensor, place: Site, layout: RoundLayout
 ) -> Float[Tensor, "episode round row width"]:
     """Return all or some rows of the carried state.
@@ -347,7 +347,7 @@ def decodable(
         place.kind.axes == "latent",
         f"what is carried is decoded at 'latent', not at {str(place)!r}",
     )
-    latents = _read_carried(run.latents[:, :-1], place, run.layout)
+    latents = _read_state(run.latents[:, :-1], place, run.layout)
     first, *others = non_empty("keys", keys, "a variable")
     require_known("variable", first, values, limit=40)
     decoded = [first]
@@ -619,13 +619,13 @@ def transition(
     if by is not None:
         shape = base.n_episodes, len(rounds)
         step = writer.step(by, shape).to(latents)
-        changed = _read_carried(latents, site, layout) + step
+        changed = _read_state(latents, site, layout) + step
         rows = latents.flatten(0, 1)
         new = changed.reshape(site.read(rows, layout).shape)
         latents = write(rows, site, layout, new).unflatten(0, shape)
         latents_after = run_on(model, base, rounds, horizon, latents).carried[0, :, :, 0]
-    before = writer.read(_read_carried(latents, site, layout))
-    after = writer.read(_read_carried(latents_after, site, layout))
+    before = writer.read(_read_state(latents, site, layout))
+    after = writer.read(_read_state(latents_after, site, layout))
     return Transition(
         episodes=base.episodes,
         rounds=tuple(rounds),

@@ -305,27 +305,27 @@ class Metric:
     kinds: tuple[Predicted, ...] = get_args(Predicted)
 
 
-def _last_prediction(readout: Readout, pair: Pair) -> Tensor:
+def _get_last_prediction(readout: Readout, pair: Pair) -> Tensor:
     """Return the prediction in the round that is read."""
     round_axis = -1 - pair.layout.prediction_axes
     return readout.predictions.select(round_axis, -1)
 
 
-def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
+def _compute_probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
     """Return the predicted distribution in the round that is read."""
-    return pair.layout.distribution(_last_prediction(readout, pair))
+    return pair.layout.distribution(_get_last_prediction(readout, pair))
 
 
-def _logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
+def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
     """Return the log-probabilities of outcomes in the round that is read, clipped at log 1e-6."""
-    return _probabilities(readout, pair).clamp_min(CLIP).log()
+    return _compute_probabilities(readout, pair).clamp_min(CLIP).log()
 
 
-def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
+def _find_risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
     """Return for each episode the outcome whose log-probability rises most from the corrupted to
     the clean run, and the one whose falls most.
     """
-    change = _logs(pair.clean_readout, pair) - _logs(pair.corrupted_readout, pair)
+    change = _compute_logs(pair.clean_readout, pair) - _compute_logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
 
 
@@ -335,22 +335,22 @@ def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
     return values.gather(-1, index).squeeze(-1)
 
 
-def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
+def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     """Return the log-probability of the outcome that rises most from corrupted to clean, minus that
     of the one that falls most.
     """
-    risen, fallen = _risen_and_fallen(pair)
-    logs = _logs(readout, pair)
+    risen, fallen = _find_risen_and_fallen(pair)
+    logs = _compute_logs(readout, pair)
     difference = _pick(logs, risen) - _pick(logs, fallen)
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), difference)
 
 
-def _risen_probability(readout: Readout, pair: Pair) -> Tensor:
+def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
     """Return the probability of the outcome whose log-probability rises most from corrupted to
     clean.
     """
-    risen, _ = _risen_and_fallen(pair)
-    return _pick(_probabilities(readout, pair), risen)
+    risen, _ = _find_risen_and_fallen(pair)
+    return _pick(_compute_probabilities(readout, pair), risen)
 
 
 def _regret(readout: Readout, pair: Pair) -> Tensor:
@@ -360,10 +360,10 @@ def _regret(readout: Readout, pair: Pair) -> Tensor:
 
 def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
     """Return the mean of the predicted real number in the round that is read."""
-    return pair.layout.choose(_last_prediction(readout, pair))
+    return pair.layout.choose(_get_last_prediction(readout, pair))
 
 
-def _along_state(readout: Readout, pair: Pair) -> Tensor:
+def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
     """Return the position of the state on the line from the corrupted to the clean state, in units
     of the state.
 
@@ -387,12 +387,12 @@ def _along_state(readout: Readout, pair: Pair) -> Tensor:
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
     """Return 1 if the most probable outcome is that of the clean run, otherwise 0."""
-    choice = _probabilities(readout, pair).argmax(-1)
-    clean = _probabilities(pair.clean_readout, pair).argmax(-1)
+    choice = _compute_probabilities(readout, pair).argmax(-1)
+    clean = _compute_probabilities(pair.clean_readout, pair).argmax(-1)
     return (choice == clean).to(readout.predictions.dtype)
 
 
-def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
+def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
     """Return the difference between the prediction and the corrupted run's, positive in the
     direction of the clean run's.
     """
@@ -401,7 +401,7 @@ def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
     return (_mean(readout, pair) - corrupted) * direction
 
 
-def _squared_error(readout: Readout, pair: Pair) -> Tensor:
+def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
     """Return the squared difference between the prediction and the clean run's."""
     return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 
@@ -411,25 +411,27 @@ _REAL: tuple[Predicted, ...] = ("mean", "normal")
 
 METRICS: dict[str, Metric] = unique(
     (
-        Metric("logit_diff", "logit difference", "nats", _logit_diff, kinds=_CLASSES),
-        Metric("probability", "probability", "probability", _risen_probability, kinds=_CLASSES),
+        Metric("logit_diff", "logit difference", "nats", _compute_logit_diff, kinds=_CLASSES),
+        Metric("probability", "probability", "probability", _get_risen_probability, kinds=_CLASSES),
         Metric(
             "agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES
         ),
         Metric("regret", "expected loss", "expected mistakes", _regret),
-        Metric("state", "decoded state difference", "state", _along_state, needs_update=True),
+        Metric(
+            "state", "decoded state difference", "state", _measure_along_state, needs_update=True
+        ),
         Metric(
             key="prediction",
             name="prediction, from corrupted to clean",
             unit="prediction",
-            measure=_towards_clean,
+            measure=_measure_towards_clean,
             kinds=_REAL,
         ),
         Metric(
             key="squared_error",
             name="squared error from clean",
             unit="prediction squared",
-            measure=_squared_error,
+            measure=_compute_squared_error,
             kinds=_REAL,
         ),
     ),

@@ -185,7 +185,7 @@ class PatchingResult(Result):
         )
         if not self.values.shape[1]:
             return index.assign(**dict.fromkeys(_NUMBERS, np.nan))
-        values, base, source = self._of_players()
+        values, base, source = self._average_players()
         statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
         moves = values - base
@@ -206,7 +206,7 @@ class PatchingResult(Result):
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
         return frame[[*_ADDRESS, *_NUMBERS, *index.columns[len(_ADDRESS) :]]]
 
-    def _of_players(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _average_players(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return values, base and source, averaged over the episodes of each participant if any has
         several.
         """
@@ -261,10 +261,10 @@ class PatchingResult(Result):
         columns = list(dict.fromkeys(names))
         panels = {panel: grid.reindex(columns=columns) for panel, grid in panels.items()}
         label = f"effect on {self.metric} ({self.unit})"
-        rows = self._rows_are(components)
+        rows = self._name_rows(components)
         return figures.heatmaps(panels, label=label, xlabel="position", ylabel=rows)
 
-    def _rows_are(self, components: Sequence[str]) -> str:
+    def _name_rows(self, components: Sequence[str]) -> str:
         """Return what the rows of the heat maps are, in words: heads, layers or hook points."""
         kinds: set[str] = set()
         for site in self.sites:

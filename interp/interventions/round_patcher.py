@@ -37,7 +37,7 @@ _READ_LATER = ("resid_pre", "k", "v")
 """Components that later positions read in the same layer; other patches affect only their position."""
 
 
-def _activations(
+def _replay_activations(
     model: Machine, run: Rollout, round: int, names: Sequence[str]
 ) -> dict[str, Tensor]:
     """Return activations in one round: name of a hook -> ``[episode, ...]``.
@@ -101,7 +101,7 @@ class RoundPatcher:
             for layer in range(self.n_layers):
                 for point in ("hook_resid_pre", "attn.hook_k", "attn.hook_v"):
                     names.append(f"blocks.{layer}.{point}")
-            self.known = _activations(model, run, round, names)
+            self.known = _replay_activations(model, run, round, names)
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each site separately, and yield results in batches. Patches without an effect, if
@@ -109,8 +109,8 @@ class RoundPatcher:
         """
         layout = self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))
-        source = _activations(self.model, self.source, self.round, hooks)
-        base = _activations(self.model, self.run, self.round, hooks)
+        source = _replay_activations(self.model, self.source, self.round, hooks)
+        base = _replay_activations(self.model, self.run, self.round, hooks)
         starts = [self._find_start(cell) for cell in cells]
         # Cells before the first layer are run from the tokens on.
         depths = [-1 if cell.layer is None else cell.layer for cell in cells]
@@ -130,13 +130,15 @@ class RoundPatcher:
             latents = self.run.latents[:, self.round + 1]
             yield _Patched(sorted(idle), tile(predictions, n), tile(latents, n), idle=True)
         size = max(1, self.chunk // len(self.latents))
-        for indices in _packed(list(by_hook.values()), size):
+        for indices in _pack(list(by_hook.values()), size):
             patches = _Patches([cells[i] for i in indices], source, layout)
             if self.transformer is None or depths[indices[0]] < 0:
                 rows = self.base.each(partial(tile, times=len(indices)))
-                yield self._whole(indices, rows, patches)
+                yield self._run_whole(indices, rows, patches)
             else:
-                yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
+                yield self._run_chunk(
+                    self.transformer, indices, patches, [starts[i] for i in indices]
+                )
 
     def _is_placed(self, cell: Site) -> bool:
         """Return whether a site is at a single position of a transformer."""
@@ -162,7 +164,7 @@ class RoundPatcher:
             read.add(layout.update_position)
         return is_late and start not in read
 
-    def _chunk(
+    def _run_chunk(
         self,
         model: HookedLatentTransformer,
         indices: list[int],
@@ -185,21 +187,21 @@ class RoundPatcher:
         order: list[int] = []
         with torch.no_grad():
             is_quiet = model.is_quiet()
-            resid = self._resid(0, 0)[:, start : self.end]
+            resid = self._copy_resid(0, 0)[:, start : self.end]
             for layer in range(self.n_layers):
                 here = [i for i, cell in enumerate(patches.cells) if cell.layer == layer]
                 early: list[int] = []
                 if is_quiet:
                     early = [i for i in here if patches.cells[i].component == "resid_pre"]
                 if early:
-                    joining = self._resid(layer, len(early))[:, start : self.end]
+                    joining = self._copy_resid(layer, len(early))[:, start : self.end]
                     hook = patches.cells[early[0]].hook
                     patched = patches.of(early).write(hook, window, joining)
                     resid = torch.cat([resid, patched])
                 if len(resid):
                     is_last = layer == self.n_layers - 1
                     n_read = self.end - read if is_last and is_quiet else None
-                    past = self._past(layer, start, len(resid) // len(self.latents))
+                    past = self._copy_past(layer, start, len(resid) // len(self.latents))
                     resid = model.run_from(resid, layer, layer + 1, past=past, n_read=n_read)
                 late = [i for i in here if i not in early]
                 if late:
@@ -213,7 +215,7 @@ class RoundPatcher:
                 prediction = model.read_prediction(outcomes, layout.n_positions)
                 latents = tile(self.run.latents[:, self.round + 1], n)
                 return _Patched(ordered, prediction, latents)
-            whole = self._resid(self.n_layers, n)
+            whole = self._copy_resid(self.n_layers, n)
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)
             rows = self.base.each(partial(tile, times=n))
@@ -223,7 +225,7 @@ class RoundPatcher:
             if torch.equal(tokens, rows.tokens):
                 latents = model.write(before, output.update, rows.slots)
                 return _Patched(ordered, output.prediction, latents)
-        return self._whole(ordered, replace(rows, tokens=tokens), patches.of(order))
+        return self._run_whole(ordered, replace(rows, tokens=tokens), patches.of(order))
 
     def _after(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
@@ -242,14 +244,14 @@ class RoundPatcher:
         stop = self.end if spreads else max(starts) + 1
         n = len(cells)
         with model.hooks(fwd_hooks=patches.hooks((start, stop))):
-            resid = self._resid(layer, n)[:, start:stop]
-            resid = model.run_from(resid, layer, layer + 1, past=self._past(layer, start, n))
+            resid = self._copy_resid(layer, n)[:, start:stop]
+            resid = model.run_from(resid, layer, layer + 1, past=self._copy_past(layer, start, n))
         patches.counter.check()
-        after = self._resid(layer + 1, n)
+        after = self._copy_resid(layer + 1, n)
         after[:, start:stop] = resid
         return after
 
-    def _resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
+    def _copy_resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
         """Return copies of the unpatched residual stream before a layer, or after the last layer.
 
         Args:
@@ -260,7 +262,7 @@ class RoundPatcher:
             return tile(self.known[f"blocks.{layer - 1}.hook_resid_post"], times)
         return tile(self.known[f"blocks.{layer}.hook_resid_pre"], times)
 
-    def _past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
+    def _copy_past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
         """Return copies of a layer's unpatched keys and values at the positions before ``start``;
         None if there are none.
 
@@ -275,7 +277,7 @@ class RoundPatcher:
         values = self.known[f"blocks.{layer}.attn.hook_v"][:, :start]
         return [KeyValues(tile(keys, times), tile(values, times))]
 
-    def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
+    def _run_whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
         """Run patched copies ("cells") of the round from its tokens on, including the model's own
         choice if the round contains one.
 
@@ -294,11 +296,11 @@ class RoundPatcher:
         return _Patched(indices, after.prediction, after.latents)
 
 
-def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
+def _pack(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
     """Combine groups of indices into chunks of at most ``size``. Whole groups share a chunk; larger
     groups are divided.
 
-    >>> list(_packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
+    >>> list(_pack([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
     """
     chunk: list[int] = []

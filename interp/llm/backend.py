@@ -336,9 +336,9 @@ class ScriptedAgent:
     def __call__(self, messages: Sequence[Message]) -> str:
         bodies = [read_message(message) for message in messages if message["role"] == "user"]
         *earlier, body = [body for body in bodies if body["turn_type"] != "retry"]
-        votes = _votes(body)
+        votes = _read_votes(body)
         note = str(body.get("note", ""))
-        evidence = _evidence_of(earlier, len(votes))
+        evidence = _read_evidence(earlier, len(votes))
         if not evidence.rounds:  # the conversation says more than the note, where there is one
             evidence = evidence_in(note, len(votes))
         if body["turn_type"] == "feedback":
@@ -351,11 +351,11 @@ class ScriptedAgent:
         return json.dumps({"prediction": words[outcome]})
 
 
-def _no_evidence(n_experts: int) -> Evidence:
+def _start_evidence(n_experts: int) -> Evidence:
     return Evidence(np.zeros(n_experts, np.int64), 0, last=np.zeros(n_experts, bool))
 
 
-def _evidence_of(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
+def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
     """Return what a conversation shows about the experts: how often each was right, and which were
     right last.
 
@@ -363,11 +363,11 @@ def _evidence_of(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
         bodies: the JSON objects of the user messages so far.
         n_experts: number of experts.
     """
-    evidence = _no_evidence(n_experts)
+    evidence = _start_evidence(n_experts)
     votes = evidence.correct
     for body in bodies:
         if "Expert_A" in body:  # without a note, feedback does not repeat the advice
-            votes = _votes(body)
+            votes = _read_votes(body)
         if body["turn_type"] == "feedback":
             evidence = evidence.add(votes == _label(body))
     return evidence
@@ -397,7 +397,7 @@ def evidence_in(note: str, n_experts: int) -> Evidence:
 _BITS = {"rainy": 0, "sunny": 1, 0: 0, 1: 1}
 
 
-def _votes(body: dict[str, Any]) -> _Counts:
+def _read_votes(body: dict[str, Any]) -> _Counts:
     votes = [_BITS[value] for key, value in body.items() if key.startswith("Expert_")]
     return np.array(votes, dtype=np.int64)
 
@@ -433,7 +433,7 @@ def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
     return _majority(seen, votes if is_tied else winners)
 
 
-def _random_choice(seen: Evidence, votes: _Counts) -> int:
+def _draw_choice(seen: Evidence, votes: _Counts) -> int:
     """Return a pseudo-random outcome that is a hash of evidence and votes, so that runs can be
     repeated.
     """
@@ -441,7 +441,7 @@ def _random_choice(seen: Evidence, votes: _Counts) -> int:
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
-def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+def _write_counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
     """Write a note with each expert's number of right predictions and the number of rounds, in the
     format of the prompt.
 
@@ -453,7 +453,7 @@ def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
     return write_counts(seen.correct.tolist(), seen.rounds)
 
 
-def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+def _write_last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
     """Write a note about the last round only: which experts were right, and which were wrong.
 
     Args:
@@ -469,7 +469,7 @@ def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> st
     return "; ".join(f"{names} {verdict}" for verdict, names in parts.items() if names)
 
 
-def _full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+def _write_full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
     """Return the last note with one more round added to its list.
 
     Args:
@@ -486,13 +486,13 @@ def _full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) ->
 
 
 AGENTS: dict[str, ScriptedAgent] = {
-    "counter": ScriptedAgent(_follow_the_leader, _counter_note),
-    "last-step": ScriptedAgent(_follow_previous_winners, _last_step_note),
-    "full-history": ScriptedAgent(_weighted_majority, _full_history_note),
-    "random": ScriptedAgent(_random_choice, _counter_note),
-    "follow-the-leader": ScriptedAgent(_follow_the_leader, _counter_note),
-    "weighted-majority": ScriptedAgent(_weighted_majority, _counter_note),
-    "majority": ScriptedAgent(_majority, _counter_note),
+    "counter": ScriptedAgent(_follow_the_leader, _write_counter_note),
+    "last-step": ScriptedAgent(_follow_previous_winners, _write_last_step_note),
+    "full-history": ScriptedAgent(_weighted_majority, _write_full_history_note),
+    "random": ScriptedAgent(_draw_choice, _write_counter_note),
+    "follow-the-leader": ScriptedAgent(_follow_the_leader, _write_counter_note),
+    "weighted-majority": ScriptedAgent(_weighted_majority, _write_counter_note),
+    "majority": ScriptedAgent(_majority, _write_counter_note),
 }
 PLAYERS = {
     "counter": "follows the leader; its note counts",

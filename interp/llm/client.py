@@ -180,7 +180,7 @@ class Client(backend.Backend):
         is_object = isinstance(content, dict)
         if response.status_code < 300 and is_object and content.get("choices"):
             return dict(content)
-        words, code = _words_about_error(content, text)
+        words, code = _describe_error(content, text)
         status = response.status_code
         if status < 300 and isinstance(code, int) and 400 <= code < 600:
             status = code
@@ -306,7 +306,7 @@ class Client(backend.Backend):
         )
 
 
-def _words_about_error(content: Any, text: str) -> tuple[str, Any]:
+def _describe_error(content: Any, text: str) -> tuple[str, Any]:
     """Return a server's error message and error code. Without a message, the whole body is the
     message.
 

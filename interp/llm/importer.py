@@ -34,10 +34,10 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
     with reading(path, "it is no result that can be imported; move it away"):
         result = read_json(path, "meta", "input", "response")
         meta, response = result["meta"], result["response"]
-        condition = _condition_of(str(meta.get("prompt")))
-        advice = _bits(path, result["input"], "expert_predictions", axes="[round][expert]")
-        labels = _bits(path, result["input"], "true_labels", axes="[round]")
-        predictions = _bits(path, response, "predictions", axes="[round]", may_lack=True)
+        condition = _find_condition(str(meta.get("prompt")))
+        advice = _read_bits(path, result["input"], "expert_predictions", axes="[round][expert]")
+        labels = _read_bits(path, result["input"], "true_labels", axes="[round]")
+        predictions = _read_bits(path, response, "predictions", axes="[round]", may_lack=True)
         n_labels = len(labels)
         require(
             len(advice) == n_labels,
@@ -65,7 +65,7 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
             labels=labels.astype(np.int64),
             accuracies=None,
             predictions=predictions,
-            notes=_notes_by_round(path, notes, n_rounds),
+            notes=_list_notes_by_round(path, notes, n_rounds),
             ended=ended,
             calls=n_calls,
             malformed=int(n_missing),
@@ -77,7 +77,7 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
         )
 
 
-def _condition_of(prompt: str) -> Condition:
+def _find_condition(prompt: str) -> Condition:
     """Return the condition (framing and kind of note) that the name of a prompt implies."""
     framing = "weather" if "weather" in prompt else "online"
     if re.search("no[-_]?note", prompt):
@@ -85,7 +85,7 @@ def _condition_of(prompt: str) -> Condition:
     return Condition(framing, "note" if "hist" in prompt else "note-only")
 
 
-def _bits(
+def _read_bits(
     path: Path, part: Mapping[str, Any], name: str, *, axes: str, may_lack: bool = False
 ) -> NDArray[np.float64]:
     """Return a field whose values are outcomes 0 or 1, as floats; NaN for null.
@@ -108,7 +108,7 @@ def _bits(
     return bits
 
 
-def _notes_by_round(path: Path, notes: list[Any], n_rounds: int) -> tuple[str | None, ...]:
+def _list_notes_by_round(path: Path, notes: list[Any], n_rounds: int) -> tuple[str | None, ...]:
     """Return the note after each round. An additional empty note before the first round is left
     out.
 

@@ -101,7 +101,7 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
         f"{str(path)!r} holds no trace (*.jsonl of `interp llm run`) and no result.json of another runner that can be "
         f"read{''.join(refused[:1])}",
     )
-    plays = _without_duplicates(runs, duplicates, rows)
+    plays = _remove_duplicates(runs, duplicates, rows)
     plays.sort(key=lambda run: (*run.group, run.index, str(run.path)))
     return Reading(plays, pd.DataFrame(rows))
 
@@ -125,7 +125,7 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
             return []
         rows.append(_row(file, RECORD, run.rounds))
         return [run]
-    problem = _other_than_a_trace(file)
+    problem = _describe_other(file)
     if problem:
         rows.append(_row(file, "file", why=f"it is {problem}"))
         return []
@@ -150,7 +150,7 @@ def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any
     return {"path": str(path), "part": part, "status": status, "rounds": rounds, "why": why}
 
 
-def _without_duplicates(
+def _remove_duplicates(
     runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]
 ) -> list[LLMRun]:
     """Return one run of each instance; see the module's docstring.
@@ -171,11 +171,11 @@ def _without_duplicates(
             group.append(run)
     twice = [group for group in plays.values() if len(group) > 1]
     if duplicates == "refuse" and twice:
-        raise _refusal_of_duplicates(twice)
+        raise _make_refusal(twice)
     return [_choose_play(group, rows) for group in plays.values()]
 
 
-def _refusal_of_duplicates(twice: Sequence[Sequence[LLMRun]]) -> InputError:
+def _make_refusal(twice: Sequence[Sequence[LLMRun]]) -> InputError:
     first, second, *_ = twice[0]
     instance = f"instance {first.index} of {first.regime!r} by {first.model!r}"
     return InputError(
@@ -215,7 +215,7 @@ def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:
             row |= {"status": "set aside", "why": why}
 
 
-def _other_than_a_trace(path: Path) -> str:
+def _describe_other(path: Path) -> str:
     """Return what a file is, in words, if it is not a trace of this package; "" if it is. Only its
     first bytes are read.
     """

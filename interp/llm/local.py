@@ -306,7 +306,7 @@ class LocalBackend(Backend):
         new_ids = self._generate(
             rows,
             max_new_tokens=longest,
-            logits_processor=self._draws(batch),
+            logits_processor=self._make_processors(batch),
             stopping_criteria=[have_ended],
         )[:, n_read:]
         replies = []
@@ -340,7 +340,7 @@ class LocalBackend(Backend):
         device = self.model.device
         return self.model.generate(ids.to(device), attention_mask=mask.to(device), **options)
 
-    def _draws(self, batch: Sequence[_Waiting]) -> list[Any]:
+    def _make_processors(self, batch: Sequence[_Waiting]) -> list[Any]:
         """Return logits processors that make greedy decoding sample; an empty list at temperature
         0.
 

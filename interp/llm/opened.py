@@ -129,10 +129,10 @@ class _Patch(Result):
             shares = np.sign(self.full) * effects / scale
             columns = [mean_interval(share).columns(label) for share in shares]
             table = table.join(pd.DataFrame(columns))
-            table[f"{label}_moves"] = self._share_moved(effects)
-        return table.assign(full=size, full_moves=self._share_moved(self.full))
+            table[f"{label}_moves"] = self._compute_share_moved(effects)
+        return table.assign(full=size, full_moves=self._compute_share_moved(self.full))
 
-    def _share_moved(self, effects: np.ndarray) -> Any:
+    def _compute_share_moved(self, effects: np.ndarray) -> Any:
         """Return the share of episodes in which an effect changes the choice.
 
         Args:
@@ -284,7 +284,7 @@ class Opened:
         self._require_hooks(names)
         predictions = []
         caches: dict[str, list[Tensor]] = {name: [] for name in names}
-        for conversations in self._batches(episodes, batch):
+        for conversations in self._list_batches(episodes, batch):
             rounds = [conversations.play_round(names) for _ in range(episodes.n_rounds)]
             predictions.append(torch.stack([shares for shares, _ in rounds], dim=1))
             for name, parts in caches.items():
@@ -334,7 +334,7 @@ class Opened:
         for what, (value, n_values) in bounds.items():
             require(0 <= value < n_values, f"{what} must be in [0, {n_values - 1}], got {value}")
         effects = []
-        for conversations in self._batches(episodes, batch):
+        for conversations in self._list_batches(episodes, batch):
             for _ in range(round):
                 conversations.play_round(())
             effects.append(conversations.patch(of, expert, names))
@@ -359,7 +359,7 @@ class Opened:
         for name in names:
             require_known("hook point", name, self.bridge.hook_dict)
 
-    def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
+    def _list_batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
         for start in range(0, len(episodes), batch):
             yield _Conversations(self, episodes.select(slice(start, start + batch)))
 
@@ -418,12 +418,12 @@ class _Conversations:
             P(1) of each episode, and the activations of each hook at every labelled position.
         """
         conversations = self._read()
-        places = [[-1, *self._places(read, "vote")] for read in conversations]
+        places = [[-1, *self._find_places(read, "vote")] for read in conversations]
         if self.condition.has_note:
             is_first = not self.sessions[0].predictions
             for read, row in zip(conversations, places, strict=True):
                 # In the first round the last token stands in the place of counts.
-                row += [-1] * self.n_experts if is_first else self._places(read, "count")
+                row += [-1] * self.n_experts if is_first else self._find_places(read, "count")
         kept: dict[str, Tensor] = {}
         hooks = {name: partial(_keep, kept, name, places) for name in names}
         logits = self._run(conversations, hooks, n_anew=-min(map(min, places)))
@@ -453,7 +453,7 @@ class _Conversations:
         other_expert = (expert + 1) % self.n_experts
         here, elsewhere = [], []
         for read, opposite in zip(conversations, opposites, strict=True):
-            places = self._places(read, of)
+            places = self._find_places(read, of)
             # All tokens of the word from the first that differs on.
             n_shared = count_shared(read.ids, opposite.ids)
             n_tokens = 1 + places[expert] - (n_shared - len(read.ids))
@@ -464,8 +464,8 @@ class _Conversations:
         n_anew = -min(map(min, (*here, *elsewhere)))
         keep_own = {name: partial(_keep, before_change, name, here) for name in names}
         keep_new = {name: partial(_keep, after_change, name, here) for name in names}
-        before = self._difference(self._run(conversations, keep_own, n_anew))
-        full = self._difference(self._run(opposites, keep_new, n_anew)) - before
+        before = self._compute_difference(self._run(conversations, keep_own, n_anew))
+        full = self._compute_difference(self._run(opposites, keep_new, n_anew)) - before
         effects = []
         for rows in (here, elsewhere):
             changes = []
@@ -473,7 +473,7 @@ class _Conversations:
                 difference = after_change[name] - before_change[name]
                 hook = partial(_add, difference, rows)
                 logits = self._run(conversations, {name: hook}, n_anew)
-                changes.append(self._difference(logits) - before)
+                changes.append(self._compute_difference(logits) - before)
             effects.append(np.stack(changes))
         return before, full, effects[0], effects[1]
 
@@ -500,7 +500,7 @@ class _Conversations:
         )
         return conversations
 
-    def _places(self, read: _Read, of: str) -> list[int]:
+    def _find_places(self, read: _Read, of: str) -> list[int]:
         """Return the index of the last token of each expert's vote, or count, in the last message,
         counted from the end.
 
@@ -529,7 +529,7 @@ class _Conversations:
             body[key] = one if body[key] == zero else zero
         else:
             letter = expert_letters(self.n_experts)[expert]
-            body["note"] = _with_another_count(body["note"], letter)
+            body["note"] = _replace_count(body["note"], letter)
         return user_message(body)
 
     def _run(self, conversations: Sequence[_Read], hooks: dict[str, Any], n_anew: int) -> Tensor:
@@ -553,7 +553,7 @@ class _Conversations:
         logits = self.opened.logits(new_tokens, self.keys, list(hooks.items()))
         return logits[:, -1]
 
-    def _difference(self, logits: Tensor) -> np.ndarray:
+    def _compute_difference(self, logits: Tensor) -> np.ndarray:
         pairs = logits[:, list(self.choices)].double().cpu().numpy()
         return np.asarray(pairs[:, 1] - pairs[:, 0])
 
@@ -564,11 +564,11 @@ def _differ_by_rounding(logits: Tensor, others: Tensor) -> bool:
     return bool(largest <= _ROUNDED * others.abs().max())
 
 
-def _with_another_count(note: str, letter: str) -> str:
+def _replace_count(note: str, letter: str) -> str:
     """Return a note in which an expert's count is replaced by the most distant one with the same
     number of digits.
 
-    >>> _with_another_count("A:3/9, B:8/9", "B")
+    >>> _replace_count("A:3/9, B:8/9", "B")
     'A:3/9, B:0/9'
     """
     match = re.search(rf"\b{letter}:(\d+)/(\d+)", note)

@@ -292,7 +292,7 @@ def _count(session: Session, agent_name: str) -> pd.Series[int]:
     total = pd.Series({"calls": 0, "prompt": 0, "cached": 0, "completion": 0})
     known: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
-        sizes = [_tokens(message) for message in request.messages]
+        sizes = [_count_tokens(message) for message in request.messages]
         pairs = zip(known, request.messages, strict=False)
         n_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         known = request.messages
@@ -302,7 +302,7 @@ def _count(session: Session, agent_name: str) -> pd.Series[int]:
     return total
 
 
-def _tokens(message: Message) -> int:
+def _count_tokens(message: Message) -> int:
     """Estimate the number of tokens of a message from its number of characters."""
     characters_a_token = 4 if message["role"] == "system" else 3
     return len(message["content"]) // characters_a_token + 4

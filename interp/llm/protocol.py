@@ -117,7 +117,7 @@ class Session:
             messages = [system, *self.history, self._question()]
             if self._attempts:
                 reply, problem = self._attempts[-1]
-                messages += _answered(reply)
+                messages += _list_answer(reply)
                 messages.append(self.condition.retry_message(self._turn, problem))
             self._pending = Request(
                 self._round, self._turn, attempt=len(self._attempts), messages=tuple(messages)
@@ -151,7 +151,7 @@ class Session:
             return answer
         self._attempts = []
         if self.condition.protocol != "note-only":
-            self.history += [self._question(), *_answered(text)]
+            self.history += [self._question(), *_list_answer(text)]
         if self._turn == "prediction":
             value = answer.value if isinstance(answer.value, int) else float("nan")
             self.predictions.append(float(value))
@@ -172,7 +172,7 @@ class Session:
         return self.condition.question(self._turn, advice, self.note, label)
 
 
-def _answered(text: str | None) -> list[Message]:
+def _list_answer(text: str | None) -> list[Message]:
     """Return a list with the message of a reply; an empty list for an empty reply, because some
     servers refuse empty messages.
     """
@@ -203,7 +203,7 @@ class TraceFile:
     def __init__(self, path: Path, header: Mapping[str, Any]):
         self.path = path
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with self._writing():
+        with self._convert_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(file_to_write(path), flags, 0o644)
         with ExitStack() as undo:
@@ -215,7 +215,7 @@ class TraceFile:
                     f"{str(path)!r} is being written by another process; wait for it or choose another folder"
                 ) from error
             lines, length = read_lines(path)
-            with self._writing():
+            with self._convert_errors():
                 os.ftruncate(self._file, length)  # a line torn by a crash
             if not lines:
                 self.append(header)
@@ -231,7 +231,7 @@ class TraceFile:
         """
         data = line_of(record)
         length = os.fstat(self._file).st_size
-        with self._writing(), ExitStack() as undo:
+        with self._convert_errors(), ExitStack() as undo:
             undo.callback(os.ftruncate, self._file, length)
             while data:
                 n_written = os.write(self._file, data)
@@ -244,7 +244,7 @@ class TraceFile:
         os.close(self._file)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         """Context manager: turn errors of the operating system into an InputError."""
         try:
             yield

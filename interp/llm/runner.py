@@ -199,7 +199,7 @@ class _Budget:
         """Add the cost of the calls in a trace, if the file exists."""
         for record in read_lines(path)[0] if path.is_file() else []:
             if "reply" in record:
-                self.settle(0.0, _usage_tokens(record.get("usage")))
+                self.settle(0.0, _count_tokens(record.get("usage")))
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
         """Reserve the highest cost that a call can have, and return it; None if the rest of the
@@ -303,7 +303,7 @@ class _Playing:
         """
         n_calls = self.state.calls
         try:
-            await self._episode(job)
+            await self._play_episode(job)
             self.in_a_row = 0
         except _OverBudgetError:
             self.state = replace(self.state, over_budget=True)
@@ -320,7 +320,7 @@ class _Playing:
             if self.in_a_row >= _GIVE_UP_AFTER and not is_about_message:
                 raise
 
-    async def _episode(self, job: Job) -> None:
+    async def _play_episode(self, job: Job) -> None:
         header = job.header(self.backend.address)
         require(
             not self.backend.holds_key(str(header)),
@@ -372,7 +372,7 @@ class _Playing:
         sent_seed = seed if job.settings.send_seed else None
         record = trace_record(request, sent_seed, reply, answer)
         trace.append({**record, "address": self.backend.address})
-        prompt, cached, completion = _usage_tokens(reply.usage)
+        prompt, cached, completion = _count_tokens(reply.usage)
         self.count(
             calls=1,
             malformed=bool(answer.problem),
@@ -409,7 +409,7 @@ class _Playing:
         tokens = None
         try:
             reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
-            tokens = _usage_tokens(reply.usage)
+            tokens = _count_tokens(reply.usage)
             return reply
         finally:
             self.budget.settle(bound, tokens)
@@ -470,7 +470,7 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
     by_round = np.full(n_rounds, np.nan)
     total_prompt = total_completion = 0
     for call in calls:
-        prompt, _, completion = _usage_tokens(call.get("usage"))
+        prompt, _, completion = _count_tokens(call.get("usage"))
         total_prompt += prompt
         total_completion += completion
         round_index = call["round"]
@@ -479,7 +479,7 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
     return TokensUsed(by_round, total_prompt, completion=total_completion)
 
 
-def _usage_tokens(usage: Any) -> tuple[int, int, int]:
+def _count_tokens(usage: Any) -> tuple[int, int, int]:
     """Return the numbers of prompt tokens, of cached tokens among them, and of completion tokens; 0
     if the server did not report them.
 

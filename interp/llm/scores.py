@@ -111,8 +111,8 @@ def score(
         for missing in ("wrong", "skipped"):
             row = {**names, "missing": missing}
             regrets = [_run_regret(run, missing) for run in members]
-            curves.append(_curve(regrets, row, seed))
-            finals.append({**row, **_final(members, regrets, seed)})
+            curves.append(_compute_curve(regrets, row, seed))
+            finals.append({**row, **_compute_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
         members = [run for run in runs if run.regime == regime]
         for kind, name, regret, accuracy in references(
@@ -121,7 +121,7 @@ def score(
             know_accuracies=all(run.accuracies is not None for run in members),
         ):
             row = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
-            curves.append(_curve(list(regret), row, seed))
+            curves.append(_compute_curve(list(regret), row, seed))
             summary = _summary(regret[:, -1], seed)
             finals.append({**row, **summary, "runs": len(regret), "accuracy": accuracy})
     settings = provenance(
@@ -178,7 +178,7 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
     return {"n": len(values), "mean": mean, "std": float(values.std()), "low": low, "high": high}
 
 
-def _final(
+def _compute_final(
     members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int
 ) -> dict[str, Any]:
     """Return the row of one group in the final table.
@@ -226,7 +226,7 @@ def _final(
     }
 
 
-def _curve(
+def _compute_curve(
     regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int
 ) -> pd.DataFrame:
     """Return mean, standard deviation and interval of the regret after each round, over the runs

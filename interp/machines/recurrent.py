@@ -242,25 +242,25 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
         state: the state before, in the same form.
     """
     if isinstance(cells, nn.RNNCellBase):
-        return _as_tuple(cells(x, _as_single(state)))
+        return _take_tuple(cells(x, _take_single(state)))
     has_one_layer = cells.num_layers == 1
     if has_one_layer:
         state = tuple(part.unsqueeze(1) for part in state)
     by_layer = tuple(part.transpose(0, 1).contiguous() for part in state)
     axis = 1 if cells.batch_first else 0
-    _, after = cells(x.unsqueeze(axis), _as_single(by_layer))
-    parts = tuple(part.transpose(0, 1) for part in _as_tuple(after))
+    _, after = cells(x.unsqueeze(axis), _take_single(by_layer))
+    parts = tuple(part.transpose(0, 1) for part in _take_tuple(after))
     return tuple(part.squeeze(1) for part in parts) if has_one_layer else parts
 
 
-def _as_single(state: tuple[Tensor, ...]) -> Any:
+def _take_single(state: tuple[Tensor, ...]) -> Any:
     """Convert a tuple of one tensor to this tensor, which PyTorch's cells expect; leave longer
     tuples as they are.
     """
     return state if len(state) > 1 else state[0]
 
 
-def _as_tuple(state: Any) -> tuple[Tensor, ...]:
+def _take_tuple(state: Any) -> tuple[Tensor, ...]:
     """Convert the state that a PyTorch cell returned to a tuple; a single tensor becomes a tuple of
     one.
     """

@@ -231,13 +231,13 @@ class _Cached:
         first = self._look(model, n_inputs=1)
         second = self._look(model, n_inputs=2)
         self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(first)}
-        shapes = _shapes_of(first)
+        shapes = _list_shapes(first)
         require(
             bool(self.paths),
             f"{kind} gives back no cache that holds its state (it keeps it in its modules); adapt it with interp.adapt",
         )
         require(
-            shapes == _shapes_of(second),
+            shapes == _list_shapes(second),
             f"the cache of {kind} grows with every input: it has attention layers beside its recurrent ones; adapt it "
             "with interp.adapt, and a Channel(..., grows=...)",
         )
@@ -305,7 +305,7 @@ def _find_tensors(
         yield from _find_tensors(part, (*path, key))
 
 
-def _shapes_of(cache: Any) -> list[tuple[int, ...]]:
+def _list_shapes(cache: Any) -> list[tuple[int, ...]]:
     """Return the shapes of a cache's tensors, ``(batch, ...)``."""
     return [tuple(tensor.shape) for _, tensor in _find_tensors(cache)]
 

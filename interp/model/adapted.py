@@ -213,10 +213,10 @@ class AdaptedMachine(HookedMachine):
         """
         assert self.start is not None
         if self.start_seed is None:
-            with self._in_mode(self.dtype):
+            with self._set_mode(self.dtype):
                 return self._call("initial=", self.start, self.module)
         generator = torch.Generator().manual_seed(self.start_seed)
-        with self._in_mode(torch.float32):
+        with self._set_mode(torch.float32):
             return self._call("initial=", self.start, self.module, generator)
 
     def started(self, seed: int) -> Self:
@@ -261,7 +261,7 @@ class AdaptedMachine(HookedMachine):
         tree = unpack(self.channels, carried)
         for name in self.lengths:
             tree[name] = tree[name].squeeze(-1).round().long()
-        with self._in_mode(carried.dtype), self._looked_into(len(carried)):
+        with self._set_mode(carried.dtype), self._open_points(len(carried)):
             result = self._call("a round", self.one_step, self.module, dict(tree), fed)
         scores, after = self._split_result(result)
         for name, channel in self.lengths.items():
@@ -307,7 +307,7 @@ class AdaptedMachine(HookedMachine):
         by_round = fed.tokens.shape[:2]
         rows = fed.each(lambda part: part.flatten(0, 1))
         tree = unpack(self.channels, carried)
-        with self._in_mode(carried.dtype):
+        with self._set_mode(carried.dtype):
             result = self._call("a round", self.all_rounds, self.module, tree, rows)
         scores, after = self._split_result(result)
         predictions = self._predict(scores, rows, occurs=True)
@@ -402,7 +402,7 @@ class AdaptedMachine(HookedMachine):
             return function(*args)
 
     @contextmanager
-    def _in_mode(self, dtype: torch.dtype) -> Iterator[None]:
+    def _set_mode(self, dtype: torch.dtype) -> Iterator[None]:
         """Open a context in which the module is in evaluation mode, unless it is trained, with a
         default dtype.
         """
@@ -417,7 +417,7 @@ class AdaptedMachine(HookedMachine):
                 part.__dict__["training"] = True
 
     @contextmanager
-    def _looked_into(self, n_rows: int) -> Iterator[None]:
+    def _open_points(self, n_rows: int) -> Iterator[None]:
         """Open a context in which hooked submodules are connected to their hook points, and fused
         cells opened.
         """
@@ -538,7 +538,7 @@ class AdaptedMachine(HookedMachine):
             for fed_round in rounds:
                 reads.allow(fed_round.tensors().values())
         numbers = []
-        with self._without_hooks(), reads or nullcontext(), torch.no_grad():
+        with self._remove_hooks(), reads or nullcontext(), torch.no_grad():
             carried = self.initial(2, layout)
             for t, fed_round in enumerate(rounds):
                 if reads is not None:
@@ -548,7 +548,7 @@ class AdaptedMachine(HookedMachine):
         return numbers
 
     @contextmanager
-    def _without_hooks(self) -> Iterator[None]:
+    def _remove_hooks(self) -> Iterator[None]:
         """Open a context in which the machine runs without its hooks and in evaluation mode."""
         with ExitStack() as stack:
             for part in (self, *self.hook_points()):
@@ -615,7 +615,7 @@ def adapt(
         check: True to run :func:`check_machine`, whose error names the rule that is broken.
     """
     layout = layout_for(task, sizes)
-    scores_are = _output_of(layout, output)
+    scores_are = _choose_output(layout, output)
     has_state = read is not None
     require(
         algorithm is None or (has_state and algorithm.task == layout.task),
@@ -649,7 +649,7 @@ def adapt(
     return machine
 
 
-def _output_of(layout: RoundLayout, output: str | None) -> str:
+def _choose_output(layout: RoundLayout, output: str | None) -> str:
     """Return what the scores of a layout are; refuse a kind of output that does not suit the
     layout.
     """

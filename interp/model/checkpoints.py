@@ -283,7 +283,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
             changed = "its configuration has"
             remedy = "fetch the checkpoint again"
         if description["digest"] not in _SAME:
-            gap = _gap_since(machine, predicts)
+            gap = _measure_gap(machine, predicts)
             require(
                 gap <= _CLOSE,
                 f"{str(folder)!r}: {changed} changed since this was saved: with the same weights the machine predicts "
@@ -433,7 +433,7 @@ def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str
     return filled
 
 
-def _gap_since(machine: Machine, then: dict[str, Any]) -> float:
+def _measure_gap(machine: Machine, then: dict[str, Any]) -> float:
     """Return the largest difference between a machine's outputs now and when it was saved.
 
     It is relative to the largest output. If the task now samples other episodes, it is 0.

@@ -116,7 +116,7 @@ def _gap(tensor: Tensor, other: Tensor) -> float:
     return float((tensor - other).abs().max())
 
 
-def _gap_of_results(result: Stepped, other: Stepped) -> float:
+def _compare_results(result: Stepped, other: Stepped) -> float:
     """Return how much two results of a round differ: the largest difference in predictions or
     states.
     """
@@ -198,7 +198,7 @@ def _check_channels(case: _Case) -> Iterator[str]:
     fed = case.fed(t).each(lambda part: part[others])
     swapped = case.machine.step(case.run.latents[others, t], fed)
     expected = Stepped(case.run.predictions[others, t], case.run.latents[others, t + 1])
-    if _gap_of_results(swapped, expected) > case.close:
+    if _compare_results(swapped, expected) > case.close:
         yield (
             "an episode that is given all that another carries does not go on as the other: the channels are not all "
             "that passes between rounds"
@@ -213,13 +213,13 @@ def _check_rows(case: _Case) -> Iterator[str]:
     beside_others = case.step_rows(others)
     alone = case.step_rows(every_row[:1])
     # Rows that are grouped otherwise, as by a mixture of experts, are added in another order: equal to rounding.
-    if _gap_of_first_rows(in_batch, beside_others) > case.close:
+    if _compare_first_rows(in_batch, beside_others) > case.close:
         yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
-    elif _gap_of_first_rows(in_batch, alone) > case.close:
+    elif _compare_first_rows(in_batch, alone) > case.close:
         yield "an episode that runs alone gives another result than in a batch (a squeeze of the batch, a mean over it)"
 
 
-def _gap_of_first_rows(result: Stepped, other: Stepped) -> float:
+def _compare_first_rows(result: Stepped, other: Stepped) -> float:
     """Return how much two results of a round differ in the first episode: the largest difference of
     any number.
     """
@@ -292,7 +292,7 @@ def _check_rollout(case: _Case) -> Iterator[str]:
     n_steps = len(predictions)
     ran = Stepped(run.predictions[:, :n_steps], run.latents[:, 1 : n_steps + 1])
     by_steps = Stepped(predictions.transpose(0, 1), carried.transpose(0, 1))
-    gap = max(_gap_of_results(by_steps, ran), _gap(case.start, run.latents[:, 0]))
+    gap = max(_compare_results(by_steps, ran), _gap(case.start, run.latents[:, 0]))
     if gap > case.close:
         yield f"step after step is {gap:.1g} apart from interp.rollout"
     again, carried_again, _ = replay(case.machine, run)
@@ -354,7 +354,7 @@ def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[s
             disturbed = case.machine.step(case.start, case.fed(0))
     finally:
         tap.disturbs = False
-    gap = _gap_of_results(plain, disturbed)
+    gap = _compare_results(plain, disturbed)
     if gap > _ROUNDING_OF_ZERO:
         yield (
             f"runs at {key!r} that alive= says do not take place move the result by {gap:.1g}: alive= says that rows "
@@ -394,7 +394,7 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
         n_labels = len(component.labels)
         if n_labels and n_labels not in shape[1:-1]:
             yield f"the point {name!r} has {n_labels} labels for places of {shape}"
-    gap = _gap_of_results(plain, hooked)
+    gap = _compare_results(plain, hooked)
     # What each head writes is summed in another order once it is read, as in TransformerLens.
     allowed = case.close if name.endswith("hook_result") else _ROUNDING_OF_ZERO
     if gap > allowed:

@@ -77,7 +77,7 @@ def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
     return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
 
-def _empty(*shape: int) -> nn.Parameter:
+def _make_empty(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape))
 
 
@@ -106,7 +106,7 @@ class Embedding(_Drawn):
         super().__init__()
         self.table_name = name
         self.std = config.init_std
-        self.register_parameter(name, _empty(n_rows, config.d_model))
+        self.register_parameter(name, _make_empty(n_rows, config.d_model))
         self.reset_parameters()
 
     @property
@@ -126,14 +126,14 @@ class Attention(_Drawn):
         self.scale = config.scale
         self.runtime = runtime
         n_heads, d_model, d_head = config.n_heads, config.d_model, config.d_head
-        self.W_Q = _empty(n_heads, d_model, d_head)
-        self.W_K = _empty(n_heads, d_model, d_head)
-        self.W_V = _empty(n_heads, d_model, d_head)
-        self.W_O = _empty(n_heads, d_head, d_model)
-        self.b_Q = _empty(n_heads, d_head)
-        self.b_K = _empty(n_heads, d_head)
-        self.b_V = _empty(n_heads, d_head)
-        self.b_O = _empty(d_model)
+        self.W_Q = _make_empty(n_heads, d_model, d_head)
+        self.W_K = _make_empty(n_heads, d_model, d_head)
+        self.W_V = _make_empty(n_heads, d_model, d_head)
+        self.W_O = _make_empty(n_heads, d_head, d_model)
+        self.b_Q = _make_empty(n_heads, d_head)
+        self.b_K = _make_empty(n_heads, d_head)
+        self.b_V = _make_empty(n_heads, d_head)
+        self.b_O = _make_empty(d_model)
         self.rules = tuple(config.attention_rules[layer])
         is_later = torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1)
         self.register_buffer("mask", is_later, persistent=False)
@@ -219,7 +219,7 @@ def _project_per_head(
     return (x @ side_by_side).unflatten(-1, (len(weight), -1))
 
 
-def _softmax(scores: Tensor) -> Tensor:
+def _apply_softmax(scores: Tensor) -> Tensor:
     if scores.device.type != "cpu" or scores.dtype == torch.float64:
         return scores.softmax(-1)
     # PyTorch's softmax is vectorised on a CPU in float32 and from _CPU_LANES columns on: ten times faster at 13.
@@ -230,18 +230,18 @@ def _softmax(scores: Tensor) -> Tensor:
     return wide.softmax(-1)[..., :n_keys].to(scores.dtype)
 
 
-def _hard(scores: Tensor) -> Tensor:
+def _apply_hard(scores: Tensor) -> Tensor:
     scores = scores.detach()  # a maximum's place has no gradient
     highest = scores.amax(-1, keepdim=True)
     is_highest = torch.eq(scores, highest, out=torch.empty_like(scores))
     return is_highest.mul_(is_highest.sum(-1, keepdim=True).reciprocal_())
 
 
-def _linear(scores: Tensor) -> Tensor:
+def _apply_linear(scores: Tensor) -> Tensor:
     return scores.nan_to_num(torch.nan, torch.inf, 0.0)
 
 
-_RULES = {"softmax": _softmax, "hard": _hard, "linear": _linear}
+_RULES = {"softmax": _apply_softmax, "hard": _apply_hard, "linear": _apply_linear}
 
 
 class MLP(_Drawn):
@@ -251,10 +251,10 @@ class MLP(_Drawn):
         super().__init__()
         self.std = config.init_std
         self.act = nn.functional.gelu if config.act_fn == "gelu" else torch.relu
-        self.W_in = _empty(config.d_model, config.d_mlp)
-        self.b_in = _empty(config.d_mlp)
-        self.W_out = _empty(config.d_mlp, config.d_model)
-        self.b_out = _empty(config.d_model)
+        self.W_in = _make_empty(config.d_model, config.d_mlp)
+        self.b_in = _make_empty(config.d_mlp)
+        self.W_out = _make_empty(config.d_mlp, config.d_model)
+        self.b_out = _make_empty(config.d_model)
         self.hook_pre = HookPoint()
         self.hook_post = HookPoint()
         self.reset_parameters()
@@ -349,8 +349,8 @@ class Projection(_Drawn):
         super().__init__()
         self.map_name = name
         self.std = config.init_std
-        self.register_parameter(f"W_{name}", _empty(config.d_model, d_out))
-        self.register_parameter(f"b_{name}", _empty(d_out))
+        self.register_parameter(f"W_{name}", _make_empty(config.d_model, d_out))
+        self.register_parameter(f"b_{name}", _make_empty(d_out))
         self.reset_parameters()
 
     @property

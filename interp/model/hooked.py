@@ -140,7 +140,7 @@ class HookedMachine(HookedRootModule):
 
         Called with the tensors of one round instead, it runs ``forward``.
         """
-        if _are_episodes(args):
+        if _has_episodes(args):
             return _roll_out(self, *args, **options).predictions
         if len(args) == 1 and not options:
             raise InputError(
@@ -166,7 +166,7 @@ class HookedMachine(HookedRootModule):
             The predictions and the cache.
         """
         names = self.hook_names(names_filter)
-        if _are_episodes(args):
+        if _has_episodes(args):
             run = _roll_out(self, *args, names_filter=names, **options)
             return run.predictions, run.cache
         self._refuse_nothing(args, options)
@@ -182,7 +182,7 @@ class HookedMachine(HookedRootModule):
             fwd_hooks: pairs (hook point, function) for every round, or ``{round: pairs}``.
             options: options of :func:`interp.rollout`; for one round, options of TransformerLens.
         """
-        if _are_episodes(args):
+        if _has_episodes(args):
             return _roll_out(self, *args, fwd_hooks=fwd_hooks, **options).predictions
         self._refuse_nothing(args, options)
         return super().run_with_hooks(*args, fwd_hooks=fwd_hooks, **options)
@@ -205,8 +205,8 @@ class HookedMachine(HookedRootModule):
             bwd_hooks: the same for gradients.
             reset_hooks_end, clear_contexts: as in TransformerLens.
         """
-        forward = self._hooks_by_name("fwd_hooks", fwd_hooks)
-        backward = self._hooks_by_name("bwd_hooks", bwd_hooks)
+        forward = self._list_hooks_by_name("fwd_hooks", fwd_hooks)
+        backward = self._list_hooks_by_name("bwd_hooks", bwd_hooks)
         flags = {self._flag(name) for name, _ in (*forward, *backward)}
         fitting = [(name, _refuse_misfits(name, hook)) for name, hook in forward]
         with self.lock:
@@ -231,7 +231,7 @@ class HookedMachine(HookedRootModule):
             f"{self.name!r} runs episodes, or a round of a batch and what it carries, and got nothing; give episodes",
         )
 
-    def _hooks_by_name(self, side: str, pairs: Any) -> list[tuple[str, HookFunction]]:
+    def _list_hooks_by_name(self, side: str, pairs: Any) -> list[tuple[str, HookFunction]]:
         """Return a pair (name, hook) for every hook point that the filters select.
 
         Args:
@@ -347,7 +347,7 @@ class HookedMachine(HookedRootModule):
         return (*writes, tuple(plain))
 
 
-def _are_episodes(args: tuple[Any, ...]) -> bool:
+def _has_episodes(args: tuple[Any, ...]) -> bool:
     # Tensors are ruled out first, since the check of the protocol would take longer than a round.
     return bool(args) and not isinstance(args[0], Tensor) and isinstance(args[0], Episodes)
 

@@ -37,7 +37,7 @@ _OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 _HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
 
 
-def _stacked_heads(lens: LensSurface, name: str) -> Tensor:
+def _stack_heads(lens: LensSurface, name: str) -> Tensor:
     """Stack one attention weight of all blocks: ``[layer, head, ...]``."""
     return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
 
@@ -48,7 +48,7 @@ def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
     """
     vocabulary = layout.vocabulary
     require(
-        _are_indices(tokens, len(vocabulary)),
+        _has_only_indices(tokens, len(vocabulary)),
         f"tokens of a round must be ids from 0 to {len(vocabulary) - 1}, got {shown(tokens)}",
     )
     names = []
@@ -58,7 +58,7 @@ def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
     return names
 
 
-def _are_indices(numbers: Tensor, n: int) -> bool:
+def _has_only_indices(numbers: Tensor, n: int) -> bool:
     """Return whether all numbers are integers from 0 to ``n - 1``."""
     if numbers.is_floating_point() or numbers.dtype == torch.bool:
         return False
@@ -184,16 +184,16 @@ class LensSurface(HookedMachine):
             For a round, the name of the token at every position, or a latent position's label; for
             a batch a list of these; for indices the names of the outcomes.
         """
-        layout = self._layout_of_round(tokens)
+        layout = self._find_layout(tokens)
         if layout is None:
-            indices = self._outcome_indices(tokens).reshape(-1)
+            indices = self._read_outcome_indices(tokens).reshape(-1)
             return [self.outcomes[i] for i in indices.tolist()]
         rounds: Any = tokens
         if rounds.ndim == 1:
             return _name_tokens(layout, rounds)
         return [_name_tokens(layout, row) for row in rounds]
 
-    def _layout_of_round(self, tokens: Any) -> RoundLayout | None:
+    def _find_layout(self, tokens: Any) -> RoundLayout | None:
         """Return the layout whose length is that of ``tokens``; None if they are not rounds."""
         if not isinstance(tokens, Tensor) or tokens.ndim not in (1, 2):
             return None
@@ -209,23 +209,23 @@ class LensSurface(HookedMachine):
         """Return the column of ``W_U`` for each outcome index: ``[...] -> [..., d_model]``."""
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)
-        return self.W_U.T[self._outcome_indices(tokens)]
+        return self.W_U.T[self._read_outcome_indices(tokens)]
 
-    def _outcome_indices(self, tokens: Any) -> Tensor:
+    def _read_outcome_indices(self, tokens: Any) -> Tensor:
         indices = torch.as_tensor(array_of("tokens", tokens))
         n = len(self.outcomes)
         require(
-            _are_indices(indices, n),
+            _has_only_indices(indices, n),
             f"tokens must be indices of outcomes, 0 to {n - 1}, got {shown(tokens)}",
         )
         return indices.long()
 
     # Attention weights ``[layer, head, d_model, d_head]`` (W_O: ``[layer, head, d_head, d_model]``),
     # embedding tables, unembedding.
-    W_Q = property(partial(_stacked_heads, name="W_Q"), doc=_HEADS)
-    W_K = property(partial(_stacked_heads, name="W_K"), doc=_HEADS)
-    W_V = property(partial(_stacked_heads, name="W_V"), doc=_HEADS)
-    W_O = property(partial(_stacked_heads, name="W_O"), doc=_HEADS)
+    W_Q = property(partial(_stack_heads, name="W_Q"), doc=_HEADS)
+    W_K = property(partial(_stack_heads, name="W_K"), doc=_HEADS)
+    W_V = property(partial(_stack_heads, name="W_V"), doc=_HEADS)
+    W_O = property(partial(_stack_heads, name="W_O"), doc=_HEADS)
     W_E = property(attrgetter("embed.table"))
     W_pos = property(attrgetter("pos_embed.table"))
     W_U = property(attrgetter("unembed.weight"))

@@ -108,10 +108,10 @@ def register_machine(
 
 def handwired_models(task: str) -> tuple[str, ...]:
     """Return the names of the handwired models of a task."""
-    return tuple(record.name for record, _ in _loaders().values() if record.task == task)
+    return tuple(record.name for record, _ in _list_loaders().values() if record.task == task)
 
 
-def _loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
+def _list_loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
     entry("circuits")
     return _HANDWIRED
 
@@ -122,7 +122,7 @@ def models() -> list[ModelRecord]:
     >>> [record.name for record in models() if record.kind == "handwired"]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
     """
-    records = [record for record, _ in _loaders().values()]
+    records = [record for record, _ in _list_loaders().values()]
     for path in sorted(SHIPPED.glob("*/config.json")):
         records.append(_read_record(path.parent))
     records += _BUILT.values()
@@ -152,7 +152,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
     name = file_path(name, "the model")
     settings = [f"{key}={value}" for key, value in arguments.items()]
     _LOG.info("loading %s", " ".join([name, *settings]))
-    if name in _loaders():
+    if name in _list_loaders():
         return _HANDWIRED[name][1](max_gb=max_gb, **arguments)
     from interp.model.checkpoints import built, load_checkpoint
 
@@ -160,7 +160,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
         return built(name, arguments, _BUILT[name].task)
     folder = _find_checkpoint(name)
     if arguments:
-        raise _no_arguments(name, _read_record(folder), arguments)
+        raise _refuse_arguments(name, _read_record(folder), arguments)
     return load_checkpoint(folder, max_gb=max_gb)
 
 
@@ -179,7 +179,7 @@ def _find_checkpoint(name: str) -> Path:
     raise unknown_name("model", name, [record.name for record in models()])
 
 
-def _no_arguments(name: str, record: ModelRecord, arguments: Mapping[str, Any]) -> InputError:
+def _refuse_arguments(name: str, record: ModelRecord, arguments: Mapping[str, Any]) -> InputError:
     """Return the error for arguments passed to a learned model.
 
     If the arguments are sizes, the error names models that can read them.

@@ -66,12 +66,12 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
             if type(module) not in _KINDS:
                 return False
             waiting.extend(module._modules.values())
-        if not _runs_as_written(module, served):
+        if not _is_run_as_written(module, served):
             return False
     return True
 
 
-def _runs_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
+def _is_run_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
     """Return whether a module has its original ``forward`` and no hooks; served hook points may
     have hooks.
     """

@@ -97,13 +97,13 @@ def rollout(
     n_rounds = encoded.tokens.shape[1]
     chosen = select_rounds(rounds, n_rounds)
     names = [] if names_filter is None else model.hook_names(names_filter)
-    hooks = _hooks_by_round(model, fwd_hooks, n_rounds)
+    hooks = _sort_hooks_by_round(model, fwd_hooks, n_rounds)
     if clean is not None:
         require_own(clean, model, episodes, encoded, commit)
     if names and len(episodes) * len(chosen) > _MANY:
         _refuse_large_cache(model, episodes, names, len(chosen), commit)
     if hooks and not propagate and clean is None:
-        clean = _run_unhooked(model, episodes, encoded, layout, commit)
+        clean = _run_without_hooks(model, episodes, encoded, layout, commit)
     # Of a few rounds, the run is one that others may share, and these rounds run again.
     runs_again = not hooks and len(chosen) < n_rounds
     recorder = _CacheRecorder([] if runs_again else names, chosen, len(episodes))
@@ -113,7 +113,7 @@ def rollout(
         )
         run = replace(run, episodes=episodes, settings=_settings(model, commit, propagate, hooks))
     else:
-        run = _run_unhooked(model, episodes, encoded, layout, commit, recorder)
+        run = _run_without_hooks(model, episodes, encoded, layout, commit, recorder)
     if names:
         cache = recorder.tensors
         if runs_again:
@@ -173,7 +173,7 @@ def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
     return encoded.between(0, n_rounds)
 
 
-def _hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
+def _sort_hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
     """Return the hooks of each round that has any; refuse unknown hook points.
 
     Args:
@@ -468,7 +468,7 @@ def _settings(
     return {**settings, "propagate": propagate, "hooked_rounds": sorted(hooked)}
 
 
-def _run_unhooked(
+def _run_without_hooks(
     model: Machine,
     episodes: Episodes,
     encoded: EncodedRounds,

@@ -68,7 +68,7 @@ def trajectories(
     figure = Figure(figsize=(width, 3.4))
     left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
-    colours = _colours_of_series(reference)
+    colours = _pick_colours(reference)
     gap = np.abs(values - reference)
     # The others are so thin that they do not hide the named ones.
     thin: dict[str, Any] = {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
@@ -104,7 +104,7 @@ def trajectories(
     return figure
 
 
-def _colours_of_series(reference: NDArray[np.float64]) -> dict[int, str]:
+def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
     """Return a colour for each series, by its index.
 
     If there are more series than colours, only the series with the largest standard deviation over
@@ -252,7 +252,7 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
         )
 
 
-def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
+def _select_last(frame: pd.DataFrame, x: str) -> pd.DataFrame:
     """Return the last point of every algorithm's curve: columns ``key``, ``name`` and ``mean``, in
     the order in which the algorithms first appear in the table.
     """
@@ -276,7 +276,7 @@ def name_ends(
         colours: colour of each algorithm, by key.
         size: font size in points.
     """
-    last = _last_of(frame, x).dropna(subset="mean")
+    last = _select_last(frame, x).dropna(subset="mean")
     inches = axes.get_window_extent().height / axes.figure.dpi
     to_share = axes.transData + axes.transAxes.inverted()
     end = axes.get_xlim()[1]
@@ -304,7 +304,7 @@ def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
     'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
     """
-    first, *others = _last_of(frame, x).dropna(subset="mean").to_dict("records")
+    first, *others = _select_last(frame, x).dropna(subset="mean").to_dict("records")
     others.sort(key=lambda row: float(row["mean"]))
     texts = []
     for row in (first, *others[:1], *others[1:][-1:]):

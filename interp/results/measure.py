@@ -115,8 +115,8 @@ def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool
     >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0, is_share=False)
     (True, False, False)
     """
-    model_size = _odds(bound) if is_share else max(bound, 0.0)
-    control_size = _odds(control) if is_share else max(control, 0.0)
+    model_size = _compute_odds(bound) if is_share else max(bound, 0.0)
+    control_size = _compute_odds(control) if is_share else max(control, 0.0)
     if side == "above":
         larger, smaller = model_size, control_size
     else:
@@ -124,7 +124,7 @@ def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool
     return larger > smaller and larger >= _CLEAR * smaller
 
 
-def _odds(share: float) -> float:
+def _compute_odds(share: float) -> float:
     """Return x / (1 - x) of a share x, which is first moved to at least :data:`_ROUNDING` from 0
     and 1.
     """
@@ -507,26 +507,26 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     first: list[tuple[Verdict, str]] = []
     further: list[tuple[Verdict, str]] = []
     for phrase in phrases:
-        n_words = len(_clause(name, [*first, phrase]).split())
+        n_words = len(_join_phrases(name, [*first, phrase]).split())
         is_short = not first or n_words <= _MOST_WORDS
         (first if is_short else further).append(phrase)
     sentences = []
     if lead:
         sentences.append(lead.removesuffix("."))
     if first:
-        sentences.append(_clause("It" if lead else name, first))
+        sentences.append(_join_phrases("It" if lead else name, first))
     if further:
         has_yes = "yes" in dict(further)
-        sentences.append(_clause("It also" if has_yes else "It", further))
+        sentences.append(_join_phrases("It also" if has_yes else "It", further))
     undecided = [measure for measure in measures if measure.verdict == "undecided"]
     if undecided:
-        sentences.append(_sentence_of_undecided(undecided, len(measures)))
+        sentences.append(_describe_undecided(undecided, len(measures)))
     if not sentences:
         return f"{name}: no claim applies."
     return ". ".join(sentences) + "."
 
 
-def _sentence_of_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
+def _describe_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
     """Return a sentence with the one undecided claim or the number of undecided claims, and with
     their reason if they all have the same.
 
@@ -546,7 +546,7 @@ def _sentence_of_undecided(undecided: Sequence[Measure], n_measures: int) -> str
     return text
 
 
-def _clause(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
+def _join_phrases(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
     """Join phrases into one clause about ``name``: first those of verdict "yes", then "but" and
     those of verdict "no".
     """

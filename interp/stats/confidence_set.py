@@ -72,7 +72,7 @@ def model_confidence_set(
         "losses must be finite; leave out a model with an infinite loss: it is rejected",
     )
     require(0 < level < 1, f"level must be between 0 and 1, got {level}")
-    representative = _representatives(table)
+    representative = _find_representatives(table)
     weights = resample_weights(n_units, n_resamples, seed)
     p_values = np.ones(n_models)
     remaining = np.unique(representative)
@@ -86,7 +86,7 @@ def model_confidence_set(
     return ModelConfidenceSet(included=p_values >= 1 - level, p_values=p_values)
 
 
-def _representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
+def _find_representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return, for each model, the index of the first model with the same losses, ``[model]``."""
     tolerance = _ROUNDING * np.abs(losses).max()
     representative = np.arange(losses.shape[1])
@@ -110,17 +110,17 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
     n_units = len(losses)
     differences = losses - losses.mean(1, keepdims=True)
     means = differences.mean(0)
-    statistics = _over_error(means, differences.var(0), n_units)
+    statistics = _divide_by_error(means, differences.var(0), n_units)
     worst = int(np.argmax(statistics))
     centred = differences - means
     resampled_means = weights @ centred
     resampled_variances = np.maximum(weights @ centred**2 - resampled_means**2, 0.0)
-    resampled = _over_error(resampled_means, resampled_variances, n_units)
+    resampled = _divide_by_error(resampled_means, resampled_variances, n_units)
     n_as_large = int((resampled.max(1) >= statistics[worst]).sum())
     return worst, (1 + n_as_large) / (1 + len(weights))
 
 
-def _over_error(
+def _divide_by_error(
     means: NDArray[np.float64], variances: NDArray[np.float64], n_units: int
 ) -> NDArray[np.float64]:
     """Return means divided by their standard errors: 0 if the mean is 0, infinite if only the error

@@ -87,7 +87,7 @@ class Affine:
         middle = y.mean(0)
         features = x - centre
         outputs = y - middle
-        fit = _ridge_slopes if ridge else _least_squares_slopes
+        fit = _fit_ridge if ridge else _fit_least_squares
         slopes = fit(features, outputs, ridge)
         decoded = features @ slopes
         along = decoded.T @ features / max(len(features), 1)
@@ -108,7 +108,7 @@ class Affine:
         return torch.linalg.pinv(decoded, rtol=RANK, hermitian=True) @ self.along
 
 
-def _least_squares_slopes(
+def _fit_least_squares(
     features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
 ) -> Float[Tensor, "feature output"]:
     """Fit least squares without a penalty; the features need not have full rank.
@@ -123,7 +123,7 @@ def _least_squares_slopes(
     return torch.linalg.pinv(features, rtol=RANK) @ outputs
 
 
-def _ridge_slopes(
+def _fit_ridge(
     features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
 ) -> Float[Tensor, "feature output"]:
     """Fit ridge regression.

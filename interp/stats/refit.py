@@ -103,7 +103,7 @@ def effective(references: ArrayLike) -> float:
     >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
     (4.0, 2.0, 2.0)
     """
-    totals_of_episodes = _per_episode(references)
+    totals_of_episodes = _sum_per_episode(references)
     relative = np.ones(len(totals_of_episodes))
     if totals_of_episodes.any():
         relative = totals_of_episodes / totals_of_episodes.max()
@@ -339,8 +339,8 @@ class _Part:
             width: half width in standard errors that ignore the refitting; that of
                 :func:`_inflation` when None.
         """
-        lost = _per_episode(losses)
-        possible = _per_episode(references)
+        lost = _sum_per_episode(losses)
+        possible = _sum_per_episode(references)
         n = len(lost)
         is_accuracy = score == "accuracy"
         require(n == len(possible), f"losses are of {n} episodes and references of {len(possible)}")
@@ -371,7 +371,7 @@ class _Part:
         )
 
 
-def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:
+def _sum_per_episode(values: ArrayLike) -> Float[Array, " episode"]:
     """Return one number per episode, summed over outputs; refuse negative and infinite values."""
     array = np.asarray(values, dtype=np.float64)
     require(

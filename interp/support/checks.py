@@ -173,13 +173,13 @@ def _judge_of_instance(kind: Any) -> _Judge:
     return judge
 
 
-def _as_integer(value: Any, finite: bool) -> Any:
+def _convert_integer(value: Any, finite: bool) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return NO
     return int(value)
 
 
-def _as_real(value: Any, finite: bool) -> Any:
+def _convert_real(value: Any, finite: bool) -> Any:
     if isinstance(value, bool) or not isinstance(value, _REAL):
         return NO
     try:
@@ -192,11 +192,11 @@ def _as_real(value: Any, finite: bool) -> Any:
     return value if is_python_number else number
 
 
-def _as_truth_value(value: Any, finite: bool) -> Any:
+def _convert_truth_value(value: Any, finite: bool) -> Any:
     return bool(value) if isinstance(value, bool | np.bool_) else NO
 
 
-def _as_numbers(value: Any, finite: bool) -> Any:
+def _convert_numbers(value: Any, finite: bool) -> Any:
     try:
         return value if np.asarray(value).dtype.kind in "biuf" else NO
     except (TypeError, ValueError, RuntimeError):
@@ -205,10 +205,10 @@ def _as_numbers(value: Any, finite: bool) -> Any:
 
 _REAL = (int, float, np.integer, np.floating)
 _SCALARS: dict[Any, _Judge] = {
-    int: _as_integer,
-    float: _as_real,
-    bool: _as_truth_value,
-    _Numbers: _as_numbers,
+    int: _convert_integer,
+    float: _convert_real,
+    bool: _convert_truth_value,
+    _Numbers: _convert_numbers,
 }
 
 
@@ -223,13 +223,13 @@ def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
 
     def judge(value: Any, finite: bool) -> Any:
         if type(value) is not tuple:
-            value = _listed(value)
+            value = _convert_row(value)
             if isinstance(value, range) and origin is not tuple:
                 return value if judges[0](0, True) is not NO else NO
             if isinstance(value, str | bytes) or hasattr(value, "ndim"):
                 return NO
             if not isinstance(value, Sequence | set | frozenset):
-                return _unread_iterable(origin, judges[0], value)
+                return _check_iterable(origin, judges[0], value)
         element_judges = judges if is_fixed_tuple else judges[:1] * len(value)
         if len(element_judges) != len(value):
             return NO
@@ -246,14 +246,14 @@ def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
     return judge
 
 
-def _listed(value: Any) -> Any:
+def _convert_row(value: Any) -> Any:
     """Return a one-dimensional array as a list, and any other value as it is."""
     is_row = getattr(value, "ndim", None) == 1 and hasattr(value, "tolist")
     has_numbers = not getattr(value, "is_meta", False)
     return value.tolist() if is_row and has_numbers else value
 
 
-def _unread_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
+def _check_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
     """Check an iterable that is no sequence. If it is a mapping its keys are checked; an iterator's
     elements are not, since reading them would use it up.
 
@@ -294,19 +294,19 @@ def described(kind: Any) -> str:
         return _WORDS[kind]
     origin = typing.get_origin(kind)
     if origin is not None:
-        words = _described_by_parts(origin, typing.get_args(kind))
+        words = _describe_parts(origin, typing.get_args(kind))
         if words:
             return words
     if hasattr(kind, "dim_str"):
         axes = ", ".join(kind.dim_str.split())
-        return f"{_article(kind.array_type.__name__)} [{axes}]"
+        return f"{_add_article(kind.array_type.__name__)} [{axes}]"
     if _is_of_episodes(kind):
         return f"episodes of {kind.task!r}"
     name = getattr(origin or kind, "__name__", str(kind))
-    return _NAMED.get(name, _article(name))
+    return _NAMED.get(name, _add_article(name))
 
 
-def _described_by_parts(origin: Any, parts: tuple[Any, ...]) -> str:
+def _describe_parts(origin: Any, parts: tuple[Any, ...]) -> str:
     """Return a generic type in words, such as "a list of ..."; "" if its class name is enough."""
     if origin in _UNIONS:
         *words, last = dict.fromkeys(described(part) for part in parts)
@@ -340,7 +340,7 @@ _WORDS = {
 _NAMED = {"Machine": "a model", "Episodes": "a batch of episodes", "Callable": "a function"}
 
 
-def _article(word: str) -> str:
+def _add_article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeio' or word.startswith('nd') else 'a'} {word}"
 
 
@@ -366,7 +366,7 @@ def shown(value: Any) -> str:
     ('an ndarray of shape (2, 3)', 'nan', "{'q': ndarray of shape (4,)} (dict)")
     """
     if getattr(value, "shape", ()):
-        return f"{_article(type(value).__name__)} of shape {tuple(value.shape)}"
+        return f"{_add_article(type(value).__name__)} of shape {tuple(value.shape)}"
     if _is_of_episodes(value):
         return f"episodes of {value.task!r}"
     text = _SHORT.repr(value.item() if isinstance(value, np.generic) else value)
@@ -497,7 +497,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
         finite: True to refuse NaN and infinity.
     """
     try:
-        array: NDArray[Any] = np.asarray(_without_torch(values))
+        array: NDArray[Any] = np.asarray(_convert_tensor(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{what} must be numbers in a rectangular array, got {shown(values)}"
@@ -520,7 +520,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
     return array.astype(np.float64) if array.dtype == np.float16 else array
 
 
-def _without_torch(values: Any) -> Any:
+def _convert_tensor(values: Any) -> Any:
     """Return a tensor as a NumPy array, and any other value unchanged."""
     if not hasattr(values, "detach"):
         return values
@@ -604,7 +604,7 @@ def refuse_beyond_machine(what: str, n_bytes: float) -> None:
         what: what would need the memory, in words, for the error message.
         n_bytes: the number of bytes needed.
     """
-    available, owner = _memory()
+    available, owner = _find_memory()
     require(
         n_bytes <= available,
         f"{what} would take about {n_bytes / 1e9:.3g} GB, and {owner} {available / 1e9:.3g} GB; take fewer or smaller",
@@ -662,7 +662,7 @@ def refuse_slow(what: str, seconds: float) -> None:
     )
 
 
-def _memory() -> tuple[float, str]:
+def _find_memory() -> tuple[float, str]:
     """Return how many bytes this process may use, and a phrase that names what sets this limit.
 
     The limit is the machine's memory, its container's, or the shell's ``ulimit``.
@@ -853,7 +853,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
     fitting = fitted(kind, value, finite=finite and not takes_infinity)
     if fitting is NO:
         raise InputError(
-            f"{name} must be {described(kind)}, got {shown(value)}{_hint_of(kind, value)}"
+            f"{name} must be {described(kind)}, got {shown(value)}{_find_hint(kind, value)}"
         )
     if name == "level":
         is_share = isinstance(fitting, int | float) and 0 < fitting <= 1
@@ -863,7 +863,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
     return fitting
 
 
-def _hint_of(kind: Any, value: Any) -> str:
+def _find_hint(kind: Any, value: Any) -> str:
     """Return how to load a model, if the name of a model was passed in place of the model; else
     "".
     """

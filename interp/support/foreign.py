@@ -106,11 +106,11 @@ def rich_table(title: str, frame: pd.DataFrame) -> Table:
     for name in frame.columns:
         table.add_column(rich_text(name), overflow="fold")  # a narrow terminal cuts no name
     for row in frame.itertuples(index=False, name=None):
-        table.add_row(*map(_rich_cell, row))
+        table.add_row(*map(_format_cell, row))
     return table
 
 
-def _rich_cell(value: Any) -> Text:
+def _format_cell(value: Any) -> Text:
     return rich_text(f"{value:.3g}" if isinstance(value, float) else value)
 
 
@@ -121,11 +121,11 @@ def markup(text: object) -> str:
     return escape(plain(text))
 
 
-def _no_formula(cell: Any) -> Any:
+def _escape_formula(cell: Any) -> Any:
     """Return a table cell that spreadsheets do not evaluate: text like a formula gets a leading
     apostrophe.
 
-    >>> [_no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned-additive", "-x")]
+    >>> [_escape_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned-additive", "-x")]
     ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned-additive', "'-x"]
     """
     if not isinstance(cell, str):
@@ -136,7 +136,7 @@ def _no_formula(cell: Any) -> Any:
 
 
 def csv(frame: pd.DataFrame, **options: Any) -> str:
-    """Return a frame as CSV without its index; :func:`_no_formula` is applied to all text cells and
+    """Return a frame as CSV without its index; :func:`_escape_formula` is applied to all text cells and
     headers.
     """
     written = frame.copy(deep=False)
@@ -144,11 +144,11 @@ def csv(frame: pd.DataFrame, **options: Any) -> str:
         if dtype.kind not in "OU":
             continue
         cells = frame.iloc[:, i].tolist()
-        safe_cells = [_no_formula(cell) for cell in cells]
+        safe_cells = [_escape_formula(cell) for cell in cells]
         pairs = zip(safe_cells, cells, strict=True)
         if any(safe is not cell and safe != cell for safe, cell in pairs):
             written.isetitem(i, safe_cells)
-    written.columns = [_no_formula(name) for name in frame.columns]
+    written.columns = [_escape_formula(name) for name in frame.columns]
     return str(written.to_csv(index=False, **options))
 
 
@@ -173,7 +173,7 @@ def svg(figure: Any, **saving: Any) -> str:
         "figure.autolayout": False,
         "figure.constrained_layout.use": False,
     }
-    with matplotlib.rc_context({**settings, **_as_text(figure)}):
+    with matplotlib.rc_context({**settings, **_make_text(figure)}):
         try:
             if (
                 engine is not None
@@ -188,7 +188,7 @@ def svg(figure: Any, **saving: Any) -> str:
     return plain(buffer.getvalue())
 
 
-def _as_text(figure: Any) -> dict[str, Any]:
+def _make_text(figure: Any) -> dict[str, Any]:
     """Escape the names in a figure, and return the matplotlib settings to draw it with.
 
     If a name contains a dollar sign, the settings turn off matplotlib's formulas. Otherwise
@@ -209,7 +209,7 @@ def _as_text(figure: Any) -> dict[str, Any]:
     for subplot in figure.axes:
         axes += [subplot.xaxis, subplot.yaxis]
     for axis in axes:
-        names += _names_of_ticks(axis.get_major_formatter())
+        names += _list_tick_names(axis.get_major_formatter())
     if not any("$" in name for name in names):
         return {}
     for artist in written:
@@ -220,7 +220,7 @@ def _as_text(figure: Any) -> dict[str, Any]:
     return {"text.parse_math": False}
 
 
-def _names_of_ticks(formatter: Any) -> list[str]:
+def _list_tick_names(formatter: Any) -> list[str]:
     """Return the tick labels of a matplotlib formatter that has fixed labels or categories."""
     names = [str(name) for name in getattr(formatter, "seq", ())]
     function = getattr(formatter, "func", None)

@@ -54,33 +54,33 @@ def find_object(text: str) -> tuple[Any, bool, bool]:
         The value, or None if there is none; whether the reply is this JSON value and nothing else;
         and whether the value is surrounded by words that are neither reasoning nor a code fence.
     """
-    body = _object_in(text)
+    body = _read_object(text)
     if body is not None:
         return body, True, False
-    answer = _without_thoughts(text)
+    answer = _remove_thoughts(text)
     fenced = _FENCE.match(answer)
-    body = _object_in(fenced[1] if fenced else answer)
+    body = _read_object(fenced[1] if fenced else answer)
     if body is not None:
         return body, False, False
-    body = _embedded_in(answer)
+    body = _find_embedded_object(answer)
     return body, False, body is not None
 
 
-def _object_in(text: str) -> Any:
+def _read_object(text: str) -> Any:
     """Parse a text that is one JSON value without duplicate keys; return None for any other
     text.
     """
-    return json_in(text.strip(), object_pairs_hook=_no_duplicates)
+    return json_in(text.strip(), object_pairs_hook=_refuse_duplicates)
 
 
-def _without_thoughts(text: str) -> str:
+def _remove_thoughts(text: str) -> str:
     """Return a reply without reasoning blocks, invisible characters and end tokens."""
     for pattern in _LEFT_OUT:
         text = pattern.sub("", text)
     return text.strip()
 
 
-def _embedded_in(text: str) -> Any:
+def _find_embedded_object(text: str) -> Any:
     """Parse the JSON object that spans from the first brace to the last one.
 
     Return None if this is not one object, or if an unclosed or unknown block, such as a reasoning
@@ -92,10 +92,10 @@ def _embedded_in(text: str) -> Any:
     has_unknown_block = _UNKNOWN.search(_BLOCK.sub("", before))
     if has_unknown_block or _OPEN.search(before + text[end:]):
         return None
-    return _object_in(text[begin:end])
+    return _read_object(text[begin:end])
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields := dict(pairs)) != len(pairs):
         raise ValueError("the same key twice")
     return fields

@@ -188,7 +188,7 @@ class Finished:
             content = json.loads(path.read_text(encoding="utf-8"))
             is_whole = content.pop("sha256") == digest_of(content)
             if is_whole and content["about"] == about:
-                return cast(_T, self._decoded(kind, content["part"]))
+                return cast(_T, self._decode(kind, content["part"]))
         except Exception:  # whatever its contents break: a file is no reason to stop
             pass
         _LOG.warning("%s is damaged or was edited; this part is computed again", path)
@@ -204,7 +204,7 @@ class Finished:
         """
         path, about = self._place(name, kind)
         if path is not None:
-            content = {"about": about, "part": self._encoded(part)}
+            content = {"about": about, "part": self._encode(part)}
             write_text(path, json.dumps({"sha256": digest_of(content), **content}, indent=1) + "\n")
         return part
 
@@ -225,7 +225,7 @@ class Finished:
         """Return the path of a part's file, and a record of all that the part depends on."""
         if self.folder is None:
             return None, {}
-        settings = json.loads(json.dumps(self._encoded(dict(self.settings))))
+        settings = json.loads(json.dumps(self._encode(dict(self.settings))))
         about = {
             "name": name,
             "settings": settings,
@@ -248,8 +248,8 @@ class Finished:
         parts = [self._fields(part) for part in typing.get_args(kind)]
         return parts or str(kind)
 
-    def _encoded(self, value: Any) -> Any:
-        """Return a part of the work as JSON values; :meth:`_decoded` is the inverse."""
+    def _encode(self, value: Any) -> Any:
+        """Return a part of the work as JSON values; :meth:`_decode` is the inverse."""
         if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
@@ -259,25 +259,25 @@ class Finished:
                 "dtype": str(value.dtype),
             }
         if isinstance(value, tuple):
-            return {"__tuple__": [self._encoded(item) for item in value]}
+            return {"__tuple__": [self._encode(item) for item in value]}
         if isinstance(value, list):
-            return [self._encoded(item) for item in value]
+            return [self._encode(item) for item in value]
         if isinstance(value, Mapping):
             if all(isinstance(key, str) for key in value):
-                return {key: self._encoded(item) for key, item in value.items()}
-            pairs = [[self._encoded(key), self._encoded(item)] for key, item in value.items()]
+                return {key: self._encode(item) for key, item in value.items()}
+            pairs = [[self._encode(key), self._encode(item)] for key, item in value.items()]
             return {"__mapping__": pairs}
         if is_dataclass(value):
             names = [field.name for field in fields(value)]
-            return {name: self._encoded(getattr(value, name)) for name in names}
+            return {name: self._encode(getattr(value, name)) for name in names}
         if type(value).__name__ == "DataFrame":
             columns = value.items()
-            rows = [[name, str(c.dtype), self._encoded(c.tolist())] for name, c in columns]
+            rows = [[name, str(c.dtype), self._encode(c.tolist())] for name, c in columns]
             return {"__table__": rows}
         return value.item() if isinstance(value, np.generic) else value
 
-    def _decoded(self, kind: Any, value: Any) -> Any:
-        """Return the part of type ``kind`` from its JSON values; :meth:`_encoded` is the
+    def _decode(self, kind: Any, value: Any) -> Any:
+        """Return the part of type ``kind`` from its JSON values; :meth:`_encode` is the
         inverse.
         """
         inner = typing.get_args(kind)
@@ -285,7 +285,7 @@ class Finished:
             if value is None:
                 return None
             not_none = [part for part in inner if part is not type(None)]
-            return self._decoded(not_none[0], value)
+            return self._decode(not_none[0], value)
         first_kind = inner[0] if inner else Any
         last_kind = inner[-1] if inner else Any
         match value:
@@ -303,19 +303,19 @@ class Finished:
                 has_kinds = bool(inner) and last_kind is not ...
                 kinds = inner if has_kinds else (first_kind,) * len(items)
                 kinds_and_items = zip(kinds, items, strict=True)
-                return tuple(self._decoded(part, item) for part, item in kinds_and_items)
+                return tuple(self._decode(part, item) for part, item in kinds_and_items)
             case {"__mapping__": pairs}:
                 return {
-                    self._decoded(first_kind, key): self._decoded(last_kind, item)
+                    self._decode(first_kind, key): self._decode(last_kind, item)
                     for key, item in pairs
                 }
             case list():
-                return [self._decoded(first_kind, item) for item in value]
+                return [self._decode(first_kind, item) for item in value]
             case dict() if is_dataclass(kind):
                 hints = typing.get_type_hints(kind)
                 names = [field.name for field in fields(kind)]
-                parts = {name: self._decoded(hints[name], value[name]) for name in names}
+                parts = {name: self._decode(hints[name], value[name]) for name in names}
                 return cast(type, kind)(**parts)
             case dict():
-                return {key: self._decoded(last_kind, item) for key, item in value.items()}
+                return {key: self._decode(last_kind, item) for key, item in value.items()}
         return value

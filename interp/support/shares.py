@@ -209,7 +209,7 @@ def describe(folder: str | Path, shard: str) -> str:
     seconds = parts["seconds"].median()
     if not n_left or math.isnan(seconds):
         return counted
-    gigabytes = max(1, math.ceil(_peak_bytes() / 1e9))
+    gigabytes = max(1, math.ceil(_measure_peak_bytes() / 1e9))
     n_jobs = min(n_left, _MOST_JOBS)
     minutes = math.ceil((_START_SECONDS + 2 * seconds * math.ceil(n_left / n_jobs)) / 60)
     words = [word for word in sys.argv[1:] if word != "--plan"]
@@ -221,7 +221,7 @@ def describe(folder: str | Path, shard: str) -> str:
     )
 
 
-def _peak_bytes() -> float:
+def _measure_peak_bytes() -> float:
     """Return the largest number of bytes that this process has held in memory so far."""
     import resource
 

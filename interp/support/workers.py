@@ -94,8 +94,8 @@ def each(
     """
     require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
     if scheduler:
-        with _client(n_jobs, scheduler) as client:
-            yield from _results_of_cluster(client, work, shared, items)
+        with _open_client(n_jobs, scheduler) as client:
+            yield from _run_on_cluster(client, work, shared, items)
         return
     from joblib import Parallel, delayed
     from joblib.parallel import get_active_backend
@@ -107,7 +107,7 @@ def each(
     yield from run_all(delayed(work)(shared, item) for item in items)
 
 
-def _results_of_cluster(
+def _run_on_cluster(
     client: Any, work: Callable[[_S, _T], _R], shared: _S, items: Sequence[_T]
 ) -> Iterator[_R]:
     """Yield ``work(shared, item)`` for every item from a dask cluster, as the results arrive.
@@ -213,7 +213,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 @contextmanager
-def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
+def _open_client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     """Open a context with a dask client; a cluster that was started for the work is closed with
     it.
     """
@@ -222,7 +222,7 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     ):
         from dask.distributed import Client
     if scheduler == _LOCAL:
-        with _local_cluster(n_jobs) as cluster, Client(cluster) as client:
+        with _start_local_cluster(n_jobs) as cluster, Client(cluster) as client:
             yield client
         return
     _require_trusted(scheduler)
@@ -235,7 +235,7 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         yield client
 
 
-def _local_cluster(n_jobs: int) -> Any:
+def _start_local_cluster(n_jobs: int) -> Any:
     """Start a cluster of processes on this machine, each with one thread."""
     import dask
     import joblib

@@ -50,7 +50,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
             # The truth ends a round, and the advice comes before it: either may stand beside the messages.
             fields_beside = {"content": json.dumps(beside)}
             chat = [fields_beside, *chat, fields_beside]
-        rounds = _rounds_in(chat, ends, named.get("note"))
+        rounds = _read_rounds(chat, ends, named.get("note"))
         conversation = beside.get("epoch", "1") if is_round else str(line)
         for row in rounds:
             rows.append({"conversation": conversation, **beside, **row})
@@ -70,7 +70,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
     return replace(table, cells=pd.DataFrame(rows, dtype=object), remarks=remarks)
 
 
-def _rounds_in(messages: Sequence[Any], ends: Set[str], note: str | None) -> list[dict[str, str]]:
+def _read_rounds(messages: Sequence[Any], ends: Set[str], note: str | None) -> list[dict[str, str]]:
     """Return the rounds of one chat: for each, the fields of its JSON objects.
 
     Args:
@@ -81,7 +81,7 @@ def _rounds_in(messages: Sequence[Any], ends: Set[str], note: str | None) -> lis
     rounds: list[dict[str, str]] = []
     row: dict[str, str] = {}
     for message in messages:
-        fields = _fields_of(message)
+        fields = _read_fields(message)
         is_answer = isinstance(message, Mapping) and message.get("role") == "assistant"
         written = fields.pop(note, None) if note else None
         if is_answer and written is not None and rounds:
@@ -93,7 +93,7 @@ def _rounds_in(messages: Sequence[Any], ends: Set[str], note: str | None) -> lis
     return rounds
 
 
-def _fields_of(message: Any) -> dict[str, str]:
+def _read_fields(message: Any) -> dict[str, str]:
     """Return the fields of the JSON object in a message, as strings; empty if there is none."""
     content = message.get("content") if isinstance(message, Mapping) else None
     body, _, _ = find_object(text_of(content))

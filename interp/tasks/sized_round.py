@@ -79,12 +79,12 @@ class SizedRound(RoundLayout):
 
     def require_fit(self, episodes: Any) -> None:
         """Refuse episodes with sizes other than this layout's."""
-        sizes, own_sizes = _in_words(self.fit(episodes)._sizes), _in_words(self._sizes)
+        sizes, own_sizes = _describe_size(self.fit(episodes)._sizes), _describe_size(self._sizes)
         require(
             sizes == own_sizes,
             f"episodes have {sizes}, this layout {own_sizes}; call layout.fit(episodes) first",
         )
 
 
-def _in_words(sizes: Mapping[str, int]) -> str:
+def _describe_size(sizes: Mapping[str, int]) -> str:
     return " and ".join(f"{size} {name.removeprefix('n_')}" for name, size in sizes.items())

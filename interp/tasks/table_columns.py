@@ -165,7 +165,7 @@ def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) 
     for pattern in _SPELLINGS[role]:
         matches += [name for name in free if re.fullmatch(pattern, spelled(name))]
     if role == "reward":
-        return tuple(matches[:1]) or _gain_and_loss(free)
+        return tuple(matches[:1]) or _find_gain_and_loss(free)
     if role == "session" or takes_all:
         return tuple(matches)
     if role in ("choice", "action"):
@@ -174,7 +174,7 @@ def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) 
     return tuple(matches[:1])
 
 
-def _gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
+def _find_gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of gains and losses, if there are both."""
     by_spelling = {spelled(name): name for name in names}
     for gain, loss in (("gain", "loss"), ("gains", "losses"), ("win", "loss"), ("wins", "losses")):

@@ -101,7 +101,7 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
     with reading(path, "give a table with a header and a row a trial"):
         content = _read_bytes(path)
         text, used = _decode(path, content, encoding)
-        lines = _numbered_lines(text)
+        lines = _number_lines(text)
         require(
             bool(lines), f"{str(path)!r} is empty; give a table with a header and a row a trial"
         )
@@ -129,8 +129,8 @@ def _read_bytes(path: Path) -> bytes:
         for first_bytes, unpack in _OPENERS.items():
             if start.startswith(first_bytes):
                 with unpack(stream) as unpacked:
-                    return _read_bounded(path, unpacked)
-        return _read_bounded(path, stream)
+                    return _read_at_most(path, unpacked)
+        return _read_at_most(path, stream)
 
 
 def _require_size(path: Path, n_bytes: int) -> None:
@@ -142,7 +142,7 @@ def _require_size(path: Path, n_bytes: int) -> None:
     )
 
 
-def _read_bounded(path: Path, stream: Any) -> bytes:
+def _read_at_most(path: Path, stream: Any) -> bytes:
     """Read a stream to its end; stop and refuse it if it is too large."""
     content: bytes = stream.read(MOST_BYTES + 1)
     _require_size(path, len(content))
@@ -185,7 +185,7 @@ def _read_members(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) ->
                 "it first: inspect log convert LOG.eval --to json --output-dir FOLDER"
             ) from None
         with stream:
-            contents.append(_read_bounded(path, stream))
+            contents.append(_read_at_most(path, stream))
     return contents
 
 
@@ -231,13 +231,13 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]
         return content.decode("latin-1"), "Latin-1"
 
 
-def _numbered_lines(text: str) -> list[tuple[int, str]]:
+def _number_lines(text: str) -> list[tuple[int, str]]:
     """Return the lines that are not blank, each with its line number, counted from 1."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _separator(header: str) -> str:
+def _find_separator(header: str) -> str:
     """Find the separator of a header line: the most frequent one, or spaces if there is no
     other.
     """
@@ -252,7 +252,7 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
     """Split lines into a data frame with the names of the header, indexed by line number."""
     import pandas as pd
 
-    separator = _separator(lines[0][1])
+    separator = _find_separator(lines[0][1])
     text = "\n".join(line.strip(" ") for _, line in lines)
     how: dict[str, Any] = {"sep": separator, "header": None, "dtype": str, "na_filter": False}
     try:
@@ -305,12 +305,12 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
     try:
         whole = json_in(text, **how)
         if isinstance(whole, dict) and isinstance(whole.get("samples"), list):
-            whole = [_row_of_sample(sample) for sample in whole["samples"]]
+            whole = [_read_sample(sample) for sample in whole["samples"]]
         if isinstance(whole, list):
             objects = whole
             numbers = list(range(1, len(objects) + 1))
         else:
-            for number, line in _numbered_lines(text):
+            for number, line in _number_lines(text):
                 objects.append(json.loads(line, **how))
                 numbers.append(number)
     except (ValueError, RecursionError) as error:
@@ -321,11 +321,11 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
         raise InputError(f"{wrong} ({error})"[:300]) from None
     fits = bool(objects) and all(isinstance(row, dict) for row in objects)
     require(fits, f"{str(path)!r} must hold JSON objects, a row a trial")
-    texts = [{str(name): _json_text(value) for name, value in row.items()} for row in objects]
+    texts = [{str(name): _write_json(value) for name, value in row.items()} for row in objects]
     return pd.DataFrame(texts, index=pd.Index(numbers), dtype=object).fillna("")
 
 
-def _row_of_sample(sample: Any) -> Any:
+def _read_sample(sample: Any) -> Any:
     """Return the fields of an Inspect sample that become columns: its metadata, id, epoch, target,
     messages.
     """
@@ -336,7 +336,7 @@ def _row_of_sample(sample: Any) -> Any:
     return {**beside, **{name: sample.get(name) for name in _OF_A_SAMPLE}}
 
 
-def _json_text(value: Any) -> str:
+def _write_json(value: Any) -> str:
     """Return a JSON value as the text of a cell."""
     if value is None:
         return ""

@@ -242,13 +242,13 @@ class TrialTable:
 
     def texts(self, role: str) -> pd.DataFrame:
         """Return the labels in a role's columns; NaN in missed trials."""
-        return self._each_column(role, self._label_cells)
+        return self._list_columns(role, self._label_cells)
 
-    def _each_column(self, role: str, read: Callable[[str], pd.Series]) -> pd.DataFrame:
+    def _list_columns(self, role: str, read: Callable[[str], pd.Series]) -> pd.DataFrame:
         return pd.DataFrame({name: read(name) for name in self.columns.by_role[role]})
 
     def _label_cells(self, name: str) -> pd.Series:
-        cells = _without_written_fractions(self.table.cells[name])
+        cells = _strip_written_fractions(self.table.cells[name])
         return _mask_codes(cells, self.options.codes)
 
     def numbers(self, role: str) -> pd.DataFrame:
@@ -257,7 +257,7 @@ class TrialTable:
         A code of missed trials counts only if it is a word, or is spelled like 99 or -999; other
         numbers may be rewards.
         """
-        return self._each_column(role, self._number_cells)
+        return self._list_columns(role, self._number_cells)
 
     def _number_cells(self, name: str) -> pd.Series:
         codes = [code for code in self.options.codes if _is_code_of_numbers(code)]
@@ -322,14 +322,14 @@ class TrialTable:
         names = [str(name) for frame in frames for name in frame.columns]
         place = f"{' and '.join(names)} of {self.table.file}"
         if self.options.lookalikes == "same":
-            merged = _merged_spellings(_label_counts(frames))
+            merged = _merge_spellings(_label_counts(frames))
             frames = [frame.replace(merged) for frame in frames]
         counts = _label_counts(frames)
         if NONE not in self.options.codes:
             self._refuse_codes(place, kind, counts)
         self._refuse_lookalikes(place, counts)
         self._refuse_many(place, kind, counts)
-        labels = sorted(counts, key=_sorting)
+        labels = sorted(counts, key=_get_sort_key)
         require(
             len(labels) > 1,
             f"{place} must hold two {kind}s or more, got {labels}",
@@ -372,7 +372,7 @@ class TrialTable:
         """
         if self.options.lookalikes is not None:
             return
-        similar = _lookalikes(labels)
+        similar = _find_lookalikes(labels)
         if similar:
             raise InputError(
                 f"{place}: {' and '.join(map(repr, similar))} look alike; give lookalikes=same (--lookalikes same) "
@@ -452,7 +452,7 @@ class TrialTable:
         Returns:
             For each session, the participant, and the index of its rows in the order of trials.
         """
-        columns = {"who": self._participants(), "session": self._session_labels()}
+        columns = {"who": self._participants(), "session": self._list_session_labels()}
         keys = pd.DataFrame({**columns, "order": self._order_numbers()})
         sessions: list[tuple[str, pd.Index]] = []
         n_returned = 0
@@ -476,9 +476,9 @@ class TrialTable:
             return pd.Series("all", index=cells.index)
         name = self.columns.one("participant")
         self.refuse(cells[name].isna(), name, "must not be empty")
-        names = _without_written_fractions(cells[name])
+        names = _strip_written_fractions(cells[name])
         if self.options.lookalikes == "same":
-            names = names.replace(_merged_spellings(names.unique()))
+            names = names.replace(_merge_spellings(names.unique()))
         different = names.unique()
         self._refuse_lookalikes(f"{name} of {self.table.file}", different)
         is_guessed = "participant" in self.columns.guessed
@@ -490,7 +490,7 @@ class TrialTable:
         )
         return names
 
-    def _session_labels(self) -> pd.Series:
+    def _list_session_labels(self) -> pd.Series:
         """Return the session label of each row, joined from one or more columns."""
         cells = self.table.cells
         labels = pd.Series("", index=cells.index)
@@ -521,15 +521,15 @@ class TrialTable:
         If numbers repeat even within a label, consecutive rows with the same label form a session.
         """
         if rows["order"].is_unique:
-            return _runs(rows.sort_values("order", kind="stable"))
+            return _split_runs(rows.sort_values("order", kind="stable"))
         by_label = [part for _, part in rows.groupby("session", sort=False)]
-        for parts in (by_label, _runs(rows)):
+        for parts in (by_label, _split_runs(rows)):
             if all(part["order"].is_unique for part in parts):
                 return [part.sort_values("order", kind="stable") for part in parts]
-        self._refuse_repeated(rows)
+        self._refuse_repeats(rows)
         return []
 
-    def _refuse_repeated(self, rows: pd.DataFrame) -> None:
+    def _refuse_repeats(self, rows: pd.DataFrame) -> None:
         """Refuse an order number that occurs twice in a session."""
         trial = ["session", "order"]
         hint = ""
@@ -589,7 +589,7 @@ class TrialTable:
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
         people = {who for who, _ in sessions}
-        remarks = dict.fromkeys([*self.remarks, *self._unused_remarks()])
+        remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])
         table, n_missed = self.table, int((~counted[rows]).sum())
         return TrialsRead(
             file=table.path.name,
@@ -605,14 +605,14 @@ class TrialTable:
             remarks=tuple(remarks),
         )
 
-    def _unused_remarks(self) -> list[str]:
+    def _list_unused_remarks(self) -> list[str]:
         """Return remarks on unused columns that look like the order of trials or like session
         labels.
         """
         remarks = []
         people = self._participants()
         for name in self.columns.unused:
-            counting = _counts_up(self.table.cells[name], people)
+            counting = _find_counting(self.table.cells[name], people)
             if counting == "up" and "order" not in self.columns:
                 remarks.append(
                     f"{name!r} counts up within a participant and is not used: if trials are in its order, "
@@ -654,10 +654,10 @@ class TrialTable:
 
 def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
     """Return cells with NaN in place of codes of missed trials, in any spelling."""
-    spellings = {_spelling(code) for code in codes}
+    spellings = {_normalize(code) for code in codes}
     if not spellings:
         return cells
-    return cells.mask(cells.map(_spelling).isin(spellings))
+    return cells.mask(cells.map(_normalize).isin(spellings))
 
 
 def _is_far(value: float, others: pd.Series) -> bool:
@@ -700,7 +700,7 @@ def parse_numbers(
     if decimal is None and _has_decimal_commas(table, name, texts):
         decimal = ","
     point = "," if decimal == "," else "."
-    values = {text: _as_number(text.replace(point, ".")) for text in texts}
+    values = {text: _parse_number(text.replace(point, ".")) for text in texts}
     return cells.map(values).astype(float)
 
 
@@ -721,14 +721,14 @@ def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bo
     return True
 
 
-def _as_number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return float("nan")
 
 
-def _without_written_fractions(cells: pd.Series) -> pd.Series:
+def _strip_written_fractions(cells: pd.Series) -> pd.Series:
     """Return whole numbers that were written as 1.0, 2.0, ... as 1, 2, ...; leave other texts
     unchanged.
     """
@@ -737,29 +737,29 @@ def _without_written_fractions(cells: pd.Series) -> pd.Series:
     return cells
 
 
-def _spelling(text: Any) -> str:
+def _normalize(text: Any) -> str:
     """Return a normal form of a label: its number, or the text in lower case with single spaces."""
     words = " ".join(str(text).casefold().split())
     if not re.search(r"\d", words):
         return words
-    value = _as_number(words)
+    value = _parse_number(words)
     return words if np.isnan(value) else repr(value)
 
 
-def _lookalikes(labels: Iterable[str]) -> list[str]:
+def _find_lookalikes(labels: Iterable[str]) -> list[str]:
     """Return the first group of labels that have the same normal form; empty if there is none."""
     by_spelling: dict[str, list[str]] = {}
     for label in sorted(labels):
-        by_spelling.setdefault(_spelling(label), []).append(label)
+        by_spelling.setdefault(_normalize(label), []).append(label)
     return next((similar for similar in by_spelling.values() if len(similar) > 1), [])
 
 
-def _merged_spellings(labels: Iterable[str]) -> dict[str, str]:
+def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
     """Return label -> the shortest label with the same normal form."""
     first: dict[str, str] = {}
     for label in sorted(labels, key=lambda text: (len(text), text)):
-        first.setdefault(_spelling(label), label)
-    return {label: first[_spelling(label)] for label in labels}
+        first.setdefault(_normalize(label), label)
+    return {label: first[_normalize(label)] for label in labels}
 
 
 def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
@@ -776,9 +776,9 @@ def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
     return counts
 
 
-def _sorting(label: str) -> tuple[bool, float, str]:
+def _get_sort_key(label: str) -> tuple[bool, float, str]:
     """Return a sort key that puts numbers before words, and sorts numbers by size."""
-    value = _as_number(label)
+    value = _parse_number(label)
     is_word = bool(np.isnan(value))
     return is_word, 0.0 if is_word else value, label
 
@@ -797,17 +797,17 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
     for label in labels:
         if _is_missed_word(label) or _NINES_BELOW.fullmatch(label):
             return label
-    values = {label: _as_number(label) for label in labels}
+    values = {label: _parse_number(label) for label in labels}
     numbers = {label: value for label, value in values.items() if not np.isnan(value)}
     words = [label for label in labels if label not in numbers]
     if 0 < 2 * len(words) <= len(numbers):
         return words[0]
     if len(labels) < 3 or len(numbers) < 2:
         return None
-    return _suspicious_number(numbers)
+    return _find_suspicious_number(numbers)
 
 
-def _suspicious_number(numbers: Mapping[str, float]) -> str | None:
+def _find_suspicious_number(numbers: Mapping[str, float]) -> str | None:
     """Return a number that does not fit into the sequence of the other numbers; None if all fit.
 
     Such a number is the only negative one, the 0 between -1 and 1, or the only one with a fraction.
@@ -839,11 +839,11 @@ def _is_code_of_numbers(code: str) -> bool:
     """Return whether a code of missed trials is recognised in numeric columns, too: a word, or
     nines.
     """
-    is_word = np.isnan(_as_number(code))
+    is_word = np.isnan(_parse_number(code))
     return bool(is_word or _NINES.fullmatch(code.partition(".")[0]))
 
 
-def _runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
+def _split_runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """Split rows wherever the session label changes."""
     labels = rows["session"]
     numbers = (labels != labels.shift()).cumsum()
@@ -863,7 +863,7 @@ def _run_length(cells: pd.Series, people: pd.Series) -> float:
     return float(len(labels) / starts.sum())
 
 
-def _counts_up(cells: pd.Series, people: pd.Series) -> str:
+def _find_counting(cells: pd.Series, people: pd.Series) -> str:
     """Return how a column counts within participants: "up", "restarts" (several times), or ""
     (neither).
     """

@@ -265,11 +265,11 @@ class RoundsLoss(nn.Module):
                 tokens, values = fed_round.tokens, fed_round.values
                 logits, update = self.forward_round(tokens, values, carried, layout)
                 carried = self.model.write(carried, update, fed_round.slots)
-                loss = _loss_of_logits(logits.float(), targets, layout)
+                loss = _compute_loss_of_logits(logits.float(), targets, layout)
             else:
                 step = run_round(self.model, fed_round, carried, layout, self.commit)
                 carried = step.latents
-                loss = _loss_of_prediction(step.prediction, targets, layout)
+                loss = _compute_loss_of_prediction(step.prediction, targets, layout)
             losses.append(loss.mean())
         return torch.stack(losses).mean(), carried
 
@@ -305,7 +305,7 @@ class RoundsLoss(nn.Module):
         return logits, model.update(read[:, -layout.n_after], layout.n_positions)
 
 
-def _loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
+def _compute_loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
     """Return the loss of a transformer's logits, ``[episode]``.
 
     Args:
@@ -318,7 +318,7 @@ def _loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Ten
     return -(targets * logits.log_softmax(-1)).sum(-1)
 
 
-def _loss_of_prediction(prediction: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
+def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
     """Return the loss of a model's prediction, ``[episode]``.
 
     Args:

@@ -238,7 +238,7 @@ class TrainingConfig:
         if self.machine:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
             self._check_machine()
-        object.__setattr__(self, "sizes", self._all_sizes())
+        object.__setattr__(self, "sizes", self._list_sizes())
         require(len(self.stages) > 0, "stages must hold at least one stage")
         object.__setattr__(self, "stages", self.curriculum)
         if self.anneal_latents:
@@ -247,7 +247,7 @@ class TrainingConfig:
             stage.check(index, self.sizes)
         self._check_numbers()
 
-    def _all_sizes(self) -> dict[str, tuple[int, int]]:
+    def _list_sizes(self) -> dict[str, tuple[int, int]]:
         """Return the bounds of every size of the task; the task's default value if the run names
         none.
         """

@@ -14,17 +14,17 @@ from interp.training import runs
 from interp.training.config import TrainingConfig
 
 
-def _capabilities() -> dict[str, Any]:
+def _get_capabilities() -> dict[str, Any]:
     """Return what torch reports about this CPU; empty in versions of torch that report nothing."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities
 
 
-def _bfloat16_units() -> str:
+def _name_bfloat16_units() -> str:
     """Return the names of the CPU's bfloat16 units as torch reports them, joined by blanks; "" if
     there are none.
     """
-    capabilities = _capabilities().items()
+    capabilities = _get_capabilities().items()
     return " ".join(sorted(name for name, has in capabilities if has is True and "bf16" in name))
 
 
@@ -32,11 +32,11 @@ def this_machine() -> str:
     """Describe this process's hardware in words: architecture, CPU, number of cores, vector units,
     GPU.
     """
-    capabilities = _capabilities()
+    capabilities = _get_capabilities()
     parts = [platform.machine(), capabilities.get("cpu_name"), f"{os.cpu_count()} CPU cores"]
     parts.append(torch.backends.cpu.get_cpu_capability())
     if capabilities:
-        parts.append(f"bfloat16 units: {_bfloat16_units() or 'none'}")
+        parts.append(f"bfloat16 units: {_name_bfloat16_units() or 'none'}")
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     return ", ".join(filter(None, parts))
@@ -68,7 +68,7 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
         return "float32", "the GPU has no bfloat16 units"
     if kind != "cpu":
         return "float32", f"nothing says whether {kind!r} has bfloat16 units"
-    units = _bfloat16_units()
+    units = _name_bfloat16_units()
     if units:
         return "bfloat16", f"the CPU has {units.replace(' ', ', ')}"
     return "float32", "the CPU reports no bfloat16 units"

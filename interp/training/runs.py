@@ -96,9 +96,9 @@ class RunState:
         """Load the weights into ``model``; refuse a weight that is missing or has another shape."""
         with torch.no_grad():
             for key, parameter in model.named_parameters():
-                parameter.copy_(self._tensor(f"model.{key}", parameter))
+                parameter.copy_(self._read_tensor(f"model.{key}", parameter))
             for key, buffer in _buffers(model).items():
-                buffer.copy_(self._tensor(f"buffer.{key}", buffer))
+                buffer.copy_(self._read_tensor(f"buffer.{key}", buffer))
 
     def load_moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
         """Load the optimizer moments of every parameter; refuse a moment that is missing or has
@@ -112,15 +112,15 @@ class RunState:
             for optimizer, entries in zip(optimizers, _MOMENTS, strict=False):
                 names = [f"{entry}.{key}" for entry in entries]
                 if not self.tensors.keys().isdisjoint(names):
-                    moments = [self._moment(name, parameter) for name in names]
+                    moments = [self._read_moment(name, parameter) for name in names]
                     optimizer.state[parameter] = dict(zip(entries, moments, strict=True))
 
-    def _moment(self, name: str, parameter: Tensor) -> Tensor:
+    def _read_moment(self, name: str, parameter: Tensor) -> Tensor:
         if name.startswith("step."):  # AdamW counts its steps on the CPU, in one number
             return self.tensors[name].reshape(())
-        return self._tensor(name, parameter).to(parameter.device)
+        return self._read_tensor(name, parameter).to(parameter.device)
 
-    def _tensor(self, name: str, like: Tensor) -> Tensor:
+    def _read_tensor(self, name: str, like: Tensor) -> Tensor:
         tensor = self.tensors.get(name)
         if tensor is not None and tensor.shape == like.shape:
             return tensor
@@ -260,7 +260,7 @@ def cut_metrics(folder: Path, step: int) -> None:
     if not path.is_file():
         return
     with reading(path):
-        lines = [line for line, record in _records(path) if float(record["step"]) <= step]
+        lines = [line for line, record in _read_records(path) if float(record["step"]) <= step]
     text = "".join(f"{line}\n" for line in lines)
     write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
@@ -270,7 +270,7 @@ def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return digest_of(header, contents)
 
 
-def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
+def _read_records(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the lines of a JSONL file with their parsed records. Lines that are damaged or
     incomplete are left out.
     """
@@ -341,7 +341,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     state.load_weights(model)
     if isinstance(model, HookedLatentTransformer):
         model.latent_kept = config.latent_kept(progress.step)
-    records = [record for _, record in _records(folder / METRICS_FILE)]
+    records = [record for _, record in _read_records(folder / METRICS_FILE)]
     metrics = pd.DataFrame(records) if records else pd.DataFrame(columns=_METRICS)
     record_file = folder / RECORD_FILE
     return TrainedRun(

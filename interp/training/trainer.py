@@ -88,7 +88,7 @@ def train(
     integer("stop_at", stop_at, 0)
     integer("keep_every", keep_every, 0)
     if machine is not None:
-        config = replace(config, machine=_recipe_of(machine))
+        config = replace(config, machine=_make_recipe(machine))
     accelerator = _start_accelerator(device, n_processes)
     with ExitStack() as stack:
         if accelerator.is_main_process:
@@ -428,7 +428,7 @@ def _schedule(step: int, config: TrainingConfig) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _recipe_of(machine: str | Machine) -> dict[str, Any]:
+def _make_recipe(machine: str | Machine) -> dict[str, Any]:
     """Return how to make a machine again: its builder and the builder's arguments."""
     if isinstance(machine, str):
         return {"builder": machine}
@@ -483,5 +483,5 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
 def _shape_of(model: Any) -> dict[str, Any]:
     """Return the settings that two models must share for the weights of one to fit the other."""
     is_transformer = isinstance(model, HookedLatentTransformer)
-    description = model.config.to_dict() if is_transformer else _recipe_of(model)
+    description = model.config.to_dict() if is_transformer else _make_recipe(model)
     return {key: value for key, value in description.items() if key not in _NOT_OF_WEIGHTS}

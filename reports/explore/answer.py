@@ -171,7 +171,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         whole: False applies only edits of inputs and moves of the state, as for a reference
             machine.
     """
-    _require_shown(bench, view)
+    _require_visible(bench, view)
     episodes = bench.episodes
     for edit in view.edits:
         episodes = edit.inputs(bench, episodes)
@@ -226,7 +226,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     )
 
 
-def _require_shown(bench: Bench, view: View) -> None:
+def _require_visible(bench: Bench, view: View) -> None:
     """Raise InputError if the view's episode or round does not exist."""
     n_episodes = len(bench.episodes)
     require(

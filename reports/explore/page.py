@@ -319,7 +319,7 @@ _Choices = list[tuple[str, str]]
 def _list_choices(bench: Bench) -> dict[str, Any]:
     """List the options of the page's forms: inputs, numbers of inputs and state, heads and sites."""
     corruptions = bench.task.analysis.corruptions()
-    numbered = [choice for record in corruptions for choice in _list_numbered(record)]
+    numbered = [choice for record in corruptions for choice in _list_numbers(record)]
     state: _Choices = []
     shapes = {} if bench.unreadable else bench.writer.shapes
     for key, shape in shapes.items():
@@ -351,7 +351,7 @@ def _list_inputs(bench: Bench) -> _Choices:
     return inputs
 
 
-def _list_numbered(record: Corruption) -> _Choices:
+def _list_numbers(record: Corruption) -> _Choices:
     """List the options of a corruption that take a number."""
     parameters = list(inspect.signature(record.build, eval_str=True).parameters.values())
     choices = []

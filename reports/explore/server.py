@@ -83,14 +83,14 @@ class Explorer:
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
         """Run the edits of a view on the machine and, if there is one, on the reference machine."""
         with self._lock:
-            bench, reference = self._benches(view.regime, view.rounds, view.seed)
+            bench, reference = self._make_benches(view.regime, view.rounds, view.seed)
             shown = answer(bench, view)
             if reference is None:
                 return shown, None
             return shown, answer(reference, view, whole=False)
 
     @lru_cache(maxsize=4)  # noqa: B019
-    def _benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
+    def _make_benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
         task = catalog.of(self.model)
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
@@ -112,7 +112,7 @@ class Explorer:
         """
         if view.edits or view.round:
             return view
-        bench = self._benches(view.regime, view.rounds, view.seed)[0]
+        bench = self._make_benches(view.regime, view.rounds, view.seed)[0]
         middle = bench.n_rounds // 2
         inputs = []
         for corruption, _, options in bench.changes:
@@ -220,7 +220,7 @@ _EDIT_PARTS = ("kind", "at", "on", "to", "what", "value")
 
 
 @cache
-def _assets() -> dict[str, tuple[str, str]]:
+def _load_assets() -> dict[str, tuple[str, str]]:
     """Return the files that a page loads: (text, media type) by name."""
     css = (TEMPLATES / "explore.css").read_text("utf-8")
     assets = {
@@ -236,7 +236,7 @@ _KEPT = {"data.csv": "text/csv", "figure.svg": "image/svg+xml", "view.py": "text
 """Media types of the files of a view that can be downloaded, by file name."""
 
 
-def _write_kept(explorer: Explorer, name: str, view: View) -> str:
+def _write_file(explorer: Explorer, name: str, view: View) -> str:
     """Return the text of a downloadable file of a view.
 
     Args:
@@ -326,14 +326,14 @@ def _app(explorer: Explorer, token: str) -> Any:
     def get_kept(request: Request) -> Response:
         name = request.path_params["file"]
         require_known("file of a view", name, _KEPT)
-        text = _write_kept(explorer, name, get_view(request))
+        text = _write_file(explorer, name, get_view(request))
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return respond(_KEPT[name], text, **headers)
 
     def get_asset(request: Request) -> Response:
         name = request.path_params["file"]
-        require_known("asset", name, _assets())
-        text, kind = _assets()[name]
+        require_known("asset", name, _load_assets())
+        text, kind = _load_assets()[name]
         return respond(kind, text, **{"Cache-Control": "private, max-age=3600"})
 
     def get_stopped(request: Request) -> Response:

@@ -316,9 +316,9 @@ class Edit:
             taken = bench.take_memory(self.what, self.round)[self.source(bench)]
             latent = resolve("latent", bench.model, bench.layout)
             return Written(latent, {self.round: taken}, added=False)
-        return self._written_at_place(bench, rounds)
+        return self._make_written(bench, rounds)
 
-    def _written_at_place(self, bench: Bench, rounds: range) -> Written:
+    def _make_written(self, bench: Bench, rounds: range) -> Written:
         """Return what a patch or an ablation writes at its site in these rounds."""
         site = self.site(bench)
         if self.kind == "zero":
@@ -380,7 +380,7 @@ class Edit:
             return {**state, key: state[key] + change}
         if self.kind == "memory":
             return self._remembered(bench, state)
-        if self.kind != "patch" or not self._takes_all(bench):
+        if self.kind != "patch" or not self._is_whole(bench):
             return None
         values = bench.select_values([self.source(bench)])
         return {key: values[key][:, round] for key in state}
@@ -400,7 +400,7 @@ class Edit:
         memory = bench.memory(self.round).state
         return {**state, **{key: read[episode] for key, read in memory.items()}}
 
-    def _takes_all(self, bench: Bench) -> bool:
+    def _is_whole(self, bench: Bench) -> bool:
         """Return True if a patch replaces all carried latents."""
         site = self.site(bench)
         if site.kind.axes != "latent":

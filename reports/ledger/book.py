@@ -192,7 +192,7 @@ def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, 
 def _page(ledger: Ledger) -> Report:
     """Make the page: an overview, then a section for each claim."""
     sections = [
-        Section(f"{claim.place}: {claim.key}", _blocks(claim, ledger.entries[claim.key]))
+        Section(f"{claim.place}: {claim.key}", _make_blocks(claim, ledger.entries[claim.key]))
         for claim in CLAIMS
         if claim.key in ledger.entries
     ]
@@ -214,7 +214,7 @@ def _page(ledger: Ledger) -> Report:
     )
 
 
-def _blocks(claim: PaperClaim, measures: Sequence[Measure]) -> list[object]:
+def _make_blocks(claim: PaperClaim, measures: Sequence[Measure]) -> list[object]:
     """Return the blocks of a claim's section: the paper's sentence, the measures, the command."""
     cautions = {measure.caution for measure in measures if measure.caution}
     notes = [f"{measure.about}: {measure.note}." for measure in measures if measure.note]

@@ -45,9 +45,9 @@ def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]
     rate.
     """
     episodes = _sample("uniform", sizes)
-    behind = _behind_weighted_majority(_final_regret(model, episodes), episodes)
-    majority = _regret_of(PREDICTORS["majority_vote"].run(episodes).predictions, episodes)
-    without_memory = _behind_weighted_majority(majority, episodes)
+    behind = _measure_behind_weighted_majority(_final_regret(model, episodes), episodes)
+    majority = _get_regret(PREDICTORS["majority_vote"].run(episodes).predictions, episodes)
+    without_memory = _measure_behind_weighted_majority(majority, episodes)
     measure = Measure(
         key="regret",
         claim=(
@@ -98,11 +98,11 @@ def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 32)))
     layout = model.layout.fit(episodes)
     uniform = 1 / (layout.predict_position + 1)
-    fresh = _largest_share(untrained(model, sizes.seed), episodes)
+    fresh = _find_largest_share(untrained(model, sizes.seed), episodes)
     measure = Measure(
         key="latent attended",
         claim=_LATENT_ATTENDED,
-        number=_largest_share(model, episodes),
+        number=_find_largest_share(model, episodes),
         threshold=TIMES_UNIFORM * uniform,
         unit="share of attention",
         controls={UNTRAINED: Control(fresh.estimate)},
@@ -152,7 +152,7 @@ def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
     measures = []
     for regime, published in BEST_LANGUAGE_MODEL.items():
         episodes = _sample(regime, sizes)
-        ideal = _regret_of(bayes(episodes).predictions, episodes)
+        ideal = _get_regret(bayes(episodes).predictions, episodes)
         measure = Measure(
             key="language models",
             claim=f"In the {regime} regime, the model makes fewer mistakes than the best language model",
@@ -181,22 +181,22 @@ def _sample(regime: str, sizes: Sizes) -> ExpertEpisodes:
     return experts.sample(sizes.n_episodes, _ROUNDS, 4, regime=regime, seed=sizes.seed)
 
 
-def _regret_of(predictions: NDArray[np.float64], episodes: ExpertEpisodes) -> NDArray[np.float64]:
+def _get_regret(predictions: NDArray[np.float64], episodes: ExpertEpisodes) -> NDArray[np.float64]:
     """Return the regret after the last round of each episode."""
     return np.asarray(regret.regret(predictions, episodes)[:, -1])
 
 
 def _final_regret(model: Machine, episodes: ExpertEpisodes) -> NDArray[np.float64]:
     """Return the model's regret after the last round of each episode."""
-    return _regret_of(by_regime.predict(model, episodes), episodes)
+    return _get_regret(by_regime.predict(model, episodes), episodes)
 
 
-def _behind_weighted_majority(
+def _measure_behind_weighted_majority(
     final_regret: NDArray[np.float64], episodes: ExpertEpisodes
 ) -> NDArray[np.float64]:
     """Return a regret minus that of Weighted Majority, with the learning rate that is best here."""
     eta = by_regime.best_eta(episodes)
-    rival = _regret_of(weighted_majority(episodes, eta=eta).predictions, episodes)
+    rival = _get_regret(weighted_majority(episodes, eta=eta).predictions, episodes)
     return final_regret - rival
 
 
@@ -215,7 +215,7 @@ def _growth(
     behind = []
     for regime in regimes:
         episodes = _sample(regime, sizes)
-        behind.append(_behind_weighted_majority(_final_regret(model, episodes), episodes))
+        behind.append(_measure_behind_weighted_majority(_final_regret(model, episodes), episodes))
     easy, hard = behind
     # Episodes of the two regimes are independent, so any pairing gives the interval of the difference.
     return Measure(
@@ -232,7 +232,7 @@ def _growth(
     )
 
 
-def _largest_share(model: Machine, episodes: ExpertEpisodes) -> Interval:
+def _find_largest_share(model: Machine, episodes: ExpertEpisodes) -> Interval:
     """Return the mean attention of position ``p?`` to the latent, in the layer where it is largest."""
     run = rollout(model, episodes)
     shares = attention_to_experts(model, episodes, run=run).numbers

@@ -62,7 +62,7 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
     scores = evaluation.evaluate(
         model, ["grid"], n_episodes=n_episodes, n_rounds=rounds, seed=sizes.seed
     )
-    measure = _of_agreement(scores, "grid", phase="late", key="long horizon", about=model.name)
+    measure = _measure_agreement(scores, "grid", phase="late", key="long horizon", about=model.name)
     claim = f"Its choices agree with those of the Q-table in the last third of {_LONG} rounds"
     return [replace(measure, claim=claim)]
 
@@ -96,12 +96,12 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
 
 def update_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well linear probes decode the terms of the update from the change of the latent."""
-    return _probed(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
+    return _fit_probe(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
 
 
 def table_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well a linear probe decodes the Q-table from the latents."""
-    return _probed(
+    return _fit_probe(
         model, sizes, site="latents", key="table decoded", nouns={"table": "the Q-table"}
     )
 
@@ -115,8 +115,8 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
         claim = "The Update token attends to the operands of the TD error"
         return [Measure("update attends", claim, lacking=missing, about=model.name)]
     episodes = mdp.sample(16, 50, 4, 2, regime="chain", seed=sizes.seed)
-    own = _most_attention(model, episodes)
-    fresh = _most_attention(untrained(model, sizes.seed), episodes)
+    own = _find_most_attention(model, episodes)
+    fresh = _find_most_attention(untrained(model, sizes.seed), episodes)
     measures = []
     for label, noun in _OPERANDS.items():
         measure = Measure(
@@ -143,14 +143,14 @@ def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
         key: key of the measure.
     """
     scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
-    measure = _of_agreement(scores, regime, phase="all", key=key, about=model.name)
+    measure = _measure_agreement(scores, regime, phase="all", key=key, about=model.name)
     return replace(
         measure,
         claim=f"In the regime {regime}, the model's choices agree with those of the Q-table",
     )
 
 
-def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
+def _measure_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
     """Make the measure of an agreement, with a table that does not bootstrap as its control.
 
     Args:
@@ -171,7 +171,7 @@ def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: s
     )
 
 
-def _probed(
+def _fit_probe(
     model: Machine, sizes: Sizes, *, site: str, key: str, nouns: Mapping[str, str]
 ) -> list[Measure]:
     """Fit a linear probe for each target and return the probes' measures, with the ledger's key.
@@ -193,7 +193,7 @@ def _probed(
     return measures
 
 
-def _most_attention(model: Machine, episodes: MDPEpisodes) -> dict[str, float]:
+def _find_most_attention(model: Machine, episodes: MDPEpisodes) -> dict[str, float]:
     """Return the largest attention of any head from the Update token to each operand of the TD
     error.
     """

@@ -52,7 +52,7 @@ def _compute(context: Context) -> _Tables:
     return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
 
-def _nowhere(context: Context) -> str:
+def _describe_nowhere(context: Context) -> str:
     """Return a sentence, for :attr:`Part.lacking`, if a circuit does not name the sites of its
     variables.
 
@@ -148,7 +148,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         _tabulate(carried),
     ]
     if aligned is not None:
-        blocks += _draw_learned(aligned)
+        blocks += _draw_subspaces(aligned)
     return blocks
 
 
@@ -172,7 +172,7 @@ def _tabulate(carried: pd.DataFrame) -> Table:
 _THREE_DIGITS = ("chance_informative", "random", "random_score", "iia", "chance")
 
 
-def _draw_learned(aligned: pd.DataFrame) -> list[object]:
+def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
     """Return the blocks on learned subspaces: accuracies with controls, and which were refused and
     why.
     """
@@ -327,7 +327,7 @@ INTERCHANGE = Part(
         context.algorithms and (context.compiled or context.task.analysis.claims(context.model))
     ),
     _interchanged,
-    lacking=_nowhere,
+    lacking=_describe_nowhere,
 )
 """The report part on which sites carry which variables of the algorithm, against chance."""
 STEERING = Part(

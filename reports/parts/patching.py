@@ -214,7 +214,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     share = circuit["size"] / circuit["of"]
     is_faithful = claim(
         "faithful",
-        _faithfulness(circuit),
+        _get_faithfulness(circuit),
         threshold=min(random, 1.0),  # chance edges can overshoot
         controls={"the best of equally many random edges": Control(random)},
     )
@@ -227,7 +227,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     ]
 
 
-def _faithfulness(circuit: pd.Series) -> Interval:
+def _get_faithfulness(circuit: pd.Series) -> Interval:
     """Return the faithfulness of a circuit, with its interval."""
     return Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
 
@@ -236,7 +236,7 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     heads = heads_of(context.smooth)
     circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
     first = curve.iloc[0]
-    faithfulness = _faithfulness(circuit)
+    faithfulness = _get_faithfulness(circuit)
     n_edges, n_all = circuit["size"], circuit["of"]
     measured = [
         ("edges", f"{n_edges} of {n_all}", "as many"),

@@ -69,7 +69,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
             context.episodes,
             varying,
             run=context.run,
-            sites=_widest_site(context),
+            sites=_find_widest_site(context),
             seed=context.seed,
         )
 
@@ -106,7 +106,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     return Part(KEY, "Probes", compute, draw, applies, summarise)
 
 
-def _widest_site(context: Context) -> str:
+def _find_widest_site(context: Context) -> str:
     """Return the site to probe: all latents, or the widest channel of fixed size if another one
     grows.
     """

@@ -23,7 +23,7 @@ _ROUNDS = 20  # rounds at least: an algorithm that ends sooner is followed for l
 _MEASURES = {"error": "absolute error", "relative": "relative error"}
 
 
-def _unlisted(context: Context) -> str:
+def _describe_lack(context: Context) -> str:
     """Return a sentence, for :attr:`Part.lacking`, if the machine's variables cannot be checked.
 
     That is the case without a circuit, or if the circuit has no site of its prediction. Otherwise
@@ -51,7 +51,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
     def compute(context: Context) -> VerificationResult:
         n_run = min(n_episodes, context.n_episodes)
-        if _unlisted(context):
+        if _describe_lack(context):
             return verify_machine(
                 context.model,
                 context.algorithm,
@@ -64,7 +64,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
         return verify(context.circuit.name, listed, n_rounds, n_run, seed=context.seed)
 
     def summarise(result: VerificationResult, context: Context) -> list[Measure]:
-        keys = _EXITS if _unlisted(context) else shown
+        keys = _EXITS if _describe_lack(context) else shown
         measures = [measure for measure in result if measure.key in keys]
         return [replace(measure, claim=measure.claim.replace("_", " ")) for measure in measures]
 
@@ -84,7 +84,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks = result.table()
     checks["size"] = checks["size"].map(_write_size)
     sizes = ", ".join(checks["size"].unique())
-    text = _SAYS["exits_text" if _unlisted(context) else "text"]
+    text = _SAYS["exits_text" if _describe_lack(context) else "text"]
     caption = f"Largest errors over {_describe_run(result)} at sizes {sizes}. {_RELATIVE}"
     return [
         Prose(text.format(algorithm=context.algorithm.name)),

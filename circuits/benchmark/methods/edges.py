@@ -55,7 +55,9 @@ def _cut(
     return strongest(material, reading, material.edge_names, effects)
 
 
-def _attributed(steps: int, reading: str, subject: KnownMachine, material: Material) -> Answer:
+def _score_by_attribution(
+    steps: int, reading: str, subject: KnownMachine, material: Material
+) -> Answer:
     """Score each edge by its gradient attribution (EAP), a mean over episodes.
 
     The largest attribution over cases counts.
@@ -82,14 +84,14 @@ def _attributed(steps: int, reading: str, subject: KnownMachine, material: Mater
     return strongest(material, reading, material.edge_names, effects)
 
 
-def _cutting(ablations: tuple[str, ...], reading: str) -> Method:
+def _make_cutting(ablations: tuple[str, ...], reading: str) -> Method:
     key = f"{'+'.join(ablations)}:{reading}"
     name = " and ".join(_ABLATIONS[ablation] for ablation in ablations)
     answer = partial(_cut, ablations, reading)
     return Method(key, f"{name}, {READINGS[reading]}", "edges", answer)
 
 
-def _attention(subject: KnownMachine, material: Material) -> Answer:
+def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
     """Score each edge by the attention to its source times the norm of what the source writes."""
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
@@ -114,14 +116,14 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
 for _key, (_name, _steps) in _ESTIMATES.items():
     # Not of the raw latents: their distance from the clean ones has no gradient at the clean ones.
     for _reading in ("single", "prediction", "state", "joined", "rounds", "another"):
-        _answer = partial(_attributed, _steps, _reading)
+        _answer = partial(_score_by_attribution, _steps, _reading)
         register(Method(f"{_key}:{_reading}", f"{_name}, {READINGS[_reading]}", "edges", _answer))
 for _reading in ("single", "prediction", "state", "joined", "another", "everything"):
-    register(*(_cutting((ablation,), _reading) for ablation in _ABLATIONS))
-register(_cutting(("zero",), "rounds"))
+    register(*(_make_cutting((ablation,), _reading) for ablation in _ABLATIONS))
+register(_make_cutting(("zero",), "rounds"))
 for _joined in ("joined", "another", "everything"):
-    register(_cutting(("zero", "resample"), _joined), _cutting(("zero", "mean"), _joined))
-register(Method("attention", "attention inspection", "edges", _attention))
+    register(_make_cutting(("zero", "resample"), _joined), _make_cutting(("zero", "mean"), _joined))
+register(Method("attention", "attention inspection", "edges", _score_by_attention))
 
 _BY_EDGES = (
     *(
@@ -136,7 +138,7 @@ _BY_EDGES = (
 """Keys of edge methods that also score nodes, each by its strongest outgoing edge."""
 
 
-def _sites(material: Material) -> dict[str, Site]:
+def _list_sites(material: Material) -> dict[str, Site]:
     """Return the site of each node's output."""
     sites = {}
     for node in material.items("nodes"):
@@ -156,7 +158,7 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
         subject: the machine; not used.
         material: its runs.
     """
-    sites = _sites(material)
+    sites = _list_sites(material)
 
     def effects(case: Case) -> np.ndarray:
         def patch() -> Tensor:
@@ -172,7 +174,7 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
     return strongest(material, reading, list(sites), effects)
 
 
-def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
+def _list_outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
     """Score each node by its highest-scored outgoing edge.
 
     Args:
@@ -196,4 +198,4 @@ for _direction in ("noising", "denoising"):
             )
         )
 for _key in _BY_EDGES:
-    register(Method(_key, f"strongest edge by {_key}", "nodes", partial(_outgoing, _key)))
+    register(Method(_key, f"strongest edge by {_key}", "nodes", partial(_list_outgoing, _key)))

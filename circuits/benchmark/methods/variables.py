@@ -61,7 +61,7 @@ def _fit_probe(
     return fitted, missed.square().sum((1, 2))
 
 
-def _r2(errors: Float[Tensor, "moment output"]) -> float:
+def _compute_r2(errors: Float[Tensor, "moment output"]) -> float:
     """Compute R2 of all outputs together from the errors of :func:`_fit_probe`.
 
     It is NaN if no output varies.
@@ -157,7 +157,7 @@ def _probe_site(
                 fitted.slopes[..., columns],
                 fitted.along[columns],
             )
-            probes[name] = probe, _r2(errors[:, columns])
+            probes[name] = probe, _compute_r2(errors[:, columns])
         return probes
 
     return material.once(("probes", site, within_round), make)

@@ -156,7 +156,7 @@ def evaluate(
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
         runs = {MODEL: (model.name, ExpertRun(predict(model, episodes)))}
-        runs |= _baseline_runs(episodes, prior)
+        runs |= _run_baselines(episodes, prior)
         _, reference = runs["bayes"]
         reference_name = "bayes"
         if reference.approximation:
@@ -174,7 +174,7 @@ def evaluate(
             for (metric,), number in scored.numbers.items():
                 numbers[record.name, key, metric] = number
                 beside[record.name, key, metric] = scored.beside[metric,]
-            curve = _regret_curve(run, episodes, seed)
+            curve = _compute_regret_curve(run, episodes, seed)
             curves.append(curve.assign(regime=record.name, key=key, name=name))
         _, of_model = runs[MODEL]
         divergences = divergence(reference.predictions, of_model.predictions).mean(axis=1)
@@ -199,7 +199,7 @@ def evaluate(
 _CURVE_COLUMNS = ["name", "round", "regret", "low", "high", "std", "regime", "key"]
 
 
-def _baseline_runs(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tuple[str, ExpertRun]]:
+def _run_baselines(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tuple[str, ExpertRun]]:
     """Run every baseline over the episodes. Return key -> (name, run).
 
     Args:
@@ -220,7 +220,7 @@ def _baseline_runs(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tupl
     return runs
 
 
-def _regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -> pd.DataFrame:
+def _compute_regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -> pd.DataFrame:
     """Return the mean regret after each round, with its interval and its standard deviation over
     episodes.
 

@@ -111,11 +111,11 @@ def attention_to_experts(
     )
     targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
     for layer, name in enumerate(names):
-        with_history = _by_target(
+        with_history = _sum_by_target(
             seen[name].double().numpy(force=True), episodes, positions, chosen
         )
         cut_off = forgot[name].double().numpy(force=True)
-        without = _by_target(cut_off, episodes, positions, chosen).mean(0)
+        without = _sum_by_target(cut_off, episodes, positions, chosen).mean(0)
         mean, low, high = bootstrap_mean(
             with_history, seed=seed, participants=participants_of(episodes)
         )
@@ -132,7 +132,7 @@ def attention_to_experts(
     return Scores(("layer", "head", "reader", "target"), shares, settings, blank)
 
 
-def _by_target(
+def _sum_by_target(
     patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]
 ) -> np.ndarray:
     """Sum attention over the key positions of each target, and average it over rounds.

@@ -59,7 +59,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
             lack, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
         )
     if part == _BATCH:
-        return _of_batch(model, n_episodes, seed)
+        return _measure_batch(model, n_episodes, seed)
     scores = by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
     return {**scores, "regimes": scores["regimes"].to_frame()}
 
@@ -74,7 +74,7 @@ def lacks_room(model: Machine, n_rounds: int) -> str:
     )
 
 
-def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
+def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
     """Measure what the latent is needed for, and attention to experts, on one batch of episodes.
 
     Args:

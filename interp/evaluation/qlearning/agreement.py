@@ -84,7 +84,7 @@ def agreement(
     """
     pairs = one_each("predictions", predictions, episodes)
     batches = [batch for _, batch in pairs]
-    counts = [_count(_policy(prediction, batch), batch, table) for prediction, batch in pairs]
+    counts = [_count(_read_policy(prediction, batch), batch, table) for prediction, batch in pairs]
     n_episodes = sum(len(batch) for batch in batches)
     weights = resample_weights(
         n_episodes, n_resamples, seed, participants=participants_of(*batches)
@@ -124,15 +124,15 @@ class _Count:
 
     def hits_in(self, phase: str) -> NDArray[np.float64]:
         """Return the sum of hits in each episode, over the rounds of a phase."""
-        hits = self.hits[:, self._rounds_of(phase)]
+        hits = self.hits[:, self._select_rounds(phase)]
         return np.asarray(hits.sum(axis=1))
 
     def steps_in(self, phase: str) -> NDArray[np.float64]:
         """Return the number of possible hits in each episode, over the rounds of a phase."""
-        steps = self.steps[:, self._rounds_of(phase)]
+        steps = self.steps[:, self._select_rounds(phase)]
         return np.asarray(steps.sum(axis=1))
 
-    def _rounds_of(self, phase: str) -> NDArray[np.bool_]:
+    def _select_rounds(self, phase: str) -> NDArray[np.bool_]:
         """Return which rounds belong to a phase: all rounds, or a third of them."""
         n_rounds = self.steps.shape[1]
         if phase == "all":
@@ -141,7 +141,7 @@ class _Count:
         return np.asarray(third == _PHASES.index(phase) - 1)
 
 
-def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
+def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     """Check the predictions for a batch, which are choices or probabilities, and return them as a
     policy.
     """
@@ -178,8 +178,8 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Cou
         batch: the episodes with their Q-tables.
         table: the Q-table to compare with, "after" or "before" the round's update.
     """
-    greedy = _greedy(batch, table)
-    greedy_gamma0 = _greedy(batch.relearned(gamma=0.0), table)
+    greedy = _find_greedy(batch, table)
+    greedy_gamma0 = _find_greedy(batch.relearned(gamma=0.0), table)
     n_greedy = greedy.sum(axis=-1)
     target = greedy / n_greedy[..., None]  # uniform over the greedy actions
     target_gamma0 = greedy_gamma0 / greedy_gamma0.sum(axis=-1, keepdims=True)
@@ -222,7 +222,7 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Cou
     }
 
 
-def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
+def _find_greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
     """Return which actions are greedy at the next state, ``[episode, round, action]``.
 
     Args:
@@ -261,18 +261,20 @@ def followed_discount(
     """
     for chosen, batch in one_each("choices", choices, batches):
         require(
-            _policy(chosen, batch).probabilities is None,
+            _read_policy(chosen, batch).probabilities is None,
             f"choices must be whole numbers [episode, round], got {shown(chosen)}",
         )
-    hits = np.stack([_greedy_rounds(choices, batches, gamma, table) for gamma in _GAMMAS], axis=1)
+    hits = np.stack(
+        [_find_greedy_rounds(choices, batches, gamma, table) for gamma in _GAMMAS], axis=1
+    )
     rounds = np.concatenate([batch.counted.sum(axis=1, dtype=np.float64) for batch in batches])
     weights = resample_weights(len(hits), seed=seed, participants=participants_of(*batches))
     curve = hits.sum(axis=0) / rounds.sum()
     samples = (weights @ hits) / (weights @ rounds)[:, None]
     low, high = percentile_bounds(samples)
 
-    smallest, largest = _best_discounts(curve[None])
-    smallest_samples, largest_samples = _best_discounts(samples)
+    smallest, largest = _find_best_discounts(curve[None])
+    smallest_samples, largest_samples = _find_best_discounts(samples)
     best = {
         "best": float((smallest[0] + largest[0]) / 2),
         "best_low": float(percentile_bounds(smallest_samples)[0]),
@@ -285,7 +287,7 @@ def followed_discount(
     return Scores(("gamma",), numbers, settings, dict.fromkeys(numbers, best))
 
 
-def _greedy_rounds(
+def _find_greedy_rounds(
     choices: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], gamma: float, table: str
 ) -> NDArray[np.float64]:
     """Return the expected number of rounds in each episode in which the choice is greedy for the
@@ -299,13 +301,13 @@ def _greedy_rounds(
     """
     per_batch = []
     for chosen, batch in zip(choices, batches, strict=True):
-        greedy = _greedy(batch.relearned(gamma=gamma), table)
+        greedy = _find_greedy(batch.relearned(gamma=gamma), table)
         shares = bellman.entries_at(greedy, chosen) / greedy.sum(axis=-1)
         per_batch.append((shares * batch.counted).sum(axis=1))
     return np.concatenate(per_batch)
 
 
-def _best_discounts(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_best_discounts(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each curve of agreement, the smallest and the largest of the discounts that reach
     its maximum.
 

@@ -136,7 +136,7 @@ def evaluate(
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for regime in regimes:
         batches = sample(model, regime, n_episodes, n_rounds, seed)
-        for key, choices in _predictions(model, batches, commit, seed).items():
+        for key, choices in _compute_predictions(model, batches, commit, seed).items():
             scores = agreement(choices, batches, table=table, seed=seed)
             is_model = key in (MODEL, "cut")
             labels = {
@@ -158,7 +158,7 @@ def evaluate(
     return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)
 
 
-def _predictions(
+def _compute_predictions(
     model: Machine, batches: Sequence[MDPEpisodes], commit: str, seed: int
 ) -> dict[str, list[np.ndarray]]:
     """Return what the model, the model with cut latents, and two simple rules choose in each batch.

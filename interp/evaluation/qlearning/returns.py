@@ -61,7 +61,7 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     batches = as_batches(episodes)
     refuse_missing("the normalised score", *batches)
     earned = np.concatenate([_sums(batch.rewards[:, : n_rounds or None]) for batch in batches])
-    references = [_expected_returns(batch, n_rounds or batch.n_rounds) for batch in batches]
+    references = [_compute_expected_returns(batch, n_rounds or batch.n_rounds) for batch in batches]
     random = np.concatenate([by_chance for by_chance, _ in references])
     optimal = np.concatenate([optimum for _, optimum in references])
     could_gain = float((optimal - random).sum())
@@ -85,7 +85,7 @@ def _sums(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(rewards.sum(axis=1))
 
 
-def _expected_returns(
+def _compute_expected_returns(
     batch: MDPEpisodes, n_rounds: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the exact expected returns of a random and of an optimal policy, from each episode's
@@ -144,13 +144,13 @@ def evaluate(
             sampling.sample_mdps(per_size, n_states, n_actions, seed=seed + i, regime=regime)
             for i, (n_states, n_actions) in enumerate(sizes)
         ]
-        for key, batches in _played_by_all(model, mdps, longest, seed).items():
+        for key, batches in _play_all(model, mdps, longest, seed).items():
             for horizon in horizons:
                 normalised = normalised_score(batches, n_rounds=horizon, seed=seed)
                 for (quantity,), number in normalised.numbers.items():
                     scores[regime, key, horizon, quantity] = number
             for start in range(0, longest, _WINDOW):
-                rates[regime, key, start] = _reward_rate(batches, start, seed)
+                rates[regime, key, start] = _compute_reward_rate(batches, start, seed)
     settings = provenance(
         model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed
     )
@@ -160,7 +160,7 @@ def evaluate(
     }
 
 
-def _played_by_all(
+def _play_all(
     model: Machine, mdps: Sequence[MDPs], n_rounds: int, seed: int
 ) -> dict[str, list[MDPEpisodes]]:
     """Let the model, with and without exploration, and tabular agents play the same MDPs.
@@ -189,7 +189,7 @@ def _played_by_all(
     return played
 
 
-def _reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
+def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
     """Return the mean reward per round in one window of rounds.
 
     Args:

@@ -156,7 +156,7 @@ def make_pairs(
     of_rows = rounds.ravel()
     base = episodes[bases].ravel() * n_rounds + of_rows
     source = episodes[sources].ravel() * n_rounds + of_rows
-    before, theirs = _rows_of(base_values, base), _rows_of(source_values, source)
+    before, theirs = _select_rows(base_values, base), _select_rows(source_values, source)
     target, tied = _outcome(algorithm, before, theirs[variable], variable)
     unpatched, tied_before = _outcome(algorithm, before, before[variable], variable)
     tied |= tied_before
@@ -166,7 +166,7 @@ def make_pairs(
     return Pairs(n, *(torch.from_numpy(array) for array in arrays))
 
 
-def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
+def _select_rows(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the values of variables in some rounds, each ``[row, 1, ...]``.
 
     Args:
@@ -192,18 +192,20 @@ def _outcome(
         value: value that the variable is set to.
         variable: key of the variable.
     """
-    distribution = _outcome_of(algorithm, base, value, variable)
+    distribution = _read_outcome(algorithm, base, value, variable)
     tied = np.zeros(len(distribution), dtype=bool)
     if algorithm.variable(variable).kind == "real":
         rng, size = np.random.default_rng(0), _TIE * value.std()
         for _ in range(_N_MOVES):
             shifted = value + size * rng.standard_normal(value.shape)
-            near = _outcome_of(algorithm, base, shifted, variable)
+            near = _read_outcome(algorithm, base, shifted, variable)
             tied |= near.argmax(-1) != distribution.argmax(-1)
     return distribution, tied
 
 
-def _outcome_of(algorithm: Algorithm, base: Values, value: np.ndarray, variable: str) -> np.ndarray:
+def _read_outcome(
+    algorithm: Algorithm, base: Values, value: np.ndarray, variable: str
+) -> np.ndarray:
     """Compute the algorithm's distribution over outcomes in base rounds with one variable set,
     ``[row, outcome]``.
 
@@ -247,12 +249,12 @@ def identified_rank(
 
     def choice(values: Float[NDArray, "row element"]) -> NDArray:
         n_rows = len(values)
-        rows = _rows_of(base_values, np.repeat(base, n_rows // n_pairs))
+        rows = _select_rows(base_values, np.repeat(base, n_rows // n_pairs))
         value = values.reshape(n_rows, 1, *shape)
-        return _outcome_of(algorithm, rows, value, variable).argmax(-1)
+        return _read_outcome(algorithm, rows, value, variable).argmax(-1)
 
     before, ones = choice(start), np.ones(n_pairs)
-    crossing, _ = _crossings(choice, before, start, path, 0 * ones, ones)
+    crossing, _ = _find_crossings(choice, before, start, path, 0 * ones, ones)
     h = _STEP * float(base_values[variable].std())
     unit = np.eye(n)
     shifts = np.stack([sign * h * unit[j] for j in range(n) for sign in (1, -1)])
@@ -260,7 +262,7 @@ def identified_rank(
     low, high = (np.repeat(crossing + sign * _REACH, n_shifts) for sign in (-1, 1))
     before, along, starts = (np.repeat(x, n_shifts, 0) for x in (before, path, start))
     starts = starts + np.tile(shifts, (n_pairs, 1))
-    shifted, bracketed = _crossings(choice, before, starts, along, low, high)
+    shifted, bracketed = _find_crossings(choice, before, starts, along, low, high)
     normals = shifted.reshape(n_pairs, n, 2) @ np.array([1.0, -1.0])
     is_bracketed = bracketed.reshape(n_pairs, -1).all(-1)
     normals = normals[is_bracketed]
@@ -273,7 +275,7 @@ def identified_rank(
     return int((singular > _SMALLEST * singular[0]).sum())
 
 
-def _crossings(
+def _find_crossings(
     choice: Callable[[NDArray], NDArray],
     before: NDArray,
     start: NDArray,
@@ -592,7 +594,7 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
     frame = rounds.differences(training)
     if not frame.shape[1]:
         return True
-    subspace = _subspace(frame, rank, seed)
+    subspace = _draw_subspace(frame, rank, seed)
     with frozen(rounds.model):
         step = SubspaceInterchange(frame @ subspace.basis)
         loss = _loss(rounds, step, training, training.drawn(_BATCH, seed))
@@ -603,7 +605,9 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
     return any(bool(gradient.any()) for gradient in gradients if gradient is not None)
 
 
-def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -> LearnedSubspace:
+def _draw_subspace(
+    frame: Float[Tensor, "d_model direction"], rank: int, seed: int
+) -> LearnedSubspace:
     """Draw a random subspace within a frame, in the frame's coordinates.
 
     Args:
@@ -639,7 +643,7 @@ def _start(
         seed: seed of the start.
         solved: stopping loss that is low enough to stop.
     """
-    subspace = _subspace(frame, rank, seed)
+    subspace = _draw_subspace(frame, rank, seed)
     optimizer = torch.optim.Adam(subspace.parameters(), lr=_RATE)
     falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
     batches = training.drawn(search.steps * _BATCH, seed).split(_BATCH)

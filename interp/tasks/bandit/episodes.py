@@ -271,7 +271,7 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), np.stack([episodes.choices, kinds], -1))
 
 
-def _other_reward(episodes: BanditEpisodes, t: int) -> _Array:
+def _exchange_reward(episodes: BanditEpisodes, t: int) -> _Array:
     """Return round ``t``'s rewards mirrored within their range: the largest becomes the smallest
     and vice versa.
     """
@@ -283,7 +283,7 @@ def _other_reward(episodes: BanditEpisodes, t: int) -> _Array:
 def corruptions() -> tuple[Corruption, ...]:
     """Return the corruptions of this task for patching."""
     return (
-        Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _other_reward)),
+        Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _exchange_reward)),
         Corruption(
             "exchange-history",
             "take another episode's history",

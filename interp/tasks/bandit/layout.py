@@ -41,11 +41,11 @@ class BanditRound(SizedRound):
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         _, most_arms = self.served[0]
-        return ("<w>", "cue", "choice?", "reward", "w?", *_arms(most_arms))
+        return ("<w>", "cue", "choice?", "reward", "w?", *_list_arms(most_arms))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        return tuple(_arms(self.n_arms))
+        return tuple(_list_arms(self.n_arms))
 
     def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
@@ -57,7 +57,7 @@ class BanditRound(SizedRound):
         return EncodedRounds(tokens, values, torch.zeros_like(choices))
 
 
-def _arms(n_arms: int) -> list[str]:
+def _list_arms(n_arms: int) -> list[str]:
     return [f"arm_{i + 1}" for i in range(n_arms)]
 
 

@@ -46,9 +46,9 @@ def read_choices(
         lists=("reward", "session", "options"),
     )
     labels = table.texts("choice").iloc[:, 0]
-    offered = _offered_labels(table, labels, sides)
+    offered = _list_offered_labels(table, labels, sides)
     if offered is not None:
-        labels = _labels_of_sides(table, labels, offered, sides)
+        labels = _list_labels_of_sides(table, labels, offered, sides)
     frames = [labels.to_frame()]
     if offered is not None:
         frames.append(offered)
@@ -125,7 +125,7 @@ class _Rounds:
 # What was on offer.
 
 
-def _offered_labels(
+def _list_offered_labels(
     table: TrialTable, choices: pd.Series, sides: Sequence[str]
 ) -> pd.DataFrame | None:
     """Return the labels of the arms on offer in each trial, one column per slot; None if they are
@@ -184,7 +184,7 @@ def _members(
     return labels
 
 
-def _labels_of_sides(
+def _list_labels_of_sides(
     table: TrialTable, choices: pd.Series, offered: pd.DataFrame, sides: Sequence[str]
 ) -> pd.Series:
     """Return the option that each choice means: the label itself, or the option on the side that it
@@ -199,7 +199,7 @@ def _labels_of_sides(
     if not sides and bool(is_option.all()):
         return choices
     names = [str(name) for name in offered.columns]
-    slots = _slot_by_side(table, choices, names, sides)
+    slots = _find_slot_by_side(table, choices, names, sides)
     if slots is None:
         table.refuse(
             ~is_option,
@@ -221,7 +221,7 @@ def _labels_of_sides(
     return option
 
 
-def _slot_by_side(
+def _find_slot_by_side(
     table: TrialTable, choices: pd.Series, names: Sequence[str], sides: Sequence[str]
 ) -> dict[str, int] | None:
     """Return choice label -> index of the options column that it means; None if that is unknown.
@@ -237,7 +237,7 @@ def _slot_by_side(
         )
         return slots
     labels = sorted(choices.dropna().unique())
-    by_name = _slots_by_name(labels, names)
+    by_name = _find_slots_by_name(labels, names)
     if len(by_name) == len(labels):
         return by_name
     numbers = pd.to_numeric(pd.Series(labels), errors="coerce")
@@ -248,7 +248,7 @@ def _slot_by_side(
     return None
 
 
-def _slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+def _find_slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
     """Return label -> index of the column that the label names; labels that name none are left out.
 
     A label names a column if it is a word of the column's name, or the first letter of such a word.
@@ -277,7 +277,7 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
         chosen: index of the chosen arm in each trial, NaN if there is none.
     """
     for name in table.columns.unused:
-        if "forced" not in table.columns and _looks_forced(name, table):
+        if "forced" not in table.columns and _has_forced_look(name, table):
             table.remarks.append(
                 f"{name!r} looks like the trials in which a participant could not choose, and is not used: "
                 f"if it is, give forced={name} (--forced {name})."
@@ -299,7 +299,7 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
             )
 
 
-def _looks_forced(name: str, table: TrialTable) -> bool:
+def _has_forced_look(name: str, table: TrialTable) -> bool:
     """Return whether a column may mark forced trials: it has two labels, and its name or a label
     says so.
     """

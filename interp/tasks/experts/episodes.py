@@ -142,12 +142,12 @@ def sample(
         _PEAK_BYTES * math.prod(shape),
     )
     record = get_regime(regime)
-    labels = _stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
+    labels = _make_stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
     accuracies = _draw_accuracies(record, shape, seed)
     by_round = accuracies if accuracies.ndim == 3 else accuracies[:, None]
-    is_right = _stream(seed, _CORRECT).random(shape) < by_round
+    is_right = _make_stream(seed, _CORRECT).random(shape) < by_round
     if record.correlation:
-        drawn, luck = _stream(seed, _SHARED).random((2, n_episodes, n_rounds))
+        drawn, luck = _make_stream(seed, _SHARED).random((2, n_episodes, n_rounds))
         are_right = luck < by_round.mean(axis=-1)
         is_shared = drawn < record.correlation
         is_right = np.where(is_shared[..., None], are_right[..., None], is_right)
@@ -216,7 +216,7 @@ def code_rounds(table: TrialTable) -> CodedRounds:
     return CodedRounds(advice, truth, labels, counted=counted, sessions=sessions)
 
 
-def _stream(seed: int, stage: int) -> np.random.Generator:
+def _make_stream(seed: int, stage: int) -> np.random.Generator:
     return np.random.default_rng([seed, stage])
 
 
@@ -239,9 +239,9 @@ def _draw_accuracies(
     """
     n_episodes, n_rounds, n_experts = shape
     low, high = np.array(record.slots(n_experts)).T
-    in_slots = low + (high - low) * _stream(seed, _ACCURACIES).random((n_episodes, n_experts))
-    start = _stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
-    motion = _stream(seed, _MOTION)
+    in_slots = low + (high - low) * _make_stream(seed, _ACCURACIES).random((n_episodes, n_experts))
+    start = _make_stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
+    motion = _make_stream(seed, _MOTION)
     if record.drift_std is not None:
         path = [start]
         for step in motion.normal(0, record.drift_std, size=(n_rounds - 1, *start.shape)):

@@ -64,7 +64,7 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     def mean(k: _Reals, m: _Reals) -> _Reals:
         return np.clip(_mean(k + 1, m + 1, low, high), low, high)
 
-    return _once_per_record(mean, hits, misses)
+    return _apply_once_per_record(mean, hits, misses)
 
 
 def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
@@ -85,7 +85,7 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
         p, r = k + 1, m + 1
         return special.betaln(p, r) + _log_mass(p, r, low, high) - np.log(high - low)
 
-    return _once_per_record(evidence, hits, misses)
+    return _apply_once_per_record(evidence, hits, misses)
 
 
 def keep_uncertain(accuracies: _Reals) -> _Reals:
@@ -93,7 +93,7 @@ def keep_uncertain(accuracies: _Reals) -> _Reals:
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
-def _once_per_record(
+def _apply_once_per_record(
     function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts
 ) -> _Reals:
     """Apply a function to each distinct pair of hits and misses once, since few pairs occur.
@@ -146,7 +146,7 @@ class _Truncated:
         lower, upper = self.lower[self.tiny], self.upper[self.tiny]
         hits, misses = lower / upper, (1 - lower) / (1 - upper)
         share = special.xlogy(p, hits) + special.xlogy(r, misses)
-        return _series(p, r, upper), _series(p, r, lower), np.exp(share)
+        return _compute_series(p, r, upper), _compute_series(p, r, lower), np.exp(share)
 
 
 def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
@@ -188,7 +188,7 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     return np.where(beta.is_mirrored, 1 - mean, mean)
 
 
-def _series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
+def _compute_series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
     """Return ``2F1(p+r, 1; p+1; x) - 1``, a series of the hypergeometric function.
 
     Args:
@@ -308,7 +308,7 @@ def average_orders(
         if_one = _flat(np.where(says_one, right, wrong)) @ deal
         return _predict(posterior, if_zero, if_one)
 
-    return _in_blocks(average, episodes, len(all_orders))
+    return _apply_in_blocks(average, episodes, len(all_orders))
 
 
 def filter_switches(
@@ -333,19 +333,19 @@ def filter_switches(
     kinds, orders = _different_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]
     hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
-    rotate = _rotations(orders)
+    rotate = _compute_rotations(orders)
 
     def predict(block: slice) -> _Predictions:
-        posterior = _beliefs(episodes.correct[block], hit, miss, rotate, every)
+        posterior = _compute_beliefs(episodes.correct[block], hit, miss, rotate, every)
         says_one = episodes.advice[block, :, None] == 1
         if_zero = np.where(says_one, miss, hit).sum(axis=-1)
         if_one = np.where(says_one, hit, miss).sum(axis=-1)
         return _predict(posterior, if_zero, if_one)
 
-    return _in_blocks(predict, episodes, len(orders))
+    return _apply_in_blocks(predict, episodes, len(orders))
 
 
-def _rotations(orders: _Orders) -> NDArray[np.float64]:
+def _compute_rotations(orders: _Orders) -> NDArray[np.float64]:
     """Return the transition matrix between assignments: a rotation by 1, ..., n - 1 places, equally
     likely.
     """
@@ -358,7 +358,7 @@ def _rotations(orders: _Orders) -> NDArray[np.float64]:
     return rotate
 
 
-def _beliefs(
+def _compute_beliefs(
     correct: NDArray[np.bool_],
     hit: NDArray[np.float64],
     miss: NDArray[np.float64],
@@ -411,7 +411,7 @@ def _predict(
     return special.expit(log_one - log_zero)
 
 
-def _in_blocks(
+def _apply_in_blocks(
     function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int
 ) -> _Predictions:
     """Apply a function to blocks of episodes, and concatenate the results.

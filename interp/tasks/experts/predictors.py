@@ -135,7 +135,7 @@ def bayes(
     """
     refuse_missing("the Bayes predictor", episodes)
     priors = prior if isinstance(prior, list) else [prior]
-    regimes = [_regime_of(episodes, choice) for choice in priors]
+    regimes = [_find_regime(episodes, choice) for choice in priors]
     require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
     for regime in regimes:
         require(
@@ -187,7 +187,9 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
     return special.expit(evidence)
 
 
-def _regime_of(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
+def _find_regime(
+    episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None
+) -> ExpertRegime:
     """Return the regime that a prior stands for: a named one, an interval, or that of the
     episodes.
     """

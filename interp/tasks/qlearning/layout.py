@@ -52,7 +52,7 @@ class QLearningRound(SizedRound):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        labels = ["<BOS>", *_numbered("c", self.n_actions)]
+        labels = ["<BOS>", *_number_names("c", self.n_actions)]
         if self.noise:
             labels.append("n")
         labels += ["Qcurr", "s", "a", "r", "Qnext", "s'"]
@@ -64,7 +64,7 @@ class QLearningRound(SizedRound):
     def vocabulary(self) -> tuple[str, ...]:
         (_, max_states), (_, max_actions) = self.served
         fixed = ("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update")
-        states, actions = _numbered("s", max_states), _numbered("a", max_actions)
+        states, actions = _number_names("s", max_states), _number_names("a", max_actions)
         return (*fixed, *states, *actions, *self.draws)
 
     @property
@@ -73,7 +73,7 @@ class QLearningRound(SizedRound):
         if not self.noise:
             return ()
         _, (_, max_actions) = self.served
-        return ("greedy", *_numbered("explore", max_actions))
+        return ("greedy", *_number_names("explore", max_actions))
 
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict()
@@ -88,7 +88,7 @@ class QLearningRound(SizedRound):
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        return tuple(_numbered("a", self.n_actions))
+        return tuple(_number_names("a", self.n_actions))
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
@@ -104,7 +104,7 @@ class QLearningRound(SizedRound):
         tokens[..., copies] = first_state + next_states[..., None]
         tokens[..., place("a*")] = first_action + torch.from_numpy(episodes.greedy)
         if self.noise:
-            tokens[..., place("n")] = self.token_ids["greedy"] + _noise_of(episodes)
+            tokens[..., place("n")] = self.token_ids["greedy"] + _get_noise(episodes)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., place("r")] = torch.from_numpy(episodes.rewards)
         return EncodedRounds(tokens, values, actions)
@@ -141,11 +141,11 @@ class QLearningRound(SizedRound):
             ) from error
 
 
-def _numbered(letter: str, n: int) -> list[str]:
+def _number_names(letter: str, n: int) -> list[str]:
     return [f"{letter}_{i}" for i in range(1, n + 1)]
 
 
-def _noise_of(episodes: MDPEpisodes) -> Tensor:
+def _get_noise(episodes: MDPEpisodes) -> Tensor:
     """Return the episodes' random draws; refuse episodes that have none."""
     if episodes.noise is None:
         raise InputError(
@@ -171,16 +171,16 @@ def serves(model: Machine, n_states: int, n_actions: int) -> bool:
         model: the model.
         n_states, n_actions: the sizes.
     """
-    return _nearest(model, n_states, n_actions) == (n_states, n_actions)
+    return _find_nearest(model, n_states, n_actions) == (n_states, n_actions)
 
 
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
     """Return a small, a medium and a large size (n_states, n_actions) that a model supports."""
-    sizes = [_nearest(model, *size) for size in ((4, 2), (6, 3), (8, 4))]
+    sizes = [_find_nearest(model, *size) for size in ((4, 2), (6, 3), (8, 4))]
     return list(dict.fromkeys(sizes))
 
 
-def _nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
+def _find_nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
     """Return the sizes that a model supports and that are closest to the given sizes.
 
     Args:

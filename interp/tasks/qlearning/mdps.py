@@ -84,8 +84,8 @@ class MDPs:
                 "rows, and write a terminal state as one that moves to itself, since episodes do not end"
             )
         families = self.families or ("custom",) * n
-        concentrations = self._one_each("concentrations", np.full(n, np.nan))
-        bernoulli = self._one_each("bernoulli", np.zeros(n, bool))
+        concentrations = self._check_one_each("concentrations", np.full(n, np.nan))
+        bernoulli = self._check_one_each("bernoulli", np.zeros(n, bool))
         for name, values in (
             ("families", families),
             ("concentrations", concentrations),
@@ -109,7 +109,7 @@ class MDPs:
             bernoulli=bernoulli,
         )
 
-    def _one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
+    def _check_one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
         """Return a field as an array with one entry per MDP.
 
         Args:

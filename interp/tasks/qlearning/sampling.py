@@ -314,7 +314,7 @@ def battery(
     ['grid', 'explored', 'draws', 'chain', 'delayed']
     """
     draw_from = partial(sample, n_episodes, n_rounds, n_states, n_actions, seed)
-    delayed = _delayed(n_episodes, n_states, n_actions, seed)
+    delayed = _draw_late_rewards(n_episodes, n_states, n_actions, seed)
     return {
         "grid": draw_from(regime="grid", epsilon="uniform"),
         "explored": draw_from(regime="deterministic", epsilon=1.0),
@@ -324,7 +324,7 @@ def battery(
     }
 
 
-def _delayed(n_mdps: int, n_states: int, n_actions: int, seed: int) -> MDPs:
+def _draw_late_rewards(n_mdps: int, n_states: int, n_actions: int, seed: int) -> MDPs:
     """Sample MDPs whose large rewards come one step late, which requires bootstrapping.
 
     The first half of the states are hubs with small rewards; each action leads from a hub to a leaf

@@ -62,7 +62,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         n_rounds, n_nodes = integer("n_rounds", self.n_rounds, 1), integer("n_nodes", self.n_nodes)
         freeze(self, n_rounds=n_rounds, n_nodes=n_nodes)
         for name in _AXES:
-            freeze(self, **{name: self._checked_array(name)})
+            freeze(self, **{name: self._check_array(name)})
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
         require(
             len(lengths) == 1,
@@ -77,7 +77,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         if self.regime == "custom" and not self._varying:
             self._refuse_ties()
 
-    def _checked_array(self, name: str) -> NDArray[np.int64]:
+    def _check_array(self, name: str) -> NDArray[np.int64]:
         """Return a checked array of nodes, with the axes of :data:`_AXES` and possibly an axis of
         rounds.
         """
@@ -180,14 +180,14 @@ class ReachabilityEpisodes(BaseEpisodes):
     @property
     def targets(self) -> NDArray[np.int64]:
         """Int[episode], the correct candidate: the one that is reached, or reached sooner."""
-        return self._candidates_at(self.answers)
+        return self._list_candidates(self.answers)
 
     @property
     def negatives(self) -> NDArray[np.int64]:
         """Int[episode], the wrong candidate."""
-        return self._candidates_at(1 - self.answers)
+        return self._list_candidates(1 - self.answers)
 
-    def _candidates_at(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _list_candidates(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the candidate with the given index (0 or 1) in each episode."""
         return self.by_round("candidates")[np.arange(len(self)), 0, index]
 

@@ -114,7 +114,7 @@ def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) ->
     return _Drawn(edges, roots, nodes[:, :2])
 
 
-def _line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
+def _draw_line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
     """Return the edges of a path, ``[graph, edge, 2]``, the same in every graph.
 
     Args:
@@ -139,7 +139,7 @@ def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _D
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
     earlier = (rng.random(later.shape) * later).astype(np.int64)
     back = np.stack([later, earlier], -1)
-    edges = np.concatenate([_line(0, length, n_graphs), back], 1)
+    edges = np.concatenate([_draw_line(0, length, n_graphs), back], 1)
     others = rng.random((n_graphs, n_nodes - 1)).argsort(-1) + 1
     return _Drawn(edges, np.zeros(n_graphs, np.int64), others[:, :2])
 
@@ -158,7 +158,7 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
     largest = min(n_nodes, n_edges + 2)
     smallest = min(largest, max(4, (n_nodes + 1) // 2))
     sizes = rng.integers(smallest, largest + 1, n_graphs)
-    appeal = _appeal(rng, n_graphs, n_nodes)
+    appeal = _compute_appeal(rng, n_graphs, n_nodes)
     parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
     thresholds = np.cumsum(_PARENTS[:2])
     n_further = (rng.random((n_graphs, n_nodes, 1)) > thresholds).sum(-1)
@@ -171,7 +171,7 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
     return np.stack([sources, chosen // 3], -1)
 
 
-def _appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
+def _compute_appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
     """Return noisy log-weights of each node as a parent of each later node, ``[graph, parent,
     child]``.
 
@@ -212,7 +212,7 @@ def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArr
     return np.take_along_axis(order, np.where(slot < count, slot, again), -1)
 
 
-def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _find_separate_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Return Bool[graph, target, negative]: pairs of which only the target is reached, and neither
     is a root.
     """
@@ -222,27 +222,27 @@ def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     return is_target[:, :, None] & is_negative[:, None, :]
 
 
-def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _find_pairs_of_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Return ProsQA's pairs, Bool[graph, target, negative]: both are sinks, and only the target is
     reached.
     """
     sinks = matrix.sum(-1) == 0
-    return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
+    return _find_separate_pairs(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 
-def _matched(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _find_matches(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Return the matched pairs, Bool[graph, target, negative], of which only the target is reached.
 
     Both nodes have equal in-degree, equal out-degree and equally many ancestors.
     """
-    allowed = _separated(matrix, steps)
+    allowed = _find_separate_pairs(matrix, steps)
     ancestors = graphs.closure(matrix).sum(-2)
     for number in (matrix.sum(-2), matrix.sum(-1), ancestors):
         allowed &= number[:, :, None] == number[:, None, :]
     return allowed
 
 
-def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+def _draw_several(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     """Sample graphs of the regime ``repeated``: few different edges, unevenly repeated, random
     candidates.
 
@@ -268,7 +268,7 @@ def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
     return _Drawn(edges, roots, order.argsort(-1)[:, :2])
 
 
-def _draw_stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+def _draw_strays(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     """Sample graphs of the regime ``stranded``: root 0 and candidate 1 have no edges.
 
     The other candidate is at the end of a chain that starts at node 2.
@@ -280,7 +280,7 @@ def _draw_stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
     length = min(4, n_nodes - 3, n_edges)
     n_others = max(n_edges // _REPEATED - length, 0)
     others = rng.integers(2, n_nodes, (n_graphs, n_others, 2))
-    edges = np.concatenate([_line(2, length, n_graphs), others], 1)
+    edges = np.concatenate([_draw_line(2, length, n_graphs), others], 1)
     n_different = edges.shape[1]
     again = rng.integers(0, n_different, (n_graphs, n_edges - n_different, 1))
     edges = np.concatenate([edges, np.take_along_axis(edges, again, 1)], 1)
@@ -293,17 +293,19 @@ _ALL_REGIMES = (
         "matched",
         "acyclic graphs whose candidates look alike, depth 1 to 4",
         (1, 2, 3, 4),
-        pairs=_matched,
+        pairs=_find_matches,
     ),
-    _Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_both_sinks),
+    _Regime(
+        "prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_find_pairs_of_sinks
+    ),
     _Regime("uniform", "any edges, any candidates", draw=_draw_uniform),
     _Regime(
         "repeated",
         "acyclic graphs whose edges are repeated, some roots without edges",
-        draw=_draw_repeated,
+        draw=_draw_several,
     ),
     _Regime("path", "a path with edges back", draw=_draw_path),
-    _Regime("stranded", "a root without edges, few edges, repeated", draw=_draw_stranded),
+    _Regime("stranded", "a root without edges, few edges, repeated", draw=_draw_strays),
 )
 REGIMES = {regime.key: regime for regime in _ALL_REGIMES}
 
@@ -354,7 +356,9 @@ def sample(
         require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
     else:
-        wanted = _answerable(record, n_rounds) if depths is None else _check_depths(depths)
+        wanted = (
+            _list_answerable_depths(record, n_rounds) if depths is None else _check_depths(depths)
+        )
         drawn = _draw_depths(record, rng, n_episodes, (n_nodes, n_edges), wanted)
     luck = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes))
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
@@ -362,7 +366,7 @@ def sample(
     return shuffled.renamed(luck.argsort(-1))
 
 
-def _answerable(record: _Regime, n_rounds: int) -> tuple[int, ...]:
+def _list_answerable_depths(record: _Regime, n_rounds: int) -> tuple[int, ...]:
     """Return the depths of a regime that can be answered within ``n_rounds`` rounds."""
     answered = tuple(depth for depth in record.depths if depth < n_rounds)
     return answered or (max(1, n_rounds - 1),)

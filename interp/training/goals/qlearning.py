@@ -45,7 +45,7 @@ def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
     return {name: numbers[quantity, "all"].estimate for name, quantity in _QUANTITIES.items()}
 
 
-def _held_out(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping[str, int], ...]:
+def _list_held_out_sizes(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping[str, int], ...]:
     """Return the fixed sizes of each evaluation batch: one batch per number of actions. The number
     of states is drawn.
     """
@@ -58,7 +58,7 @@ def goal() -> TrainingGoal:
     return TrainingGoal(
         _targets,
         drawn=("n_actions", "n_states"),
-        held_out=_held_out,
+        held_out=_list_held_out_sizes,
         evaluate=_evaluate,
         **shipped("qlearning"),
     )

@@ -125,12 +125,12 @@ def _start_matching(model: HookedLatentTransformer) -> None:
         _copy_what_matches(block.attn)
         if block.mlp is not None:
             block.mlp.W_out.mul_(_SMALL)
-    model.unembed.weight.copy_(_node_names(model).T)
+    model.unembed.weight.copy_(_name_nodes(model).T)
     if model.config.write_map:
         _write_weights(model).copy_(_WRITTEN * torch.eye(model.config.d_model))
 
 
-def _node_names(model: HookedLatentTransformer) -> Tensor:
+def _name_nodes(model: HookedLatentTransformer) -> Tensor:
     """Return the token embeddings of the nodes, ``[node, d_model]``."""
     first = model.layout.token_ids["n_1"]
     return model.W_E[first : first + model.unembed.weight.shape[1]]
@@ -217,7 +217,7 @@ def _start_bound(model: HookedLatentTransformer) -> None:
     _start_apart(model)
     names = slice(d_head)
     copies = slice(d_head, 2 * d_head)
-    node_names = _node_names(model)
+    node_names = _name_nodes(model)
     size = node_names.norm(dim=1).mean()
     model.W_E[:, :half] = 0.0
     model.latents.table.zero_()
