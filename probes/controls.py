@@ -48,6 +48,7 @@ class _Difference(Interval):
 
 
 @dataclass(frozen=True, eq=False)
+@checked_result
 class ProbeScore(_Difference):
     """A score with its 95 % interval, and the sums per group of episodes that it was computed from.
 

@@ -14,12 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from interp.results.figures import WHOLE, band, colour_bar, name_ends, painted
+from interp.results.figures import band, colour_bar, name_ends, painted
 from interp.results.palette import LIGHT, looks
 from interp.results.style import WIDTH, styled
 from interp.support.checks import require_columns
+from interp.support.errors import require
 
 _IN_A_ROW = 8  # heads, at most
+_PANELS_IN_A_ROW = 3  # of curves, at most
 _SMALL = 7.5  # points: the smallest text in a panel
 
 
@@ -37,17 +39,23 @@ def attention(
         labels: labels of the positions; only some are printed on small panels.
         heads: for each layer, a name per head.
     """
-    columns = min(_IN_A_ROW, max(map(len, heads)))
+    n_patterns, n_names = [len(pattern) for pattern in patterns], [len(names) for names in heads]
+    require(
+        sum(n_names) > 0 and n_patterns == n_names,
+        f"a pattern and a name for each head of each layer, got {n_patterns} patterns and {n_names} names",
+    )
+    columns = min(_IN_A_ROW, max(n_names))
     rows: list[list[tuple[NDArray[Any], str]]] = []
     for pattern, names in zip(patterns, heads, strict=True):
         panels = list(zip(pattern, names, strict=True))
         rows += [panels[start : start + columns] for start in range(0, len(panels), columns)]
     side = min((WIDTH - 1.2) / columns, 3.0)
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
-    grid = figure.subplots(len(rows), columns, squeeze=False)
+    grid = figure.subplots(len(rows), columns, squeeze=False, sharex=True, sharey=True)
     norm = _scale([np.asarray(pattern) for pattern in patterns])
     step = max(1, math.ceil(len(labels) * (_SMALL + 1.5) / (72 * side * 0.9)))
-    places = list(range(0, len(labels), step))
+    places = range(0, len(labels), step)
+    names_shown = labels[::step]
     image: Any = None
     for i, row in enumerate(rows):
         for j, (pattern, name) in enumerate(row):
@@ -56,11 +64,8 @@ def attention(
             axes.set_title(name, fontsize=8.5, pad=2)
             axes.tick_params(pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
-            shown_left = places if j == 0 else []
-            shown_below = places if i == len(rows) - 1 else []
-            axes.set_yticks(shown_left, [labels[x] for x in shown_left], fontsize=_SMALL)
-            names_below = [labels[x] for x in shown_below]
-            axes.set_xticks(shown_below, names_below, fontsize=_SMALL, rotation=90)
+            axes.set_yticks(places, names_shown, fontsize=_SMALL)
+            axes.set_xticks(places, names_shown, fontsize=_SMALL, rotation=90)
         for axes in grid[i, len(row) :]:
             axes.axis("off")
     figure.supxlabel("position that is read", fontsize=9)
@@ -82,8 +87,6 @@ def curves(
     *,
     by: str,
     ylabel: str,
-    x: str = "round",
-    columns: int = 3,
     height: float = 2.1,
     width: float = WIDTH,
     direct: bool = False,
@@ -91,20 +94,18 @@ def curves(
     """Draw curves with bands, one panel per value of ``by``, with shared axes and one legend.
 
     Args:
-        frame: tidy table with the columns ``by``, ``x``, ``algorithm`` (picks colour and dash) and
+        frame: tidy table with the columns ``by``, ``round``, ``algorithm`` (picks colour and dash) and
             ``mean``; optionally ``name``, ``low`` and ``high``. The first algorithm is drawn
             strongest.
         by: column with a panel for each value.
         ylabel: label of the vertical axis.
-        x: column of the horizontal axis.
-        columns: largest number of panels in a row.
         height: height of a panel, in inches.
         width: width of the picture, in inches.
         direct: True writes names at the ends of the curves instead of a legend.
     """
-    require_columns("frame", frame, by, x, "algorithm", "mean")
+    require_columns("frame", frame, by, "round", "algorithm", "mean")
     panels = list(frame[by].unique())
-    columns = min(columns, len(panels))
+    columns = min(_PANELS_IN_A_ROW, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     keys = list(frame["algorithm"].unique())
     in_row = round(width / 3)  # names in a row of the legend
@@ -116,17 +117,16 @@ def curves(
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         shown = frame[frame[by] == panel]
         for key, curve in shown.groupby("algorithm", sort=False):
-            band(axes, curve.sort_values(x), x, look[str(key)], keys.index(key))
+            band(axes, curve.sort_values("round"), "round", look[str(key)], keys.index(key))
         axes.set_title(fill(str(panel), title_width), fontsize=9)
-        if x in WHOLE:
-            axes.xaxis.set_major_locator(MaxNLocator(int(3.2 * width / columns), integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(int(3.2 * width / columns), integer=True))
         axes.margins(x=0.01)
         is_lowest = i + columns >= len(panels)
         axes.tick_params(labelbottom=is_lowest)
         if is_lowest:
-            axes.set_xlabel(x.replace("_", " "))
+            axes.set_xlabel("round")
         if direct:
-            name_ends(axes, shown, x, {key: look[key].colour for key in keys}, _SMALL)
+            name_ends(axes, shown, "round", {key: look[key].colour for key in keys}, _SMALL)
     for axes in grid[len(panels) :]:
         axes.axis("off")
     figure.supylabel(ylabel, fontsize=9.5)

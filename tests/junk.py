@@ -328,7 +328,7 @@ def outcome(
     positional = [arguments.pop(p.name) for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]
     try:
         with at_most(SHORT if name in LONG else 20):
-            function(*positional, **arguments)
+            repr(function(*positional, **arguments))
     except InputError:
         return None
     except TooLongError as error:

@@ -22,7 +22,7 @@ import circuits
 import interp
 from interp.evaluation.suite import evaluate
 from interp.interventions import causal_tables
-from interp.stats.intervals import ratio_interval, resample_weights
+from interp.stats.intervals import Interval, ratio_interval, resample_weights
 from interp.support import checks
 from interp.support.errors import InputError
 from interp.support.session import Finished
@@ -212,6 +212,41 @@ JUNK_OF_FUNCTIONS = {
     "interp.results.figures.measured": ({"measures": ["x"]}, "measures must be"),
     "interp.results.measure.best_of": ({"values": [None]}, "values must be a number"),
     "reports.ledger.book.write": ({"ledger": [], "folder": "out"}, "ledger must be a Ledger"),
+    "interp.core.catalog.using": ({"algorithm": 2.5}, "algorithm must be"),
+    "interp.tasks.experts.episodes.ExpertEpisodes": (
+        {"advice": [[[0]]], "labels": [[0]], "accuracies": [[1], [1, 0]]},
+        "accuracies must be numbers in a rectangular array",
+    ),
+    "interp.training.trainer.train": (
+        {
+            "config": TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}]),
+            "folder": "a\0b",
+            "name": "m",
+        },
+        "path must be a path",
+    ),
+    "circuits.compare.algorithm.AlgorithmPart": (
+        dict.fromkeys(("closest", "runner_up", "baseline"), "bayes")
+        | dict.fromkeys(("explained", "ratio"), Interval(0.5, 0.2, 0.8))
+        | {"family": None, "parameters": {}, "scores": {}},
+        "unknown family 'bayes'",
+    ),
+    "interp.interventions.alignment.AlignmentResult": (
+        dict.fromkeys(("informative", "decided"), np.ones((2, 3), bool))
+        | {key: {} for key in ("hits", "train_accuracy", "fits")}
+        | {"variable": "log_weights", "site": "latent", "rank": 1},
+        "hits need 'learned' and 'untrained model'",
+    ),
+    "probes.controls.ProbeScore": (
+        dict.fromkeys(("estimate", "low", "high"), 0.5)
+        | dict.fromkeys(("losses", "references"), np.ones(3))
+        | {"kind": "x"},
+        "kind must be",
+    ),
+    "reports.panels.attention": (
+        {"patterns": [np.ones((2, 3, 3))], "labels": ["a"] * 3, "heads": [["L0H0"]]},
+        r"a name for each head of each layer, got \[2\] patterns and \[1\] names",
+    ),
 }
 JUNK_OF_METHODS = {
     "AdaptedMachine.train": ({"mode": np.ones(3)}, "mode must be"),
@@ -220,10 +255,16 @@ JUNK_OF_METHODS = {
     "HookedLatentTransformer.run_with_hooks": ({"fwd_hooks": ["x"]}, "got nothing; give episodes"),
     "ProbeScore.of": ({"losses": np.ones(1), "references": np.array(["a"])}, "references must be"),
     "Rollout.joined": ({"runs": []}, "runs is empty"),
+    "Interaction.episodes": ({}, "no round is played yet"),
+    "Task.sets_for": (
+        {"n_episodes": 2, "n_rounds": 2, "seed": 0, "n_arms": 2},
+        "unknown size of 'qlearning' 'n_arms'",
+    ),
 }
 """Calls that once ended in an error of Python's or of torch's, and what they are told."""
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [*JUNK_OF_FUNCTIONS, *JUNK_OF_METHODS])
 def test_junk_that_once_raised_something_else_is_refused_by_name(name):
     arguments, words = {**JUNK_OF_FUNCTIONS, **JUNK_OF_METHODS}[name]

@@ -63,7 +63,7 @@ from interp.stats.intervals import (
     resample_weights,
 )
 from interp.support.checks import checked, checked_result, unique
-from interp.support.errors import require
+from interp.support.errors import require, require_known
 from interp.support.files import json_values
 from interp.support.provenance import provenance
 from interp.support.session import remembered
@@ -182,6 +182,10 @@ class AlgorithmPart(Result):
     left: Interval | None = None
     change: str = ""
     not_rejected: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key in (self.closest, self.runner_up, self.baseline):
+            require_known("family", key, self.scores)
 
     @property
     def sentence(self) -> str:

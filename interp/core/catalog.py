@@ -59,6 +59,7 @@ def of(subject: object) -> Task:
     return replaced_tasks().get(key) or get(key)
 
 
+@checked
 @contextmanager
 def using(
     episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None

@@ -780,8 +780,14 @@ class Task:
         """Kind of prediction (``RoundLayout.kind``): "classes", the "mean" of a real number, or a
         "normal".
         """
-        sizes = {size.name: size.default for size in self.sizes}
-        return self.layout(**sizes).kind
+        return self.layout(**self._all_sizes({})).kind
+
+    def _all_sizes(self, sizes: dict[str, int]) -> dict[str, int]:
+        """Return ``sizes``, which must be this task's, and the defaults of the other sizes."""
+        defaults = {size.name: size.default for size in self.sizes}
+        for name in sizes:
+            require_known(f"size of {self.key!r}", name, defaults)
+        return defaults | sizes
 
     def at_most(self, n_rounds: int) -> int:
         """Return ``n_rounds``, or fewer if nothing new can happen after that many rounds of this
@@ -835,11 +841,9 @@ class Task:
             regime: the regime; "" for the sampler's default.
             sizes: sizes that replace the model's.
         """
-        sizes = sizes or {}
-        names = [size.name for size in self.sizes]
-        for name in sizes:
-            require_known(f"size of {self.key!r}", name, names)
-        options = self.sizes_of(model.layout) | dict(self.data.sample_options(model)) | dict(sizes)
+        sizes = dict(sizes or {})
+        self._all_sizes(sizes)
+        options = self.sizes_of(model.layout) | dict(self.data.sample_options(model)) | sizes
         if regime:
             options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
@@ -969,15 +973,16 @@ class Task:
             seed: seed of the episodes.
             n_scored: number of episodes to score on, which are then the same for every seed; None
                 for ``n_episodes`` new ones.
-            sizes: sizes of the episodes.
+            sizes: sizes of the episodes; the task's defaults where left out.
 
         Returns:
             Name of the set -> (episodes to fit on, episodes to score on).
         """
+        all_sizes = self._all_sizes(sizes)
 
         def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:
-                return self.algorithms.battery(n, n_rounds, seed=seed, **sizes)
+                return self.algorithms.battery(n, n_rounds, seed=seed, **all_sizes)
             return {"default": self.half(half).sample(n, n_rounds, seed=seed, **sizes)}
 
         fits = sample_half(0, n_episodes, 2 * seed)

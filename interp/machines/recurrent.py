@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature, unwrap
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal, cast
 
 import torch
@@ -39,7 +40,7 @@ from interp.support.checks import (
     refuse_above,
     shown,
 )
-from interp.support.errors import require, require_known
+from interp.support.errors import require, require_known, theirs
 from interp.support.files import reading
 
 _Tree = dict[str, Tensor]
@@ -546,7 +547,10 @@ def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
         path: path of the file, for error messages.
         source: a path, or an open file.
     """
-    with reading(path):
+    unsafe = (
+        f"{str(path)!r} holds Python objects, which could run code, or is damaged; it is not opened"
+    )
+    with reading(path), theirs(unsafe, of=UnpicklingError):
         stored = torch.load(source, map_location="cpu", weights_only=True)
     is_mapping = isinstance(stored, dict)
     fits = is_mapping and all(

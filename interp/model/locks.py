@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import ClassVar, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -47,9 +47,6 @@ class MachineLock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MachineLock:
-        return MachineLock()
-
     def __reduce__(self) -> tuple[type[MachineLock], tuple[()]]:
         return MachineLock, ()
 
@@ -57,11 +54,10 @@ class MachineLock:
         """Replace the lock after a fork, if it was held by a thread that does not exist in this
         process.
         """
-        is_free_or_own = self._lock.acquire(blocking=False)
-        if is_free_or_own:
-            self._lock.release()
-        else:
+        if not self._lock.acquire(blocking=False):
             self._lock = threading.RLock()
+            return
+        self._lock.release()
 
 
 _EVERY_LOCK: WeakSet[MachineLock] = WeakSet()
@@ -84,13 +80,13 @@ def exclusive(
     """Decorate a method so that it holds its machine's lock while it runs."""
 
     @wraps(method)
-    def run_alone(machine: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
+    def run_alone(machine: _Owner, /, *args: _P.args, **options: _P.kwargs) -> _T:
         if torch.compiler.is_compiling():  # which takes no locks
             return method(machine, *args, **options)
         with machine.lock:  # type: ignore[attr-defined]
             return method(machine, *args, **options)
 
-    return cast(Callable[Concatenate[_Owner, _P], _T], run_alone)
+    return run_alone
 
 
 class DefaultDtype:
@@ -121,8 +117,7 @@ class DefaultDtype:
                 self._changed.wait()
             if not self._threads:
                 DefaultDtype._outside = torch.get_default_dtype()
-                if self._outside != self.dtype:
-                    torch.set_default_dtype(self.dtype)
+                torch.set_default_dtype(self.dtype)
             self._threads.add(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
@@ -132,8 +127,7 @@ class DefaultDtype:
         with self._changed:
             self._threads.discard(threading.get_ident())
             if not self._threads:
-                if self._outside != self.dtype:
-                    torch.set_default_dtype(self._outside)
+                torch.set_default_dtype(self._outside)
                 self._changed.notify_all()
 
     @classmethod
@@ -147,7 +141,7 @@ class DefaultDtype:
 
 
 def _renew_every_lock() -> None:
-    for lock in list(_EVERY_LOCK):
+    for lock in _EVERY_LOCK:
         lock.renew()
     DefaultDtype.renew()
 

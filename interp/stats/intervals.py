@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class Interval:
         return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
-NO_NUMBER = Interval(float("nan"), float("nan"), float("nan"))
+NO_NUMBER = Interval(nan, nan, nan)
 """The interval of a quantity that was not measured or is undefined: NaN three times."""
 
 

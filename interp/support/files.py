@@ -129,6 +129,7 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
         path: the file or folder that is written.
         to: put before the path in the message; "to " for a folder.
     """
+    file_path(path)
     try:
         yield
     except OSError as error:

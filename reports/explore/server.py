@@ -68,7 +68,7 @@ class Explorer:
     reference: Machine | None = None
     origin: str = ""
     command: str = ""
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         if self.reference is not None:

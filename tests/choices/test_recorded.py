@@ -60,6 +60,7 @@ def test_a_missing_round_leaves_the_state_as_it_is(played):
 def test_more_folds_than_participants_are_refused(played):
     refuses("7 folds need as many participants, got 6", fit_cell, played, n_folds=7)
     refuses("unknown kind of cell 'loop'", fit_cell, played, "loop")
+    refuses("steps must be an integer >= 1, got 0", fit_cell, played, steps=0)
 
 
 def test_a_cell_that_memory_cannot_hold_is_refused_before_work(played):
@@ -100,6 +101,12 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
     assert settings["n_groups"] == 6 and settings["recorded"]["bandit"] == told["recorded"]
     for command, options, said in (
         ("train", ("bandit", "--machine", "gru", "--set", "lr=1"), "leave --set out"),
+        ("train", ("bandit", "--machine", "gru", "--processes", "2"), "leave --processes out"),
+        (
+            "train",
+            ("bandit", "--machine", "gru", "--name", "mine", "--out", tmp_path),
+            "exists already; give another --name",
+        ),
         ("train", ("bandit",), "give --machine gru or lstm, got 'none'"),
         (
             "train",

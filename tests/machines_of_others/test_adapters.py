@@ -1,6 +1,7 @@
 """Each adapter makes a machine that keeps the contract, and computes what the model itself computes."""
 
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from transformers import HrmTextForCausalLM
 
 import interp
-from interp.machines import Said
+from interp.machines import Said, recurrent
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, _mix, _refine, thoughts
 from interp.model.opened import OpenedCell
@@ -312,6 +313,38 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
         tmp_path / "checkpoint_33",
         n_head=3,
     )
+
+
+NO_STATE_DICT = {
+    "a list": ([1], r"must hold tensors by their names, got \[1\]"),
+    "keys that are numbers": ({1: torch.zeros(1)}, "must hold tensors by their names, got {1: T"),
+    "a text": ("x", "must hold tensors by their names, got 'x'"),
+    "values that are texts": ({"a": "b"}, "must hold tensors by their names"),
+    "a module": (
+        nn.Linear(2, 2),
+        "holds Python objects, which could run code, .*; it is not opened$",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NO_STATE_DICT)
+def test_a_file_that_holds_no_state_dict_is_refused(what, tmp_path):
+    """Neither as a checkpoint nor as the weights of an agent; nothing in it runs."""
+    content, sentence = NO_STATE_DICT[what]
+    torch.save(content, tmp_path / "file")
+    refuses(sentence, interp.machines.read_coconut, tmp_path / "file")
+    with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
+        archive.write(tmp_path / "file", "policy.pth")
+    refuses(sentence, interp.machines.read_agent, tmp_path / "agent.zip")
+
+
+def test_an_archive_of_weights_that_would_fill_memory_is_not_unpacked(tmp_path, monkeypatch):
+    """10 MB of zeros are 10 kB in the archive; the limit stands at 5 MB here, and at 10 GB for users."""
+    with zipfile.ZipFile(tmp_path / "agent.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("policy.pth", bytes(10**7))
+    monkeypatch.setattr(recurrent, "MOST_GB", 0.005)
+    sentence = r"the weights in .*, unpacked, would take about 0.01 GB, more than 0.005 GB"
+    refuses(sentence, interp.machines.read_agent, tmp_path / "agent.zip")
 
 
 # State spaces.

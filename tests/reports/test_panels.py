@@ -34,7 +34,7 @@ def test_small_multiples_share_axes_and_one_legend() -> None:
 
 def test_names_at_the_ends_do_not_touch() -> None:
     """Six curves that end at two values are named apart, in every panel."""
-    figure = panels.curves(tidy(2, 6), by="panel", ylabel="regret", columns=2, direct=True)
+    figure = panels.curves(tidy(2, 6), by="panel", ylabel="regret", direct=True)
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     for axes in figure.axes:

@@ -60,7 +60,7 @@ from interp.model.transformer import untrained
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
 from interp.support.checks import checked, checked_result
-from interp.support.errors import InputError, require
+from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
 __all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "Search", "align"]
@@ -115,6 +115,10 @@ class AlignmentResult(Result):
     settings: dict[str, Any] = field(default_factory=dict)
     participants: Any = None
 
+    def __post_init__(self) -> None:
+        has_both = {"learned", UNTRAINED} <= self.hits.keys()
+        require(has_both, f"hits need 'learned' and {UNTRAINED!r}, got {list(self.hits)}")
+
     @property
     def basis(self) -> Tensor:
         """The learned basis, ``[width, rank]``. If several rows of the carried state are aligned,
@@ -129,6 +133,7 @@ class AlignmentResult(Result):
             condition: "learned" or the name of a control.
             informative: whether only informative pairs count.
         """
+        require_known("condition", condition, self.hits)
         counted = self.informative if informative else self.decided
         hits = (self.hits[condition] & counted).sum(1)
         return ratio_interval(hits, counted.sum(1), participants=self.participants)
@@ -166,21 +171,29 @@ class AlignmentResult(Result):
         each with its interval.
         """
         rows = []
+        n_informative = int(self.informative.sum())
         for condition in self.hits:
             every = self.interval(condition, informative=False)
             informative = self.interval(condition)
             if condition == _ARBITRARY:
                 # An arbitrary label is no counterfactual: no pair of it is informative.
                 informative = NO_NUMBER
-            row: dict[str, Any] = {"variable": self.variable, "site": self.site, "rank": self.rank}
-            row |= {"condition": condition}
-            row |= {"iia": every.estimate, "low": every.low, "high": every.high}
-            row |= {"iia_informative": informative.estimate}
-            row |= {"low_informative": informative.low, "high_informative": informative.high}
-            row["train_accuracy"] = self.train_accuracy[condition]
-            row["n_informative"] = int(self.informative.sum())
+            row = {
+                "variable": self.variable,
+                "site": self.site,
+                "rank": self.rank,
+                "condition": condition,
+                "iia": every.estimate,
+                "low": every.low,
+                "high": every.high,
+                "iia_informative": informative.estimate,
+                "low_informative": informative.low,
+                "high_informative": informative.high,
+                "train_accuracy": self.train_accuracy[condition],
+                "n_informative": n_informative,
+            }
             rows.append(row)
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        return pd.DataFrame(rows, columns=COLUMNS)
 
 
 @checked

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.core.task import BaseEpisodes, episode_array, freeze, length_of
-from interp.support.checks import checked, integer, refuse_beyond_machine
+from interp.support.checks import array_of, checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
 
@@ -73,7 +73,7 @@ class ExpertEpisodes(BaseEpisodes):
         )
         accuracies = self.accuracies
         if accuracies is not None:
-            moves = np.ndim(accuracies) == 3
+            moves = array_of("accuracies", accuracies).ndim == 3
             axes = "episode, round, expert" if moves else "episode, expert"
             accuracies = episode_array("accuracies", accuracies, axes, 0, 1)
             fitting = advice.shape if moves else (n_episodes, n_experts)

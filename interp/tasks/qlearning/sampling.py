@@ -219,6 +219,7 @@ class Interaction:
 
     def episodes(self, regime: str = "custom") -> MDPEpisodes:
         """Return the rounds that were played so far, as episodes."""
+        require(self.round > 0, "no round is played yet; call step or advance first")
         return self._record(0, self.round, regime)
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:

@@ -83,7 +83,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         """
         values = getattr(self, name)
         axes = list(_AXES[name])
-        if np.ndim(values) > len(axes):
+        if array_of(name, values).ndim > len(axes):
             axes.insert(1, "round")
         listed = ", ".join(axes)
         array = episode_array(name, values, listed, 0, self.n_nodes - 1, whole=True)
