@@ -193,7 +193,7 @@ class AlignmentResult(Result):
                 "n_informative": n_informative,
             }
             rows.append(row)
-        return pd.DataFrame(rows, columns=COLUMNS)
+        return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 @checked
