@@ -210,7 +210,8 @@ def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArra
     numbers, counts = _count_choices(episodes, choices)
     n_people = len(counts)
     order = np.random.default_rng(seed).permutation(n_people)
-    n_drawn = max(2, np.searchsorted(counts[order].cumsum(), MOST_TOGETHER, side="right"))
+    is_within = counts[order].cumsum() <= MOST_TOGETHER
+    n_drawn = max(2, int(is_within.sum()))
     rows = np.flatnonzero(np.isin(numbers, order[:n_drawn]))
     if n_drawn >= n_people:
         return rows, ""

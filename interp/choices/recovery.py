@@ -82,7 +82,9 @@ class Recovery(Result):
         true family (rows), as a share of these players.
         """
         table = self.to_frame()
-        in_set = table["set"].str.get_dummies(", ").reindex(columns=self.each.names, fill_value=0)
+        in_set = (
+            table["set"].str.get_dummies(", ").reindex(columns=list(self.each.names), fill_value=0)
+        )
         return in_set.groupby(table["family"], sort=False).mean()
 
     def errors(self) -> pd.DataFrame:
@@ -193,7 +195,7 @@ def _draw_member(
     for searched in family.searched:
         name, grid = searched.name, searched.grid
         position = rng.uniform(0, len(grid) - 1)
-        value = np.interp(position, np.arange(len(grid)), grid)
+        value = float(np.interp(position, np.arange(len(grid)), grid))
         if name in bounds:
             value = rng.uniform(*bounds[name])
         if searched.kind == "choice":
