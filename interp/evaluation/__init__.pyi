@@ -4,4 +4,3 @@ from interp.evaluation import experts as experts
 from interp.evaluation import qlearning as qlearning
 from interp.evaluation.plan import MODEL as MODEL
 from interp.evaluation.plan import EvaluationPlan as EvaluationPlan
-from interp.evaluation.plan import row as row
