@@ -21,7 +21,6 @@ from interp.support.checks import require_columns
 from interp.support.errors import require
 
 _IN_A_ROW = 8  # heads, at most
-_PANELS_IN_A_ROW = 3  # of curves, at most
 _SMALL = 7.5  # points: the smallest text in a panel
 
 
@@ -87,6 +86,7 @@ def curves(
     *,
     by: str,
     ylabel: str,
+    columns: int = 3,
     height: float = 2.1,
     width: float = WIDTH,
     direct: bool = False,
@@ -99,13 +99,14 @@ def curves(
             strongest.
         by: column with a panel for each value.
         ylabel: label of the vertical axis.
+        columns: most panels in a row.
         height: height of a panel, in inches.
         width: width of the picture, in inches.
         direct: True writes names at the ends of the curves instead of a legend.
     """
     require_columns("frame", frame, by, "round", "algorithm", "mean")
     panels = list(frame[by].unique())
-    columns = min(_PANELS_IN_A_ROW, len(panels))
+    columns = min(columns, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     keys = list(frame["algorithm"].unique())
     in_row = round(width / 3)  # names in a row of the legend

@@ -116,7 +116,7 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
     assert repr(ResponsePart()) == "number: none."
     assert not ResponsePart().plot().axes[0].get_yticklabels()
     rows = [
-        ("s", "m", f, "v", 0, "edges", name, "ap", x, 1.0)
+        ("s", "m", f, "v", 0, "edges", name, "ap", x)
         for f in "ab"
         for name, x in (("x:state", 0.7), ("y", 0.5))
     ]
