@@ -780,14 +780,22 @@ class Task:
         """Kind of prediction (``RoundLayout.kind``): "classes", the "mean" of a real number, or a
         "normal".
         """
-        return self.layout(**self._all_sizes({})).kind
+        return self.layout(**self.default_sizes).kind
 
-    def _all_sizes(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Return ``sizes``, which must be this task's, and the defaults of the other sizes."""
-        defaults = {size.name: size.default for size in self.sizes}
+    @property
+    def default_sizes(self) -> dict[str, int]:
+        """The default of each size by its name, such as ``{"n_experts": 4}``."""
+        return {size.name: size.default for size in self.sizes}
+
+    def _refuse_unknown_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Refuse sizes that this task does not have."""
         for name in sizes:
-            require_known(f"size of {self.key!r}", name, defaults)
-        return defaults | sizes
+            require_known(f"size of {self.key!r}", name, self.default_sizes)
+
+    def complete_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return ``sizes``, which must be this task's, and the defaults of the other sizes."""
+        self._refuse_unknown_sizes(sizes)
+        return {**self.default_sizes, **sizes}
 
     def at_most(self, n_rounds: int) -> int:
         """Return ``n_rounds``, or fewer if nothing new can happen after that many rounds of this
@@ -842,7 +850,7 @@ class Task:
             sizes: sizes that replace the model's.
         """
         sizes = dict(sizes or {})
-        self._all_sizes(sizes)
+        self._refuse_unknown_sizes(sizes)
         options = self.sizes_of(model.layout) | dict(self.data.sample_options(model)) | sizes
         if regime:
             options["regime"] = regime
@@ -978,7 +986,7 @@ class Task:
         Returns:
             Name of the set -> (episodes to fit on, episodes to score on).
         """
-        all_sizes = self._all_sizes(sizes)
+        all_sizes = self.complete_sizes(sizes)
 
         def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:

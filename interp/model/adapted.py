@@ -52,7 +52,7 @@ from interp.model.outside import OutsideReads
 from interp.model.run import room
 from interp.model.taps import Point, Tap
 from interp.support.checks import checked, fit, integer, plainly, refuse_beyond_machine, shown
-from interp.support.errors import InputError, require, require_known, theirs, unknown_name
+from interp.support.errors import InputError, require, theirs, unknown_name
 
 _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
@@ -731,11 +731,7 @@ def layout_for(
         require(not sizes, f"a layout has its sizes, so sizes={sizes} says nothing; give either")
         return task
     record = task if isinstance(task, Task) else catalog.get(task)
-    defaults = {size.name: size.default for size in record.sizes}
-    sizes = dict(sizes or {})
-    for name in sizes:
-        require_known(f"size of {record.key!r}", name, defaults)
-    return record.layout(**{**defaults, **sizes})
+    return record.layout(**record.complete_sizes(sizes or {}))
 
 
 def _named(module: nn.Module) -> dict[str, nn.Module]:

@@ -37,7 +37,7 @@ def check_task(task: Task) -> None:
     """Raise an error if a task's record is inconsistent; the message describes the first
     problem.
     """
-    sizes = {size.name: size.default for size in task.sizes}
+    sizes = task.default_sizes
     n_rounds = max(2, task.at_most(N_ROUNDS))
     layout = _call("layout", task.layout, **sizes)
     _check_layout(task, layout)

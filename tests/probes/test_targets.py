@@ -34,7 +34,7 @@ def sampled():
     """Episodes of every registered task, of its default sizes."""
     by_task = {}
     for task in interp.tasks.every():
-        sizes = {size.name: size.default for size in task.sizes}
+        sizes = task.default_sizes
         by_task[task.key] = task.sample(5, 15, seed=2, **sizes)
     return by_task
 
