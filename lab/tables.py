@@ -60,8 +60,12 @@ def list_machines(quick: bool) -> list[str]:
 def compare_machine(quick: bool, part: str) -> pd.DataFrame:
     """Return the row of one known machine, which ``part`` names as ``"TASK: KEY"``."""
     task, _, key = part.partition(": ")
-    specimen = known.gallery(task, DRAWS)[key]
-    row = scores.score(specimen, known.reference(task), budget(quick))
+    return _compare_with_reference(known.gallery(task, DRAWS)[key], quick)
+
+
+def _compare_with_reference(specimen: known.Specimen, quick: bool) -> pd.DataFrame:
+    """Return the row of a machine: the verdicts of a comparison, beside the right ones."""
+    row = scores.score(specimen, known.reference(specimen.task), budget(quick))
     return pd.DataFrame([row])
 
 
@@ -72,9 +76,7 @@ def list_unseen(quick: bool) -> list[str]:
 
 def compare_unseen(quick: bool, part: str) -> pd.DataFrame:
     """Return the row of one machine of the table "unseen", ``"TASK: KEY"``."""
-    specimen = unseen.gallery()[part]
-    row = scores.score(specimen, known.reference(specimen.task), budget(quick))
-    return pd.DataFrame([row])
+    return _compare_with_reference(unseen.gallery()[part], quick)
 
 
 def list_deviations(quick: bool) -> list[str]:

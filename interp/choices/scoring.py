@@ -587,9 +587,9 @@ def _add_profiles(
     players, places, _ = np.transpose(sought)
     profile = partial(PlayerFits(data, family).profiles, players, points, places)
     near = points[np.arange(len(points)), places]
-    ends = _profile_end(profile, near=near, bound=np.array(bounds)).tolist()
+    ends = _profile_end(profile, near=near, bound=np.array(bounds)).reshape(-1, 2)
     with_intervals = dict(scores)
-    for (player, place, _), low, high in zip(sought[::2], ends[::2], ends[1::2], strict=True):
+    for (player, place, _), (low, high) in zip(sought[::2], ends.tolist(), strict=True):
         name = family.searched[place].name
         score = with_intervals[player]
         interval = Interval(score.parameters[name], low, high)

@@ -74,17 +74,27 @@ def machine(algorithm: Algorithm, layout: RoundLayout, *, name: str = "") -> Ada
         f"{algorithm.name!r} is an algorithm of {algorithm.task!r}, and the layout is of {layout.task!r}; give both of "
         "one task",
     )
-    module = Computed(algorithm, layout)
     parameters = [f"{key}={value}" for key, value in algorithm.parameters.items()]
+    name = name or f"{algorithm.key}({', '.join(parameters)})"
+    return adapt_computed(Computed(algorithm, layout), name)
+
+
+def adapt_computed(module: Computed, name: str) -> AdaptedMachine:
+    """Return a computed algorithm as a machine.
+
+    Args:
+        module: the algorithm, with the layout of its rounds.
+        name: name of the machine.
+    """
     return adapt(
         module,
-        layout,
+        module.layout,
         step=Computed.step,
         channels=[Channel(STATE, (module.n_carried,))],
         initial=Computed.begin,
         reset=Computed.forget,
-        output="probability" if layout.kind == "classes" else "value",
-        name=name or f"{algorithm.key}({', '.join(parameters)})",
+        output="probability" if module.layout.kind == "classes" else "value",
+        name=name,
     )
 
 

@@ -77,14 +77,14 @@ def _lapses(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 # Algorithms.
 
 
-def _acting(algorithm: Algorithm) -> Algorithm:
+def act_like_reference(algorithm: Algorithm) -> Algorithm:
     """Return a learner that acts as the reference does: by the table before the round; of equal
     actions, the first.
     """
     return learners.acting(algorithm, shared_ties=False, after=False)
 
 
-def _reference_of_qlearning() -> Algorithm:
+def compute_reference_q() -> Algorithm:
     """Return the algorithm of the Q-learning reference, including the slope by which it breaks
     ties.
     """
@@ -180,10 +180,10 @@ _ALGORITHMS_OF_EXPERTS: Mapping[str, Callable[..., Algorithm]] = {
     "label stuck": _label_stuck,
 }
 _ALGORITHMS_OF_QLEARNING: Mapping[str, Callable[..., Algorithm]] = {
-    "by algorithm": _reference_of_qlearning,
-    "ties shared": lambda: learners.acting(_reference_of_qlearning(), after=False),
-    "SARSA": lambda: _acting(learners.sarsa()),
-    "counts of visits": lambda: _acting(learners.visit_counts()),
+    "by algorithm": compute_reference_q,
+    "ties shared": lambda: learners.acting(compute_reference_q(), after=False),
+    "SARSA": lambda: act_like_reference(learners.sarsa()),
+    "counts of visits": lambda: act_like_reference(learners.visit_counts()),
     "one round late": learners.late_q,
     "stops at round {:g}": lambda last: learners.stopped_q(last=int(last)),
 }

@@ -22,18 +22,17 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import rotated, with_distractors
 from interp.core.algorithm import Algorithm, Equation, Values
-from interp.core.machine import Channel, Machine
-from interp.model.adapted import adapt
+from interp.core.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
-from interp.tasks.lapses import sometimes
+from interp.tasks.lapses import sometimes, stopped
 from interp.tasks.qlearning import families as learners
 from interp.tasks.qlearning.algorithms import pair, q_learning
 from interp.tasks.reachability import algorithms as search
 from lab.known import Right, Specimen, reference
-from lab.known.by_algorithm import STATE, Computed, RandomCell
-from lab.known.makers import GAIN, _reference_of_qlearning, computed
+from lab.known.by_algorithm import Computed, RandomCell, adapt_computed
+from lab.known.makers import GAIN, act_like_reference, compute_reference_q, computed
 from lab.variants import rescaled
 
 _Array = NDArray[Any]
@@ -111,18 +110,8 @@ class Coded(Computed):
 
 def in_code(algorithm: Algorithm, code: Code) -> Machine:
     """Return an algorithm as a machine that carries its state in a code."""
-    layout = reference(algorithm.task).layout
-    module = Coded(algorithm, layout, code)
-    return adapt(
-        module,
-        layout,
-        step=Coded.step,
-        channels=[Channel(STATE, (module.n_carried,))],
-        initial=Coded.begin,
-        reset=Coded.forget,
-        output="probability",
-        name=f"{algorithm.key} in {code.name}",
-    )
+    module = Coded(algorithm, reference(algorithm.task).layout, code)
+    return adapt_computed(module, f"{algorithm.key} in {code.name}")
 
 
 def _turn(size: int) -> _Array:
@@ -283,7 +272,7 @@ def _code_experts() -> Iterator[Specimen]:
 
 def _code_q_learning() -> Iterator[Specimen]:
     """Yield Q-learning in other codes."""
-    in_this_code = partial(_encoded, _reference_of_qlearning())
+    in_this_code = partial(_encoded, compute_reference_q())
     yield in_this_code(_by_value("square roots", _signed_root, _signed_square))
     yield in_this_code(_squashed(12, 2.0))
     yield in_this_code(_turned(12), state="yes")
@@ -350,8 +339,10 @@ def _squared() -> Algorithm:
 
 
 def _every_other() -> Algorithm:
+    def counts(clock: _Array) -> _Array:
+        return clock % 2 == 0
+
     base = experts.weighted_majority(GAIN)
-    counts = lambda clock: clock % 2 == 0  # noqa: E731
     return sometimes(base, counts, {}, "every_other", "learns in every other round")
 
 
@@ -394,10 +385,6 @@ def _bootstrap_from(key: str, value: Callable[[_Array], _Array]) -> Algorithm:
 
 def _second_best(values: _Array) -> _Array:
     return np.sort(values, -1)[..., -2]
-
-
-def _acting(algorithm: Algorithm) -> Algorithm:
-    return learners.acting(algorithm, shared_ties=False, after=False)
 
 
 def _optimistic() -> Algorithm:
@@ -447,12 +434,6 @@ def _two_hops_a_round(v: Values) -> _Array:
     sources = np.broadcast_to(v["source"], v["active"].shape)
     active = (np.take_along_axis(once, sources, -1) > 0.5).astype(float)
     return _expand({**v, "frontier": once, "active": active})
-
-
-def _restarting() -> Algorithm:
-    base = search.breadth_first()
-    counts = lambda clock: clock < 2  # noqa: E731
-    return sometimes(base, counts, {}, "two_rounds", "learns in the first two rounds")
 
 
 _NO: _Words = {"behaviour": "no", "state": "no", "update": "no"}
@@ -510,8 +491,8 @@ def _list_learners() -> Iterator[Specimen]:
     """Yield other algorithms of Q-learning."""
     decaying = _learner("decaying", _decaying, "visits", "table", "state", "action")
     spilling = _learner("spilling", _spilling, "next_state")
-    mean = _acting(learners.mean_bootstrap())
-    no_bootstrap = _acting(q_learning(gamma=0.0))
+    mean = act_like_reference(learners.mean_bootstrap())
+    no_bootstrap = act_like_reference(q_learning(gamma=0.0))
     begins: _Words = {"behaviour": "no", "state": "either", "update": "yes"}
     yield _specimen("large errors alone", _learner("large_errors", _large_errors), _ANY_STATE)
     yield _specimen("mean of targets", decaying, _ANY_STATE)
@@ -527,12 +508,13 @@ def _list_learners() -> Iterator[Specimen]:
 
 def _list_searches() -> Iterator[Specimen]:
     """Yield other algorithms of reachability."""
+    stopping = stopped(search.breadth_first(), 2)
     two_hops = _searching("two_hops", _two_hops_a_round, "source")
     yield _specimen("half the edges", _searching("half_the_edges", _half_the_edges), _NO)
     yield _specimen("up to six nodes", _searching("few_nodes", _few_nodes), _ANY_STATE)
     yield _specimen("twenty nodes", _searching("low_names", _low_names), _ANY_STATE)
     yield _specimen("two hops a round", two_hops, _NO)
-    yield _specimen("stops after two rounds", _restarting(), _NO, "depth_limited")
+    yield _specimen("stops after two rounds", stopping, _NO, "depth_limited")
     yield _specimen("three hops", search.depth_limited(3), _UPDATE_DIFFERS, None)
 
 
