@@ -1,8 +1,10 @@
 """The labelled residual basis: every coordinate of a handwired model's residual stream has a name.
 
-The residual stream is a direct sum of blocks, ``h = [id | buf1 | ... | pos]`` (paper, sections 3.2 and 4). A content
-block has one axis per token; the block ``pos`` has one per position, or a cosine and a sine per Fourier line, and the
-constant ``1``. :class:`Coordinates` holds these choices for every construction.
+The residual stream is a direct sum of blocks, ``h = [id | buf1 | ... | pos]`` (paper, sections 3.2
+and 4). A content block, such as ``id`` (which token this is) or a buffer, has one axis per token.
+The last block, ``pos``, encodes the position: one axis per position, or a cosine and a sine per
+Fourier line; then the constant ``1``. :class:`Coordinates` holds these choices for every
+construction.
 
 >>> basis = Basis.of(["id", "buf1"], ["w", "e_1"], PositionCode(("w", "e_1")))
 >>> direction = 2.0 * basis["buf1"]["e_1"] - basis["id"]["w"]
@@ -43,7 +45,8 @@ _Axis = tuple[str, str]  # a block and a label in it
 class PositionCode:
     """Position codes: a vector p_1 ... p_T of unit length for each labelled position of a round.
 
-    A shift by l positions is a linear map R^l of the codes: ``R^l p_j = p_{j+l}``.
+    A linear map R^l shifts every code by l positions: ``R^l p_j = p_{j+l}``. An attention head can
+    thus look l positions back.
 
     Attributes:
         labels: the positions of a round, in order.
@@ -58,8 +61,9 @@ class PositionCode:
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
         """Make a position code of sines and cosines at random frequencies.
 
-        The frequencies are different ones of the discrete Fourier transform of length 2 T + 1. If two
-        positions get nearly the same code, the frequencies are drawn again, up to 100 times.
+        The frequencies are drawn without replacement from those of the discrete Fourier transform
+        of length 2 T + 1. If two positions get nearly the same code, the frequencies are drawn
+        again, up to 100 times.
 
         Args:
             labels: labels of the T positions of a round.
@@ -90,8 +94,8 @@ class PositionCode:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The names of the block's axes: positions, or a cosine and a sine per line; then the
-        constant.
+        """Names of the axes of the position block: one per position, or a cosine and a sine per
+        Fourier line; the constant comes last.
         """
         if not self.lines:
             return (*self.labels, _ONE)
@@ -101,10 +105,11 @@ class PositionCode:
         return (*waves, _ONE)
 
     def coefficients(self, position: int) -> dict[str, float]:
-        """Return the code of a position, as coefficients by axis name.
+        """Return the code of a position as a mapping from the name of an axis to the coordinate.
 
-        ``position`` counts from 0. Sinusoidal codes are defined for any integer, beyond the round
-        too.
+        Args:
+            position: index of the position, from 0. Sinusoidal codes are defined for any integer,
+                also for positions outside the round.
         """
         if not self.lines:
             integer("position", position, 0, len(self.labels) - 1)
@@ -125,7 +130,7 @@ class PositionCode:
 
     @cached_property
     def margin(self) -> float:
-        """``Delta = 1 - max over lags > 0 of <p_i, p_{i+lag}>``.
+        """``Delta = 1 - max <p_i, p_j>`` over all pairs of different positions i and j.
 
         A head that looks for position i scores it higher than any other position by at least Delta.
         """
@@ -145,7 +150,8 @@ class Basis:
     Attributes:
         blocks: (name, labels of the axes) of each block, in order.
         positions: the code of the positions, which fills the block ``pos``.
-        rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
+        rotation: seed of a random orthonormal basis whose vectors are the axes; None if each axis
+            is one coordinate of the residual stream.
     """
 
     blocks: tuple[tuple[str, tuple[str, ...]], ...]
@@ -204,7 +210,7 @@ class Basis:
 
     @cached_property
     def axes(self) -> Float[np.ndarray, "axis d_model"]:
-        """The unit vector of each axis, as orthonormal rows ``[axis, d_model]``."""
+        """The unit vectors of all axes, ``[axis, d_model]``; the rows are orthonormal."""
         if self.rotation is None:
             return np.eye(self.d_model)
         rng = np.random.default_rng([self.rotation, _ROTATION])
@@ -227,8 +233,11 @@ class Basis:
 
     @checked
     def code(self, position: int) -> Direction:
-        """Return the position code p_i as a direction, without the constant; ``position`` counts
-        from 0.
+        """Return the code of a position as a direction in the block ``pos``, without the constant
+        axis.
+
+        Args:
+            position: index of the position, from 0.
         """
         axes, coefficients = self[POS], self.positions.coefficients(position)
         return sum((c * axes[label] for label, c in coefficients.items()), self.zero)
@@ -236,13 +245,16 @@ class Basis:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The choice of coordinates of a handwired construction: position codes and rotation.
+    """The choice of coordinates of a handwired model: its position codes, and whether its basis is
+    rotated.
 
-    Every function that builds a construction takes the four fields as keywords (:meth:`taken_by`).
+    Every function that builds a handwired model takes the four fields as keyword arguments (see
+    :meth:`taken_by`).
 
     Attributes:
         positions: "one-hot" or "sinusoidal" position codes.
-        n_lines: number of random Fourier lines of a sinusoidal code; at most one per position.
+        n_lines: number of random Fourier lines of a sinusoidal code; cut to the number of
+            positions.
         seed: seed of the Fourier lines.
         rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
     """
@@ -265,11 +277,11 @@ class Coordinates:
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:
-        """Make the basis of some content blocks and of the positions of a round.
+        """Return the basis of a residual stream: the given content blocks, then the position block.
 
         Args:
             blocks: labels of the axes of each content block, by block name.
-            positions: labels of the positions, in order.
+            positions: labels of the positions of a round, in order.
         """
         labels = tuple(positions)
         if self.one_hot:
@@ -282,8 +294,11 @@ class Coordinates:
 
     @classmethod
     def taken_by(cls, build: Callable[..., _T]) -> Callable[..., _T]:
-        """Decorate a builder with an argument ``coordinates`` so that callers pass its fields as
-        keywords.
+        """Decorate a function that builds a circuit, so that it takes the fields of a
+        :class:`Coordinates` as keyword arguments.
+
+        The decorated function has a keyword-only parameter ``coordinates``. Callers pass
+        ``positions``, ``n_lines``, ``seed`` and ``rotation`` in its place.
 
         >>> @Coordinates.taken_by
         ... def builder(size: int, *, coordinates: Coordinates) -> str:
@@ -306,8 +321,12 @@ class Coordinates:
         return checked(builder)
 
     def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a builder's arguments with ``coordinates`` replaced by its four fields, as users
-        pass them.
+        """Return the keyword arguments that a user passes to a builder: its own ones, and the four
+        fields of this object.
+
+        Args:
+            arguments: the builder's arguments by name. Its ``coordinates``, if among them, is left
+                out.
         """
         others = {key: value for key, value in arguments.items() if key != "coordinates"}
         return others | asdict(self)
@@ -316,8 +335,12 @@ class Coordinates:
 @dataclass(frozen=True)
 @checked_fields
 class Axes:
-    """One block of a basis; index it by a label for the direction of that axis:
+    """The axes of one block of a basis. Indexing it by a label gives the direction of that axis:
     ``basis["buf1"]["e_1"]``.
+
+    Attributes:
+        basis: the basis.
+        name: name of the block.
     """
 
     basis: Basis
@@ -334,15 +357,20 @@ class Axes:
         return Direction(self.basis, {(self.name, label): 1.0})
 
     def sum(self, labels: Iterable[str]) -> Direction:
-        """Return the sum of several axes of the block, ``b[T]`` in the paper."""
+        """Return the sum of the directions of some axes of the block."""
         return sum((self[label] for label in labels), self.basis.zero)
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Direction:
-    """A linear combination of named axes of one basis; directions can be added, subtracted and
-    scaled.
+    """A vector of the residual stream, written as a linear combination of named axes of one basis.
+
+    Directions can be added, subtracted and scaled.
+
+    Attributes:
+        basis: the basis.
+        coefficients: the non-zero coefficient of each axis, by (block, label).
     """
 
     basis: Basis
@@ -373,7 +401,7 @@ class Direction:
         return self + -other
 
     def vector(self) -> Float[np.ndarray, " d_model"]:
-        """Return the direction as a vector of the residual stream, rotated if the basis is."""
+        """Return the direction as a vector ``[d_model]`` in the coordinates of the residual stream."""
         index, axes = self.basis.index, self.basis.axes
         total = np.zeros(self.basis.d_model)
         for axis, c in self.coefficients.items():
@@ -386,7 +414,9 @@ class Direction:
 
     @checked
     def dot(self, other: Direction) -> float:
-        """Return the inner product of two directions of one basis, whose axes are orthonormal."""
+        """Return the inner product with another direction of the same basis; the axes are
+        orthonormal.
+        """
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
 
     def __str__(self) -> str:

@@ -40,7 +40,7 @@ from interp.support.errors import require, require_known, unknown_name
 class Location:
     """A place in a circuit's activations where a variable of its algorithm is stored.
 
-    Element k of the flattened variable is read at position ``labels[k]``.
+    Element k of the flattened variable is read at token position ``labels[k]``.
 
     Attributes:
         name: unique among the locations of one variable.
@@ -53,8 +53,8 @@ class Location:
         head: name of the head, for attention scores.
         scale: the activation is ``scale`` times the variable.
         drives: what changes downstream when this location is intervened on, in words.
-        one_hot: True if a class is stored as one number per class, False if it is stored as its
-            index.
+        one_hot: for a variable that is a class: True if there is one number per class, False if
+            there is one number, the index of the class.
     """
 
     name: str
@@ -78,8 +78,8 @@ class Location:
     def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
         """Return a function that reads the variable from an activation of the location's hook.
 
-        The function takes an activation ``[..., pos, d_model]``, or attention scores ``[..., head,
-        query, key]``, and returns ``[..., element]``.
+        The function takes an activation ``[..., pos, d_model]`` (for attention scores, ``[...,
+        head, query, key]``) and returns the variable ``[..., element]``.
         """
         position = circuit.layout.position
         queries = [position(label) for label in self.labels]
@@ -139,10 +139,12 @@ class Edge:
 def table(
     rows: Iterable[Mapping[str, str]], parts: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[Edge, ...]:
-    """Make edges from the rows of a table, where each row states a group of similar edges.
+    """Make the edges of a circuit from the rows of a table; one row describes a group of similar
+    edges.
 
     A row names its sources and targets by the name or number of a head or group of neurons, or as
-    an embedding or exit. "2.2" stands for both halves "2.2+" and "2.2-" of a softmax pair.
+    one of :data:`EMBEDDINGS` or :data:`EXITS`. "2.2" stands for both heads "2.2+" and "2.2-" of a
+    softmax pair.
 
     Args:
         rows: rows with the columns source, target, port, kind, positions and carries (read by
@@ -178,9 +180,14 @@ def _expand(words: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[s
 
 
 def _find_parts(words: str, known: Sequence[str]) -> list[str]:
-    """Return full component names for a comma-separated list of names or numbers.
+    """Return the full names of the components that a comma-separated list names by name or number.
 
-    "3.2" stands for "3.2 update", or for "3.2+ update" and "3.2- update" if the head is a pair.
+    "3.2" stands for "3.2 update", or for both "3.2+ update" and "3.2- update" if the head is a
+    softmax pair.
+
+    Args:
+        words: the list, such as "1.1, 3.2 update".
+        known: full names of all components.
     """
     names: list[str] = []
     for word in words.split(", "):
@@ -198,14 +205,15 @@ def _find_parts(words: str, known: Sequence[str]) -> list[str]:
 class Carried:
     """The claim that some locations of a circuit together carry a variable of its algorithm.
 
-    Swapping their activations between two runs (interchange) then acts like swapping the variable.
+    Swapping the activations at these locations between two runs (interchange) then acts like
+    swapping the variable.
 
     Attributes:
         variable: key of the variable.
         locations: names of the locations.
         outcome: which output shows the effect of the swap, such as "prediction".
-        held_as: key of the variable that these locations are listed under, if it is another one
-            that determines ``variable`` (the policy determines the choice); otherwise empty.
+        held_as: key of another variable, if the circuit lists the locations under that one because
+            it determines ``variable``: the policy determines the choice. Otherwise empty.
     """
 
     variable: str
@@ -226,23 +234,25 @@ def located(
     named: Mapping[str, Direction],
     scales: Mapping[str, float],
 ) -> dict[str, tuple[Location, ...]]:
-    """Return the locations of every variable, from the rows of a table.
+    """Make the locations of every variable from the rows of a table.
 
-    The column "read" says what is read at the labels of a row:
+    The column "read" says what is read at the position labels of a row:
 
-        block axes           every axis of the block, at every label; label by label
-        block axes each      the same, axis by axis
-        block axes own       axis k at label k
+        block axes           these axes of a block, at every label; elements are ordered by label
+            first
+        block axes each      the same elements, ordered by axis first
+        block axes own       the k-th axis at the k-th label
         a word of ``named``  that direction, at every label
-        score head keys      the attention scores of a head at these key positions
+        score head keys      the attention scores of a head, from these labels to these key
+            positions
 
     Args:
         rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by
-            :func:`circuits.heads.stated`). A name that is a group stands for one location per label
-            of the group.
+            :func:`circuits.heads.stated`). If the column "name" contains a word of ``groups``, each
+            label of that group becomes a location of its own.
         basis: basis of the residual stream.
-        groups: labels or axes by the word that stands for them.
-        named: directions by the word that stands for them.
+        groups: labels of positions or axes, by the word that the table uses for them.
+        named: directions by the word that the table uses for them.
         scales: scales by the word in the column "scale"; an empty word means 1.
 
     Returns:
@@ -286,14 +296,19 @@ def held(
     sites: Mapping[str, Iterable[Location]],
     groups: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return the fields ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit` from a
+    """Make the fields ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit` from a
     table.
 
     Args:
-        rows: rows with the columns variable, locations, outcome, holds ("all", "partly" or "no"),
-            why and held_as. A row "all" is dropped unless ``sites`` has all its locations.
+        rows: rows with the columns variable, locations, outcome, holds, why and held_as. The column
+            "holds" says whether the locations carry the variable: "all" (together, they do),
+            "partly" (one alone has only a part of the effect) or "no" (a negative control). A row
+            "all" is left out if one of its locations is not in ``sites``.
         sites: the locations that this variant of the circuit has, by variable.
-        groups: names of locations by the word that stands for them.
+        groups: names of locations, by the word that the table uses for them.
+
+    Returns:
+        The three fields by name.
     """
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
     carried, partial, not_carried = [], {}, {}
@@ -313,25 +328,30 @@ def held(
 @dataclass(frozen=True)
 @checked_fields
 class Circuit(Result):
-    """A handwired construction as data; :func:`circuits.compile_circuit` makes the model.
+    """A handwired model as data: heads, neurons, embeddings, and the ground truth about its
+    variables.
+
+    :func:`circuits.compile_circuit` makes the transformer.
 
     Attributes:
-        name, arguments: key and builder arguments that rebuild the circuit from the registry.
-        layout: the positions of a round and what they hold.
+        name, arguments: key in the registry and arguments of the builder, which together rebuild
+            the circuit.
+        layout: the positions of a round and what each contains.
         basis: the labelled basis of the residual stream.
         heads, neurons: the attention heads and the MLP neurons.
         tokens: embedding of each token of the vocabulary.
         payloads: direction that a token's scalar payload (such as a reward) multiplies, by token.
         latents: initial vector of each latent slot.
         payload_range: range of payloads for which the construction is proven; None for any payload.
-        float32_range: the same range in float32, where ``payload_range`` is None.
+        float32_range: range of payloads that a float32 model accepts if ``payload_range`` is None.
         outcomes: unembedding direction of each outcome. The model's output is a probability.
         state: directions that read the algorithm's state from a latent.
         algorithm: the algorithm that the circuit computes.
-        sites: the ground truth: locations of each variable, by the variable's key.
-        carried: which locations together carry a variable, so that an interchange moves it.
-        partial: effect of setting a variable at one location alone, by (variable, location), for
-            locations in no row of ``carried``.
+        sites: the locations of each variable, by the variable's key.
+        carried: which locations together carry a variable, so that an interchange of their
+            activations acts like an interchange of the variable.
+        partial: what setting a variable at one location alone changes, in words, by (variable,
+            location).
         not_carried: negative controls: (variable that is not stored there, outcome) by site.
         edges: every read of another component's output or of an embedding.
         edits: descriptions of what was changed by hand after building.
@@ -376,7 +396,9 @@ class Circuit(Result):
 
     @property
     def sentence(self) -> str:
-        """What the circuit computes, its size, and which edits were made."""
+        """Name of the algorithm, number of heads and layers, contents of the latents, and the edits
+        made by hand.
+        """
         memory = self.algorithm.variable(self.algorithm.memory).noun
         size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold {memory}"
         finding = f"{self.name} runs {self.algorithm.name}: {size}"
@@ -391,8 +413,8 @@ class Circuit(Result):
 
     @property
     def leak(self) -> float:
-        """Attention weight, relative to the target's, that a hard head's runner-up gets in the
-        softmax form.
+        """In the softmax form of a hard head, the largest attention to a key with a lower score,
+        divided by the attention to the best key.
 
         It is 0 if hard heads stay hard.
         """
@@ -404,11 +426,16 @@ class Circuit(Result):
 
     @checked
     def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-        """Bound the error of a sum x that a pair of softmax heads computes in place of a linear
-        head.
-
-        ``size`` is the absolute value of x. The error is ``epsilon^2 x^3 / 6``, plus the rounding error of the logits
+        """Bound the error of what a pair of softmax heads computes in place of a linear head
         (:func:`circuits.heads.softmax_pair`).
+
+        It is ``epsilon^2 x^3 / 6`` for a true value x, plus the rounding error of the logits.
+
+        Args:
+            size: absolute values of x, of any shape.
+
+        Returns:
+            The bound for each x.
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
         rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
@@ -435,16 +462,18 @@ class Circuit(Result):
 
     @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
-        """Return the locations of variable ``key`` in the order of computation.
+        """Return the locations of a variable, in the order in which the model computes them.
 
-        With ``names``, return only the locations with these names.
+        Args:
+            key: key of the variable.
+            *names: names of the locations to return, in this order; all locations by default.
         """
         require_known(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
         return tuple(self.location(key, name) for name in names) if names else self.sites[key]
 
     @checked
     def location(self, key: str, name: str) -> Location:
-        """Return the location of a variable that has this name.
+        """Return one location of a variable.
 
         Args:
             key: key of the variable.
@@ -459,9 +488,10 @@ class Circuit(Result):
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
-        """Return the values that every location of a variable must hold.
+        """Return the values that every location of a variable must have.
 
-        A real variable is flattened. A class is one-hot, unless its locations store its index.
+        A variable of real numbers is flattened. A class is one-hot encoded, unless its locations
+        store the index of the class.
 
         Args:
             values: the algorithm's values, ``circuit.algorithm.run(episodes)``.
@@ -483,10 +513,14 @@ class Circuit(Result):
 
     @checked
     def edit(self, name: str, **changes: Any) -> Circuit:
-        """Return a copy in which fields of one head are replaced, to make a deliberately wrong
-        circuit.
+        """Return a copy in which fields of one head are replaced: a deliberately wrong circuit, for
+        tests.
 
-        The edit is listed in ``edits``.
+        The copy's ``edits`` lists the change.
+
+        Args:
+            name: name or number of the head.
+            **changes: new values of fields of :class:`~circuits.heads.Head`, by field name.
         """
         old = self.head(name)
         heads = tuple(replace(head, **changes) if head is old else head for head in self.heads)
@@ -494,7 +528,7 @@ class Circuit(Result):
         return replace(self, heads=heads, edits=(*self.edits, edit))
 
     def without(self, *names: str) -> Circuit:
-        """Return a copy without some heads; the removals are listed in ``edits``."""
+        """Return a copy without the heads of these names; its ``edits`` lists what was removed."""
         removed = [self.head(name) for name in fit("names", names, tuple[str, ...])]
         heads = tuple(head for head in self.heads if head not in removed)
         edits = [f"{head.name}: removed" for head in removed]
@@ -572,24 +606,25 @@ Size = int | tuple[int, ...]
 @dataclass(frozen=True)
 @checked_fields
 class VerificationPlan:
-    """How :func:`circuits.verify` checks one handwired model.
+    """How :func:`circuits.verify` checks one handwired model: on which episodes, and with which
+    tolerances.
 
-    ``undecided``, ``unit`` and ``soft`` are functions whose first two arguments are the circuit and
-    the algorithm's values.
+    ``values`` are the values that the algorithm computes, by variable.
 
     Attributes:
         sizes: task sizes for which the model is promised to be exact; checked by default.
-        episodes: (circuit, n_rounds, n_episodes, seed) -> episodes to run on. It may return fewer
-            if more would repeat the same.
+        episodes: (circuit, n_rounds, n_episodes, seed) -> episodes to run on. They may have fewer
+            rounds if later rounds would repeat the same.
         output: key of the variable that the model's prediction must equal.
-        tolerance: (variable, dtype) -> the largest allowed error, and "error" or "relative" for its
-            kind. Also called with "carried_state", "residue", "position_code" and "distribution".
+        tolerance: (variable, dtype) -> (largest allowed error, "error" for absolute or "relative"
+            for relative errors). Also called with the names of other checks: "carried_state",
+            "residue", "position_code" and "distribution".
         undecided: (circuit, values, dtype) -> by variable, a mask ``[episode, round]`` of values
             that a tie leaves undetermined; these are not compared.
-        unit: (circuit, values, variable) -> the scale of relative errors, > 0: smaller values are
-            compared against this scale instead of themselves.
-        soft: (circuit, values, variable) -> the error that softmax heads add to the tolerance, and
-            its derivation; (0, "") if none.
+        unit: (circuit, values, variable) -> a number > 0. A relative error is the error divided by
+            the larger of the true value and this number.
+        soft: (circuit, values, variable) -> (error that softmax heads add to the tolerance, its
+            formula in words); (0, "") if they add none.
     """
 
     sizes: tuple[Size, ...]

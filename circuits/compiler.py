@@ -1,8 +1,8 @@
 """Compile a circuit to a transformer, and its locations of variables to sites of that transformer.
 
 Score term r of a head becomes column r of its W_Q and W_K; move term r becomes column r of W_V and
-row r of W_O. Layers with fewer heads than the largest layer are padded with zero heads named "-".
-The model has no normalisation, no attention biases, and unscaled scores.
+row r of W_O. All layers get as many heads as the largest; the added heads have weights of zero and
+are named "-". The model has no normalisation, no attention biases, and unscaled scores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def compile_circuit(
     Args:
         circuit: the circuit; it is validated first.
         dtype: float64 or float32, of the weights.
-        max_gb: refuse a model that needs more memory than this, in units of 1e9 bytes.
+        max_gb: refuse a model that needs more memory than this, in gigabytes (1e9 bytes).
     """
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
@@ -104,8 +104,8 @@ def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> Non
 
 
 def _validate(circuit: Circuit) -> None:
-    """Refuse a circuit whose tokens, direction counts, head names, layers or bases are
-    inconsistent.
+    """Refuse a circuit that cannot be compiled: tokens without an embedding, wrong numbers of
+    latents or outcomes, equal head names, negative layers, or directions of another basis.
     """
     for token in circuit.layout.vocabulary:
         require(
@@ -145,7 +145,9 @@ def require_dtype(circuit: Circuit, dtype: str) -> None:
 
 
 def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
-    """Return the model's configuration; its ``origin`` says how to build the circuit again."""
+    """Return the configuration of the transformer; its ``origin`` stores the circuit's name,
+    arguments and edits, from which the circuit can be built again.
+    """
     layers = [circuit.layer(index) for index in range(circuit.n_layers)]
     n_heads = max(len(heads) for heads in layers)
     rules: list[tuple[AttentionRule, ...]] = []
@@ -189,7 +191,9 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
 
 
 def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:
-    """Return directions as the rows of a float64 matrix."""
+    """Return directions as the rows of a float64 matrix; refuse directions of another basis than
+    the circuit's.
+    """
     for direction in directions:
         require(
             direction.basis == circuit.basis,
@@ -202,7 +206,8 @@ def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "di
 
 
 def places(circuit: Circuit, location: Location) -> list[Place]:
-    """Return the activation sites that together store a variable at one location, one per position.
+    """Return the activation sites that together store a variable at one location of the circuit,
+    one site per token position.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
@@ -224,8 +229,11 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
 
 
 def wired(circuit: Circuit) -> list[Claim]:
-    """Return the circuit's ground truth as interchange claims: every carried variable, then the
-    controls.
+    """Return the circuit's ground truth as claims for interchange interventions.
+
+    The first claims say at which sites a variable is stored, so that swapping the activations there
+    between two runs acts like swapping the variable. The last ones are negative controls: sites
+    that do not store the variable.
 
     >>> from circuits.registry import build
     >>> claims = wired(build("wma-handwired", n_experts=2))

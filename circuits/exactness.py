@@ -52,8 +52,8 @@ changes.
 @dataclass(frozen=True)
 @checked_result
 class Check:
-    """One comparison with the algorithm, for one size and dtype: a variable at a location, or an
-    output.
+    """One comparison of a model with its algorithm, for one task size and dtype: a variable at one
+    location, or an output.
 
     Attributes:
         size: size of the task: one number, or several.
@@ -61,13 +61,14 @@ class Check:
         variable: key of the variable, or name of the check.
         where: hook and positions, or "output" or "latents".
         error: largest absolute difference from the algorithm.
-        relative: largest difference, each divided by ``max(unit, |reference|)``.
+        relative: largest difference divided by ``max(unit, |true value|)``, with the variable's
+            unit from :class:`~circuits.circuit.VerificationPlan`.
         tolerance: the largest value that ``error`` or ``relative`` may have.
         by: "error" or "relative": which of the two is compared with the tolerance.
-        undecided: share of (episode, round) rows that were not compared because a tie was closer
-            than rounding.
-        allowance: the part of the tolerance that is due to softmax heads, with its derivation;
-            empty if there is none.
+        undecided: share of (episode, round) pairs that were not compared because rounding can
+            decide a tie there.
+        allowance: the part of the tolerance that is due to softmax heads, with its formula; empty
+            if there is none.
     """
 
     size: Size
@@ -90,10 +91,11 @@ class Check:
 
     @property
     def strain(self) -> float:
-        """The error in units of the tolerance.
+        """The error divided by the tolerance, so that checks can be ranked; at most 1 if the check
+        passes.
 
-        It is infinite if too many rounds were left out because of ties, or if any error exceeds a
-        tolerance of 0.
+        It is infinite if too many rounds were left out because of ties, or if the tolerance is 0
+        and the error is not.
         """
         if self.undecided > _MOST_UNDECIDED or (self.judged and not self.tolerance):
             return float("inf")
@@ -105,8 +107,8 @@ class Check:
         return self.error if self.by == "error" else self.relative
 
     def measure(self) -> Measure:
-        """Return the check as a measure, which is undecided if too many rounds were left out for
-        ties.
+        """Return the check as a measure. It is undecided if too many rounds were left out because
+        of ties.
         """
         name = self.variable.replace("_", " ")
         exact = f"computes the {name} exactly", f"does not compute the {name} exactly"
@@ -141,8 +143,8 @@ def check(
     model: HookedLatentTransformer | None = None,
     device: str | torch.device = "cpu",
 ) -> list[Check]:
-    """Compare a circuit's variables, outputs, state and causality with its algorithm on some
-    episodes.
+    """Compare a circuit with its algorithm on some episodes: variables, output, carried state and
+    causality.
 
     Args:
         circuit: the circuit, with its ground truth.
@@ -154,8 +156,8 @@ def check(
         device: device that the model runs on.
 
     Returns:
-        One check per location and variable, one per output, and the checks of no single variable
-        except ``horizon``.
+        One check per location of a variable, one of the output, one of the carried state, and those
+            named "residue", "position_code" and "causality".
     """
     if model is None:
         model = compile_circuit(circuit, getattr(torch, dtype))
@@ -222,7 +224,13 @@ def check(
 
 
 class _Error(NamedTuple):
-    """The largest absolute and relative difference of one variable at one place."""
+    """The largest absolute and the largest relative difference of one variable at one place.
+
+    Attributes:
+        key: key of the variable, or name of the check.
+        where: the place, in words.
+        absolute, relative: the differences from the algorithm.
+    """
 
     key: str
     where: str
@@ -233,12 +241,13 @@ class _Error(NamedTuple):
 def _place_meters(
     circuit: Circuit, truths: Mapping[str, np.ndarray], get_unit: Callable[[str], float]
 ) -> list[_Meter]:
-    """Return one meter for every location of the circuit's ground truth.
+    """Return one recorder of activations (meter) for every location of the circuit's ground truth.
 
     Args:
         circuit: the circuit.
         truths: true values ``[episode, round, element]`` by variable.
-        get_unit: returns a variable's scale of relative errors.
+        get_unit: function from a variable's key to its unit; relative errors are divided by the
+            larger of the true value and the unit.
     """
     meters = []
     for key, locations in circuit.sites.items():
@@ -256,13 +265,14 @@ def _place_meters(
 def _meter_distribution(
     circuit: Circuit, model: HookedLatentTransformer, distribution: np.ndarray
 ) -> _Meter:
-    """Return a meter of the scores of all outcomes at the prediction, read by the model's
+    """Return a meter that records the scores of all outcomes at the prediction, through the model's
     unembedding.
 
-    It is needed where the model's prediction is only the chosen outcome, without the other scores.
+    It is needed for models whose prediction is only the chosen outcome, without the scores of the
+    others.
 
     Args:
-        circuit: the circuit, for the layout and the last layer.
+        circuit: the circuit, for the layout and the number of layers.
         model: the compiled model, for the final norm and the unembedding.
         distribution: the algorithm's scores ``[episode, round, outcome]``.
     """
@@ -285,8 +295,9 @@ def _run_with_meters(
 ) -> Rollout:
     """Run a model while meters record activations at their hooks.
 
-    A model that feeds back its choice runs some rounds twice. It is therefore recorded in a replay
-    afterwards, where each (episode, round) is a batch row.
+    A model that feeds its choice back into the round runs each round more than once. Its
+    activations are recorded in a second pass (replay), where each (episode, round) is one batch
+    row.
 
     Args:
         model: the model.
@@ -312,15 +323,18 @@ def _run_with_meters(
 
 
 def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error]:
-    """Measure what the latents contain besides the state ("residue"), and along the position axes.
+    """Measure what the latents contain besides the state, which should be 0.
+
+    "residue" is everything but the state and the fixed initial latents; "position_code" is the part
+    in the position block.
 
     Args:
         circuit: the circuit, for the directions of the state and of positions.
         latents: latents of a run.
-        unit: the scale of the state's values in relative errors.
+        unit: unit of the state; the absolute difference is divided by it to give the relative one.
 
     Returns:
-        The errors "residue" and "position_code", measured from 0.
+        The errors "residue" and "position_code".
     """
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
@@ -339,8 +353,8 @@ def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error
 
 
 def _get_carried(algorithm: Algorithm, values: Values) -> np.ndarray:
-    """Return the algorithm's state before the first round and after each one, ``[episode, round +
-    1, ...]``.
+    """Return the algorithm's state before the first round and after every round, ``[episode, round
+    + 1, ...]``.
     """
     before, after = values[algorithm.memory], values[NEXT + algorithm.memory]
     return np.concatenate([before[:, :1], after], axis=1)
@@ -356,23 +370,25 @@ def check_horizon(
     device: str | torch.device = "cpu",
     model: HookedLatentTransformer | None = None,
 ) -> list[Check]:
-    """Measure the error of the state after few and after many rounds, with unchanged weights.
+    """Measure the error of the carried state in a short and in a long run of the same model, to
+    find errors that grow.
 
-    After T rounds the error may be at most T roundings (docs/method/ground-truth.md).
+    After T rounds the relative error may be at most T times the machine epsilon
+    (docs/method/ground-truth.md).
 
     Args:
         circuit: the circuit.
         size: size of the task, which is copied to the records.
         dtype: "float64" or "float32", of the compiled model.
         plan: the model's verification plan.
-        n_rounds: the long horizon is twice this, or as many rounds as the plan allows.
+        n_rounds: half the number of rounds of the long run. The plan may allow fewer rounds.
         seed: seed of the episodes.
         device: device that the model runs on.
         model: a model to run in place of the compiled circuit.
 
     Returns:
-        Two checks; no check for softmax variants, rotated bases and sinusoidal codes. The error is
-        infinite if a weight changed during the run.
+        Two checks; none for softmax heads, rotated bases and sinusoidal codes. The error is
+            infinite if a weight changed during the run.
     """
     arguments = circuit.arguments
     is_soft = arguments.get("eta") is not None
@@ -420,6 +436,10 @@ def check_exits(
         algorithm: the algorithm that it should compute.
         episodes: the episodes to run on.
         tolerance: largest error, relative to the larger of 1 and the algorithm's value.
+
+    Returns:
+        A check of the predicted distribution; if the algorithm carries a state, also one of the
+            state.
     """
     values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
     predicted = run.layout.distribution(run.predictions)
@@ -454,13 +474,14 @@ def check_exits(
 
 
 def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
-    """Measure how much later positions influence earlier ones: 0 if the model is causal.
+    """Measure how much later token positions influence earlier ones: 0 if the model is causal.
 
     For each position, the embeddings of all later positions are replaced by noise in the last round
     of the first two episodes.
 
     Returns:
-        The largest change of a residual stream or output; infinite if a change is NaN.
+        The largest absolute change of a residual stream, of logits or of the prediction at
+            positions before the noise; infinite if a change is NaN.
     """
     first_rows, last = slice(2), run.n_rounds - 1
     tokens, latents = run.tokens[first_rows, last], run.latents[first_rows, last]
@@ -469,8 +490,11 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=generator).to(model.W_E)
 
     def run_first_positions(n_known: int) -> tuple[list[Tensor], Tensor]:
-        """Run with noise from position ``n_known`` on; return residual streams and logits, and
-        predictions.
+        """Run with noise in place of the embeddings from position ``n_known`` on.
+
+        Returns:
+            The residual stream after each layer followed by the logits, as a list; and the
+                prediction.
         """
         streams: list[Tensor] = []
 
@@ -515,10 +539,10 @@ class _Meter:
         key: key of the variable.
         at: name of the hook.
         where: hook and positions, in words.
-        read: reads the variable from an activation.
+        read: function from an activation to the variable.
         truth: true values ``[episode, round, element]``.
-        unit: scale of relative errors.
-        first: index of the batch's first episode.
+        unit: relative errors are divided by the larger of the true value and this unit.
+        first: index of the first episode of the batch that is being recorded.
         round: index of the next round.
     """
 
@@ -548,14 +572,14 @@ class _Meter:
 
 
 def _compute_errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
-    """Return the largest absolute and the largest relative difference between two tensors.
+    """Return (largest absolute difference, largest relative difference) of two tensors.
 
     A NaN in ``value`` counts as an infinite error. Entries where ``truth`` is NaN are not compared.
 
     Args:
         value, truth: tensors of one shape.
-        unit: differences are divided by the absolute true value, or by ``unit`` where that is
-            larger.
+        unit: relative differences are divided by the absolute true value, or by ``unit`` where that
+            is larger.
     """
     difference = (value.double() - truth).abs().nan_to_num(nan=float("inf"))
     difference = difference.masked_fill(truth.isnan(), 0.0)

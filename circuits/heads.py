@@ -1,12 +1,14 @@
 """Attention heads and MLP neurons as data, and the head types that the paper's constructions use.
 
-A head has an attention rule for causally masked scores, and two lists of rank-one terms. With ``<u,
-h>`` for what direction u reads from residual h::
+A head has an attention rule for causally masked scores, and two lists of rank-one terms: score
+terms (q_r, k_r) and move terms (v_r, o_r), pairs of directions of the residual stream. With h_i for
+the residual stream at position i, ``<u, h_i>`` for its inner product with direction u, and A for
+the attention pattern::
 
     score(i, j) = sum_r <q_r, h_i> <k_r, h_j>          output(i) = sum_j A_ij sum_r <v_r, h_j> o_r
 
-A query that finds no match attends to a sink token. The sink's value is zero, so that such a head
-outputs exactly 0.
+A query that finds no match attends to a sink token. The head moves nothing from there: its output
+is then exactly 0.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Head:
 
     @property
     def n_nonzero(self) -> int:
-        """Number of non-zero entries of W_Q, W_K, W_V and W_O in an axis-aligned basis."""
+        """Number of non-zero entries of W_Q, W_K, W_V and W_O together, if axes are coordinates (no
+        rotation).
+        """
         terms = self.scores + self.moves
         return sum(len(first.coefficients) + len(second.coefficients) for first, second in terms)
 
@@ -58,7 +62,15 @@ class Head:
 @dataclass(frozen=True)
 @checked_fields
 class Neuron:
-    """An MLP neuron as data: it adds ``relu(<read, h> + bias) * write`` to the residual stream h."""
+    """An MLP neuron as data: it adds ``relu(<read, h> + bias) * write`` to the residual stream h.
+
+    Attributes:
+        name: name of the group of neurons that it belongs to, such as "2.2 Q-values".
+        layer: index of the block, from 0.
+        read: the input direction.
+        bias: the bias.
+        write: the output direction.
+    """
 
     name: str
     layer: int
@@ -68,7 +80,9 @@ class Neuron:
 
     @property
     def n_nonzero(self) -> int:
-        """Number of its weights that are not 0, the bias included."""
+        """Number of the neuron's non-zero weights, including its bias, if axes are coordinates (no
+        rotation).
+        """
         n_directions = len(self.read.coefficients) + len(self.write.coefficients)
         return n_directions + (self.bias != 0.0)
 
@@ -86,12 +100,13 @@ def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
 def copy(
     basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return move terms that copy axes from one block to another.
+    """Return move terms with which a head copies coordinates from one block of the residual stream
+    to another.
 
     Args:
         basis: a basis that has both blocks.
         labels: labels of the axes to copy.
-        source, target: names of the blocks to read and to write.
+        source, target: names of the block that is read and of the block that is written.
         scale: factor of what is written.
     """
     read, write = basis[source], basis[target]
@@ -101,12 +116,14 @@ def copy(
 def match(
     basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return score terms ``scale * <query block at i, key block at j>``, summed over some axes.
+    """Return score terms with which a head looks for equal content: the score of a query and a key
+    is the inner product of two blocks.
 
     Args:
         basis: a basis that has both blocks.
-        labels: labels of the axes to compare.
-        query, key: names of the blocks that are read at the query and at the key.
+        labels: labels of the axes over which the inner product runs.
+        query: name of the block that is read at the query.
+        key: name of the block that is read at the key.
         scale: factor of the score.
     """
     queries, keys = basis[query], basis[key]
@@ -121,16 +138,18 @@ def content_chooser(
     sink: Direction,
     theta: float = 0.5,
 ) -> Head:
-    """Make the paper's head CC: hard attention to the best match, or to the sink if no score is
-    above theta.
+    """Make a head with hard attention to the keys whose content matches best, or to the sink token
+    if no score exceeds theta.
+
+    It is the paper's head type CC.
 
     Args:
         name: name of the head.
         layer: index of its block.
-        wanted: score terms that sum to 1 for a match.
-        moves: terms that are moved from the match.
-        sink: direction of the sink's token.
-        theta: score of the sink.
+        wanted: (query, key) score terms, which sum to 1 for a match.
+        moves: (read, write) terms: what is copied from the match to the query.
+        sink: direction that reads 1 at the sink token.
+        theta: score of the sink token.
     """
     to_sink = (theta * sink.basis.one, sink)
     return Head(name, layer, "hard", scores=(*wanted, to_sink), moves=moves)
@@ -139,16 +158,19 @@ def content_chooser(
 def fixed_offset(
     name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction
 ) -> Head:
-    """Make the paper's head FO(g, -l): hard attention to the position l before the query.
+    """Make a head with hard attention to the position ``offset`` before the query; a gate can send
+    the query to the sink token instead.
+
+    It is the paper's head type FO(g, -l), with the gate g and the offset l.
 
     Args:
         name: name of the head.
         layer: index of its block.
-        offset: how many positions back, l.
-        moves: terms that are moved from there.
-        gate: direction g. The head works where g reads <= 0, and attends to the sink where g reads
-            >= 1.
-        sink: direction of the sink's token.
+        offset: how many positions back the head looks.
+        moves: (read, write) terms: what is copied from there to the query.
+        gate: direction that is read at the query. If it reads at most 0, the head looks back; if at
+            least 1, it attends to the sink.
+        sink: direction that reads 1 at the sink token.
     """
     basis = sink.basis
     shift = shift_terms(basis, offset)
@@ -164,8 +186,12 @@ def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
 
     Args:
         path: the file.
-        form: words that describe the variant. A row applies if ``form`` contains every word of its
-            column "form"; of alternatives joined by "/", one is enough.
+        form: words that describe the variant, such as ``{"R", "softmax"}``. A row applies if
+            ``form`` contains every word in its column "form". A word may be a choice, such as
+            "R/P", of which ``form`` must contain at least one.
+
+    Returns:
+        The rows, as dictionaries by column.
     """
     words = set(form)
     rows = []
@@ -179,8 +205,10 @@ def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
 def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
     """Return the heads with their ``reads`` and ``writes`` filled in from a table.
 
-    The rows have the columns head (its number), reads and writes. If a number has several rows, the
-    last one applies.
+    Args:
+        heads: the heads; their names begin with their numbers.
+        rows: rows with the columns head (a number, such as "2.1"), reads and writes. If a number
+            has several rows, the last one applies.
     """
     row_of_number = {row["head"]: row for row in rows}
     described = []
@@ -191,10 +219,12 @@ def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[
 
 
 def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
-    """Return score terms of ``<p_i, R^l p_j>``: exactly 1 at ``j = i - l``, at most 1 - Delta
-    elsewhere.
+    """Return score terms with which a query scores highest the key that is ``offset`` positions
+    before it.
 
-    l is ``offset``, and Delta is the margin of the position code.
+    The score of query i and key j is ``<p_i, R^l p_j>``, where p are position codes and R^l shifts
+    them by l = ``offset``. It is 1 at ``j = i - l`` and at most ``1 - margin`` elsewhere, with the
+    margin of the position code.
     """
     code, pos = basis.positions, basis["pos"]
     if not code.lines:
@@ -218,7 +248,7 @@ def softmax_only(
         heads: heads of an exact circuit.
         eta: inverse temperature of the softmax that replaces hard attention; None returns the heads
             unchanged.
-        linear: returns the softmax heads that replace a linear head.
+        linear: function from a linear head to the softmax heads that replace it.
     """
     if eta is None:
         return tuple(heads)
@@ -236,18 +266,18 @@ def softmax_only(
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
-    """Convert a linear head with scores 0 or ``scale`` into one softmax head that computes the same
-    sum.
+    """Return a softmax head that computes nearly the same sum as a linear head, for scores that are
+    0 or one constant.
 
-    The sink takes nearly all attention, so that the weights of matches hardly depend on each other
-    (docs/method/ground-truth.md).
+    A sink token takes nearly all attention, so that the softmax denominator is nearly constant, and
+    the attention to one match hardly depends on the others (docs/method/ground-truth.md).
 
     Args:
         head: the linear head.
-        sink: direction of the sink's token.
-        scale: score of a match in the linear head.
+        sink: direction that reads 1 at the sink token.
+        scale: the constant: score of a match in the linear head.
         match_logit: logit of a match in the softmax head.
-        heavy: how much larger the sink's logit is.
+        heavy: logit of the sink minus ``match_logit``.
     """
     require(
         head.rule == "linear",
@@ -260,19 +290,21 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
-    """Split a linear head into two softmax heads that approximate it together.
+    """Return two softmax heads whose sum approximates a linear head.
 
-    The halves have scores of opposite sign: ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2
-    x^3)``.
+    A linear head adds what it reads at a key times the score x. The two heads have the logits eps x
+    and -eps x, and a sink token takes nearly all attention. Their difference gives ``(e^{eps x} -
+    e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
 
     Args:
         head: the linear head.
-        sink: direction of the sink's token.
-        epsilon: scale of the scores, eps.
-        heavy: logit of the sink, which takes nearly all attention.
+        sink: direction that reads 1 at the sink token.
+        epsilon: the factor eps of the scores.
+        heavy: logit of the sink token.
 
     Returns:
-        The positive and the negative half.
+        The head with positive and the head with negative logits, named "2.2+ ..." and "2.2- ..."
+            for a head "2.2 ...".
     """
     require(
         head.rule == "linear",
@@ -297,7 +329,12 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
 
 
 def needs_float64(model: str, instead: str) -> str:
-    """Return the error sentence that refuses float32 for a circuit with softmax pairs."""
+    """Return the error sentence that refuses float32 for a circuit with pairs of softmax heads.
+
+    Args:
+        model: the variant that has such pairs, as text, such as "variant 'P'".
+        instead: what to use instead, such as "'R'".
+    """
     return (
         f"the pairs of softmax heads that {model} has at a finite eta subtract nearly equal numbers; load it with "
         f"dtype='float64', or take {instead}"

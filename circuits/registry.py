@@ -51,11 +51,12 @@ class CircuitRecord:
         builder: function that builds the circuit, or its "module:name", which is imported on first
             use.
         verification: the verification plan, or its "module:name".
-        float32: arguments with another default in float32, where exponents and ties are coarser.
-        soft: arguments of the softmax-only variant, which is nearly exact and has a gradient
-            everywhere.
-        weights: sizes -> number of weights within a quarter, so that a model that is too large is
-            refused before it is built.
+        float32: values of arguments that replace their defaults in float32, where rounding is
+            coarser.
+        soft: arguments that make a variant with softmax heads only, which is nearly exact and has a
+            gradient everywhere.
+        weights: function from the task's sizes to the number of weights, right within a quarter. A
+            model that is too large is refused before it is built.
     """
 
     key: str
@@ -130,7 +131,7 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
 
     Args:
         name: name of the handwired model.
-        max_gb: refuse a model that would need more memory in float64, in units of 1e9 bytes.
+        max_gb: refuse a model that would need more memory in float64, in gigabytes (1e9 bytes).
         **arguments: arguments of the model's builder.
 
     >>> build("wma-handwired", n_experts=2).n_layers
@@ -164,7 +165,7 @@ def load(
     Args:
         name: name of the handwired model.
         dtype: "float64" or "float32".
-        max_gb: refuse a model that needs more memory, in units of 1e9 bytes.
+        max_gb: refuse a model that needs more memory, in gigabytes (1e9 bytes).
         **arguments: arguments of the model's builder.
 
     Raises:
@@ -183,12 +184,13 @@ def load(
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments together with the model's defaults for ``dtype``; passed arguments win.
+    """Add the defaults that a model has in float32 to the arguments of its builder; ``arguments``
+    win.
 
     Args:
         name: name of the handwired model.
         dtype: "float64" or "float32".
-        arguments: arguments of the model's builder.
+        arguments: arguments that the user passed.
     """
     return {
         **(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}),
@@ -198,7 +200,10 @@ def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[s
 
 @checked
 def from_origin(origin: Mapping[str, Any]) -> Circuit:
-    """Rebuild the circuit of a compiled model from the model's ``config.origin``.
+    """Rebuild the circuit from which a model was compiled.
+
+    Args:
+        origin: the model's ``config.origin``, which stores the circuit's name and arguments.
 
     Raises:
         InputError: the model is learned, or its circuit was edited by hand.
@@ -217,10 +222,11 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
 
 @checked
 def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
-    """Return the softmax-only variant of a handwired model, for gradients; return other models
-    unchanged.
+    """Return the variant of a handwired model that has only softmax heads, for methods that need
+    gradients.
 
-    Gradients do not pass through hard attention.
+    Gradients do not pass through hard attention. A model whose heads are all softmax heads already,
+    such as a learned one, is returned unchanged.
 
     >>> set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ()))
     {'softmax'}
@@ -242,10 +248,11 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
 
 @checked
 def register(record: CircuitRecord) -> CircuitRecord:
-    """Register a handwired model for :func:`interp.load`, :func:`circuits.verify` and reports.
+    """Register a handwired model for :func:`interp.load`, :func:`circuits.verify` and reports;
+    return its record.
 
     Its task must be registered already (``interp.tasks.register``). Its key must be new and equal
-    the name of its circuit.
+    to the name of its circuit.
 
     >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
     Traceback (most recent call last):

@@ -48,8 +48,8 @@ _COLUMNS = [
 class VerificationResult(Measured):
     """The result of a verification: one measure per variable, and every check behind it.
 
-    A measure reports the check of its variable that comes closest to its tolerance, over all
-    places, sizes and dtypes. docs/method/ground-truth.md says why it has no control.
+    The measure of a variable reports its check with the largest error in units of the tolerance,
+    over all places, sizes and dtypes. docs/method/ground-truth.md says why it has no control.
 
     Attributes:
         model, algorithm: their names.
@@ -80,7 +80,7 @@ class VerificationResult(Measured):
 
     @property
     def sentence(self) -> str:
-        """Whether the model computes the algorithm exactly, and which variables differ."""
+        """Whether the model computes the algorithm exactly; if not, which variables or checks fail."""
         n = len(self.measures)
         wrong = [measure.key for measure in self.measures if measure.verdict != "yes"]
         if not wrong:
@@ -95,8 +95,8 @@ class VerificationResult(Measured):
         return pd.DataFrame(rows, columns=list(_COLUMNS))
 
     def summary(self) -> pd.DataFrame:
-        """Return a table with one row per size, dtype and variable, with the worst value of its
-        locations.
+        """Return a table with one row per size, dtype and variable: the worst errors over the
+        locations of the variable.
         """
         worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
         table = worst.agg(
@@ -118,17 +118,18 @@ def verify(
     device: str | torch.device = "cpu",
     **arguments: Any,
 ) -> VerificationResult:
-    """Check a handwired model against its algorithm.
+    """Check whether a handwired model computes its algorithm, variable by variable, to rounding.
 
     Args:
         name: name of the handwired model.
         sizes: task sizes to check: numbers of experts, or (states, actions) pairs. None checks all
             sizes for which the model is promised to be exact.
-        n_rounds, n_episodes: how much to run at every size. A model may run less, and the result
-            says how much.
+        n_rounds: number of rounds to run at every size; a model may need fewer, and the result says
+            how many ran.
+        n_episodes: number of episodes at every size.
         dtype: "float64", "float32" or both.
         seed: seed of the episodes.
-        circuit_seed: seed of the circuit itself; None for its default.
+        circuit_seed: seed of the circuit's random position codes; None for its default.
         device: device that the model runs on.
         **arguments: further arguments of the circuit, the same at every size.
     """
@@ -186,15 +187,17 @@ def verify_machine(
     seed: int = 0,
     tolerance: float | None = None,
 ) -> VerificationResult:
-    """Compare what a machine with a known reader of its state predicts and carries with an
-    algorithm.
+    """Compare a machine's predictions and its carried state with an algorithm.
+
+    The machine must have a function that reads its state exactly; no circuit is needed.
 
     Args:
         machine: a handwired machine, or one that ``interp.adapt(..., read=...)`` returned. It is
             checked at its sizes and dtype.
         algorithm: the algorithm that it should compute; None for the task's default algorithm of
             this machine.
-        n_rounds, n_episodes: how much to run; a task may limit the rounds.
+        n_rounds: number of rounds; a task may have a maximum.
+        n_episodes: number of episodes.
         seed: seed of the episodes.
         tolerance: largest error, relative to the larger of 1 and the algorithm's value. None means
             1e-9 in float64 and 1e-5 in float32.
@@ -229,13 +232,17 @@ def verify_machine(
 
 
 def _span(counts: Iterable[int]) -> int | str:
-    """Return the common count, or "smallest to largest" if the counts differ."""
+    """Return the number that all counts equal, or a text such as "5 to 8" (smallest to largest) if
+    they differ.
+    """
     different = sorted(set(counts))
     return different[0] if len(different) == 1 else f"{different[0]} to {different[-1]}"
 
 
 def _size(size: Any) -> Any:
-    """Return a tuple of one number as that number, and any other size unchanged."""
+    """Return a task size in its short form: a tuple of one number becomes that number, and any
+    other size stays unchanged.
+    """
     if isinstance(size, tuple) and len(size) == 1:
         return size[0]
     return size

@@ -1,6 +1,7 @@
 """Build the Q-learning circuit: its heads and neurons, its softmax-only form, and its ground truth.
 
-``heads.csv`` says what each head reads and writes, ``edges.csv`` which component reads which.
+``heads.csv`` says what each head reads and writes, and ``edges.csv`` which component reads the
+output of which other component.
 ``docs/method/q-learning.md`` explains the construction and where its variables are stored.
 """
 
@@ -36,9 +37,14 @@ _LARGEST_FLOAT32 = 2.0**120
 
 @checked
 def value_bound(rewards: Sequence[float], gamma: float) -> float:
-    """Compute M, a bound of ``|Q|``: the smallest power of two >= ``max |r| / (1 - gamma)``.
+    """Compute M, a bound that no ``|Q|`` exceeds for rewards in this range: the smallest power of
+    two that is at least ``max |reward| / (1 - gamma)``.
 
-    M is 1 if all rewards r are 0.
+    M is 1 if all rewards are 0.
+
+    Args:
+        rewards: (lowest, highest) reward.
+        gamma: discount in [0, 1).
 
     >>> value_bound((0.0, 1.0), 0.9)
     16.0
@@ -76,7 +82,9 @@ def q_learning(
 
     Args:
         n_states, n_actions: sizes of the MDP, at least 1 each.
-        variant: "mlp", "softmlp" or "lin", see ``docs/method/q-learning.md``.
+        variant: "mlp" (ReLU neurons look up Q-values), "softmlp" (neurons also add the TD error,
+            and every head can become a softmax head) or "lin" (attention only, for rewards of any
+            sign).
         alpha: learning rate in (0, 1].
         gamma: discount in [0, 1); 0 means that the update does not bootstrap.
         rewards: (lowest, highest) reward that the model will meet.
@@ -84,23 +92,27 @@ def q_learning(
         tau: tie slope: action a loses ``tau * a`` of its value, so that the first of equal actions
             wins. 0 averages over ties. None takes ``relative_tau`` times M, the bound of ``|Q|``
             (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9.
-        relative_tau: tie slope in units of M: 6.25e-15 in float64 (28 roundings), 2.5e-7 in float32
-            (2 roundings).
-        beta: inverse temperature of a softmax policy in head 3.1; None chooses greedily.
+        relative_tau: tie slope in units of M: 6.25e-15 in float64 (28 times the machine epsilon),
+            2.5e-7 in float32 (2 times).
+        beta: inverse temperature of a softmax policy in head 3.1, which chooses the action; None
+            chooses greedily.
         eta: inverse temperature with which every head becomes a softmax head; None for hard and
-            linear heads, which are exact. Linear heads become pairs with a heavy sink, in float64
-            only.
-        hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is a number.
-        heavy: logit of the sink in these pairs.
-        epsilon: score scale in these pairs.
+            linear heads, which are exact. Each linear head becomes a pair of softmax heads that
+            attend mostly to a sink token, in float64 only.
+        hardness: inverse temperature of the maximum over actions in heads 3.1 and 3.2 when ``eta``
+            is a number.
+        heavy: logit of the sink token in these pairs of softmax heads.
+        epsilon: factor of the scores in these pairs; a smaller factor approximates the linear head
+            better, but loses more digits to rounding.
         noise: True adds a position ``n`` with a random draw in each round, which decides whether
             the machine explores.
-        coordinates: callers pass its fields instead: ``positions``, ``n_lines``, ``seed``,
-            ``rotation``.
+        coordinates: position codes and rotation of the basis. Callers pass the fields of
+            :class:`~circuits.basis.Coordinates` as keywords instead: ``positions``, ``n_lines``,
+            ``seed``, ``rotation``.
 
     Raises:
-        InputError: rewards that the variant is not proven for, or a tie slope below the rounding of
-            M. float32 needs a larger slope than float64.
+        InputError: the variant is not proven for these rewards, or the tie slope is smaller than
+            the rounding error of M, which is larger in float32 than in float64.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
@@ -244,7 +256,8 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
     Args:
         variant: "mlp", "softmlp" or "lin".
         eta: inverse temperature of a softmax-only circuit; None for hard heads.
-        slope: the tie slope.
+        slope: the tie slope: what action a loses of its value is ``slope * a``, so that the first
+            of equal actions wins.
         bound: M, the bound of ``|Q|``.
     """
     if eta is not None and variant != "softmlp":
@@ -266,10 +279,21 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
 
 @dataclass(frozen=True)
 class _Wiring:
-    """Parameters of one variant of the circuit, named as in
-    :func:`~circuits.q_learning.q_learning`.
+    """Parameters of one variant of the circuit, from which the functions below make its heads and
+    neurons.
 
-    ``states``, ``actions`` and ``draws`` are token labels. ``bound`` is M, the bound of ``|Q|``.
+    Attributes:
+        basis: basis of the residual stream.
+        states, actions: labels of the state tokens and of the action tokens.
+        variant: "mlp", "softmlp" or "lin".
+        alpha, gamma: learning rate and discount.
+        bound: M, the bound of ``|Q|``.
+        signed: True if Q may be negative.
+        tau: tie slope: action a loses ``tau * a`` of its value.
+        beta: inverse temperature of a softmax policy; None for a greedy one.
+        hardness: inverse temperature of the maximum over actions in a softmax-only circuit; None
+            for a hard maximum.
+        draws: labels of the tokens of the random draw; empty without exploration.
     """
 
     basis: Basis
@@ -287,7 +311,7 @@ class _Wiring:
 
     @property
     def sink(self) -> Direction:
-        """Direction of the first token, which a head without a match attends to."""
+        """Direction of the token BOS, the attention sink for queries without a match."""
         return self.basis["id"]["BOS"]
 
     @property
@@ -297,27 +321,30 @@ class _Wiring:
 
     @property
     def taken(self) -> tuple[wire.Term, ...]:
-        """Score terms by which Update attends to the action that was taken in the current state."""
+        """The (query, key) score terms with which Update attends to the action that was taken in
+        the current state.
+        """
         return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.acting),)
 
     def move(
         self, labels: Sequence[str], source: str, target: str, scale: float = 1.0
     ) -> tuple[wire.Term, ...]:
-        """Return terms that copy axes from one block to another.
+        """Return (read, write) terms with which a head copies coordinates from one block of the
+        residual stream to another.
 
         Args:
-            labels: labels of the axes.
-            source, target: names of the blocks.
+            labels: labels of the coordinates to copy; both blocks have them.
+            source, target: names of the block that is read and of the block that is written.
             scale: factor of what is written.
         """
         return wire.copy(self.basis, labels, source, target, scale)
 
 
 def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 1.
+    """Make the heads of layer 1, which copy information to the tokens that use it.
 
-    They copy states, phases (current or next) and columns of the Q-table to the tokens that use
-    them.
+    They copy states, the tags of the current and the next state, and columns of the Q-table; with
+    exploration, also the random draw.
     """
     ids, one, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
     sink, states, move = wiring.sink, wiring.states, wiring.move
@@ -354,8 +381,8 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
 def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 2.
 
-    They copy the current state s_t to the token Select, which chooses the action. In "lin", they
-    also look up Q-values.
+    They copy the current state s_t to the token Select, where the action is chosen. In the variant
+    "lin", they also look up Q-values.
     """
     ids, states, sink, move = wiring.basis["id"], wiring.states, wiring.sink, wiring.move
     asks = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
@@ -376,8 +403,8 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
 def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 3.
 
-    They choose the action, compute the maximum of Q(s', a) over a, and copy the column that the
-    update changes.
+    They choose the action, compute the maximum of Q(s', a) over a, and copy the column of the
+    Q-table that is updated to the token Update.
     """
     move, actions, states = wiring.move, wiring.actions, wiring.states
     is_soft = wiring.hardness is not None
@@ -408,10 +435,11 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
 def _make_selection(
     wiring: _Wiring, rule: AttentionRule, sharpness: float, tau: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Return the attention rule and score terms by which Select chooses an action.
+    """Return the attention rule and score terms of a head that chooses an action at the token
+    Select.
 
-    Candidates score ``sharpness * (Q(s', a) - tau * a)``; all other positions score lower by a
-    margin.
+    The key at the token of action a, next to the next state s', gets the score ``sharpness * (Q(s',
+    a) - tau * a)``. Every other position scores lower by a margin.
 
     Args:
         wiring: parameters of the circuit.
@@ -446,15 +474,19 @@ def _make_selection(
 def _make_exploring(
     wiring: _Wiring, rule: AttentionRule, scores: tuple[wire.Term, ...], sharpness: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Add exploration to the choice: the action that the round's random draw names scores highest.
+    """Add exploration to a choice: if the round's random draw names an action, the candidate with
+    this action gets the highest score.
 
-    Its lead exceeds any difference of values. Other positions lose as much, since some of them hold
-    the same action.
+    A bonus larger than any difference of values makes it win. All positions that are no candidates
+    lose the same amount, since some of them hold the named action, too.
 
     Args:
         wiring: parameters of the circuit.
-        rule, scores: attention rule and score terms of the choice without exploration.
-        sharpness: inverse temperature.
+        rule, scores: attention rule and (query, key) score terms of the choice without exploration.
+        sharpness: inverse temperature of that choice.
+
+    Returns:
+        The same attention rule, and the score terms with exploration.
     """
     ids, buf2, one = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
     gate = 1.0 if rule == "hard" else 100.0
@@ -467,10 +499,13 @@ def _make_exploring(
 
 
 def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
-    """Make the neurons that look up Q(s, a): ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``.
+    """Make the neurons of layer 2 that look up Q(s, a), one or two for each state s and each phase
+    (current or next).
 
-    A neuron outputs Q(s, a) at the action tokens of its state and phase (current or next), and 0
-    elsewhere. ``block[label]`` is the coordinate of that axis.
+    A neuron computes ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``. Here ``block[label]`` is a
+    coordinate of the residual stream, such as buf1[s] = Q(s, a) at an action token, and M bounds
+    ``|Q|``. The result is Q(s, a) at tokens of that state and phase, and 0 elsewhere. Negative
+    Q-values need the second neuron, with the minus sign.
     """
     ids, buf1, buf2 = (wiring.basis[block] for block in ("id", "buf1", "buf2"))
     M = wiring.bound
@@ -488,7 +523,9 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
 
 
 def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 4 in "mlp" and "lin", which add the three terms of the TD error."""
+    """Make the heads of layer 4 in "mlp" and "lin", which add the three terms of the TD error to
+    the Q-value at the token Update.
+    """
     basis, states, move = wiring.basis, wiring.states, wiring.move
     update, buf1, buf2 = basis["id"]["Update"], basis["buf1"], basis["buf2"]
     alpha = wiring.alpha
@@ -517,8 +554,8 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 4 in "softmlp": they fetch Q(s, a), r, max Q and s_t for the last
-    MLP.
+    """Make the heads of layer 4 in "softmlp": they copy Q(s_t, a_t), the reward, max Q(s', a) and
+    s_t to Update, for the neurons of the last MLP.
     """
     ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
     update, taken = ids["Update"], wiring.taken
@@ -532,11 +569,12 @@ def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
-    """Make the neurons that add d = alpha * TD error to the value of s_t, and those that erase
-    buffers.
+    """Make the neurons of layer 4 in "softmlp": they add d = alpha * TD error to Q(s_t, a_t), and
+    erase coordinates that are no longer needed.
 
-    For each state s two neurons add ``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)``, where
-    ``buf2[s]`` is 1 for s_t and D bounds ``|d|``.
+    For each state s two neurons add ``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)`` to Q(s,
+    a_t). The coordinate ``buf2[s]`` is 1 if s is s_t and 0 otherwise, and D bounds ``|d|``: the sum
+    is d for s_t and 0 for other states.
     """
     buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
     d = wiring.alpha * (buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"])
@@ -566,13 +604,15 @@ policy.
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
-    """Sample episodes of the circuit's sizes and reward range.
+    """Sample episodes for verification, with the circuit's numbers of states and actions and its
+    range of rewards.
 
-    A third each are MDPs of the regime "grid", deterministic MDPs and MDPs with sparse rewards.
+    The MDPs come in equal parts from the regimes "grid", "deterministic" and "sparse" of the task.
 
     Args:
         circuit: the circuit, for the sizes, the rewards, alpha and gamma.
-        n_rounds, n_episodes: how much to sample.
+        n_rounds: number of rounds per episode.
+        n_episodes: number of episodes.
         seed: seed of the draws.
     """
     arguments = circuit.arguments
@@ -591,22 +631,23 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MD
 
 
 def _scale(values: Values) -> float:
-    """Return the largest absolute value or reward of a run, to which rounding errors are
-    proportional.
+    """Return the largest absolute Q-value or reward of a run: rounding errors are proportional to
+    it. Return 1 if all are 0.
     """
     largest = float(max(np.abs(values["next_table"]).max(), np.abs(values["reward"]).max()))
     return largest if largest > 0 else 1.0
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Return the scale of a variable's relative errors.
+    """Return the smallest divisor of a variable's relative errors: errors are divided by the larger
+    of the true value and this unit.
 
-    For a variable in units of reward, it is the largest size of this variable, but at least a
-    sixteenth of the bound of Q-values. For one-hot variables and probabilities, it is 1.
+    For variables in units of reward, it is the largest absolute Q-value or reward of the run, but
+    at least M / 16, where M bounds ``|Q|``. For one-hot variables and probabilities, it is 1.
 
     Args:
-        circuit: the circuit, whose rewards and discount give the bound of Q-values.
-        values: the variables that the algorithm computes, by key.
+        circuit: the circuit, whose rewards and discount give M.
+        values: the values that the algorithm computes, by key of the variable.
         key: key of the variable.
     """
     if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":
@@ -616,17 +657,20 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
 
 
 def _find_undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
-    """Find the choices that rounding can change, since the two best actions are nearly equal.
+    """Find the choices that rounding errors can change, because the two best actions are nearly
+    equal.
 
-    The values compared are Q(s', a) - tau * a. Rounds in which all values are 0 count as decided.
+    Two actions are compared by Q(s', a) - tau * a. Rounds in which all Q-values are 0 count as
+    decided.
 
     Args:
         circuit: the circuit, for tau, beta, eta and hardness.
-        values: the algorithm's values.
-        dtype: dtype of the model.
+        values: the values that the algorithm computes, by key of the variable.
+        dtype: dtype of the model, "float64" or "float32".
 
     Returns:
-        Masks ``[episode, round]`` by variable, True where undecided.
+        For each variable that depends on the choice, a mask ``[episode, round]``, True where
+            undecided; no masks for a softmax policy or a single action.
     """
     arguments, worth = circuit.arguments, values["next_values"]
     n_actions = worth.shape[-1]
@@ -648,15 +692,16 @@ def _find_undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     """Bound the error that softmax heads add to a variable.
 
-    Each layer copies the table and mixes in a small share of other positions, in every round.
+    In each layer, a softmax head also attends a little to wrong positions, and so adds a small
+    share of their values. The error of the Q-table grows with the number of rounds.
 
     Args:
-        circuit: the circuit, for the share, the sizes and the variant.
-        values: the algorithm's values.
+        circuit: the circuit, for this share (``leak``), the sizes and the variant.
+        values: the values that the algorithm computes, by key of the variable.
         key: key of the variable.
 
     Returns:
-        The bound and its derivation; (0, "") if there is none.
+        The bound, and a text with its formula; (0, "") if the heads are hard.
     """
     arguments, leak = circuit.arguments, circuit.leak
     if not leak or key == "position_code":

@@ -1,8 +1,9 @@
-"""Build the reachability circuit: its heads and neurons, its mean and softmax forms, its ground
-truth.
+"""Build the reachability circuit: its heads and neurons, its variants with averaging and with
+softmax heads, and its ground truth.
 
-``heads.csv`` says what each head reads and writes, ``edges.csv`` which component reads which.
-``docs/method/reachability-circuit.md`` explains what head 2.1 holds.
+``heads.csv`` says what each head reads and writes, and ``edges.csv`` which component reads the
+output of which other component.
+``docs/method/reachability-circuit.md`` explains what the scores of head 2.1 contain.
 """
 
 from __future__ import annotations
@@ -43,16 +44,19 @@ def reachability(
 
     Args:
         n_nodes: number of node names, at least 4.
-        n_edges: length of the list of edges, at least 3.
-        expand: "sum" (head 2.1 is linear) or "mean" (it averages over edges whose source is
-            reached).
+        n_edges: number of edges of a graph, at least 3.
+        expand: how head 2.1 finds the targets of edges whose source is reached: "sum" (a linear
+            head, which adds them) or "mean" (a hard head, which averages them).
         eta: inverse temperature with which every head becomes a softmax head, and head 2.1
             averages; None for hard and linear heads, which are exact.
         marks: True puts a marker token after every edge, where its source and target are combined.
-            False combines them at the edge's target, in rounds as learned models read them.
-        coordinates: callers pass its fields instead: ``positions``, ``n_lines``, ``seed``,
-            ``rotation``. Sinusoidal positions need ``marks=True``. Head width then grows with the
-            number of nodes or lines instead of positions.
+            False combines them at the edge's target, in rounds of the format that learned models
+            read.
+        coordinates: position codes and rotation of the basis. Callers pass the fields of
+            :class:`~circuits.basis.Coordinates` as keywords instead: ``positions``, ``n_lines``,
+            ``seed``, ``rotation``. ``positions="sinusoidal"`` needs ``marks=True``; the width of
+            heads then grows with the number of nodes or Fourier lines, not with the number of
+            positions.
     """
     arguments = coordinates.joined(locals())
     require_known("way to expand", expand, _EXPANSIONS)
@@ -126,13 +130,13 @@ def reachability(
 
 
 def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.Head, ...]:
-    """Make the heads of layer 1, which read the edges, and of layer 2, which expand the set and
-    answer.
+    """Make all heads: those of layer 1 read edges and the latent; those of layer 2 add the nodes
+    that are newly reached, and answer.
 
     Args:
         basis: basis of the residual stream.
-        layout: the positions of the round.
-        mean: True if head 2.1 averages, False if it sums.
+        layout: the positions of a round.
+        mean: True if head 2.1 averages over edges, False if it sums.
     """
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
     sink, one, position = ids["w"], basis.one, layout.position
@@ -176,13 +180,21 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
 
 
 def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
-    """Measure how much better the candidates' positions match their joint code than any other
-    position.
+    """Measure how well head 2.2 can tell the two candidates from other positions by their position
+    codes.
 
-    The joint code is the sum of the codes of the two candidates. Positions up to p? count.
+    The head looks for the sum of the codes of the two candidates' positions.
+
+    Args:
+        codes: the code of each position.
+        layout: the positions of a round; those after ``p?`` do not count.
+
+    Returns:
+        The smallest inner product of this sum with the code of a candidate, minus the largest with
+            the code of another position.
 
     Raises:
-        InputError: no lead, so that the code cannot separate the candidates from other positions.
+        InputError: the difference is too small to separate the candidates.
     """
     candidates = layout.position("c_1"), layout.position("c_2")
     of_candidates: list[float] = []
@@ -200,13 +212,15 @@ def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
 
 
 def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neuron, ...]:
-    """Make the neurons that clip every node to 0 or 1, and those that erase all but the new set.
+    """Make the neurons, which round every node's entry to 0 (not reached) or 1, and erase
+    everything but the new set of reached nodes.
 
     Args:
         basis: basis of the residual stream.
         nodes: names of the nodes.
-        gain: a node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 /
-            gain``.
+        gain: factor of the entries before rounding: entries from ``.75 / gain`` on become 1, and
+            entries up to ``.25 / gain`` become 0. Averages over edges are small and need a large
+            gain.
     """
     ids, near = basis["id"], basis["near"]
     # From the second round on z holds the root, and z + r holds it twice.
@@ -222,13 +236,15 @@ def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample episodes: half random digraphs, half long paths.
+    """Sample episodes for verification: half on random directed graphs, half on graphs with long
+    paths.
 
     Args:
-        circuit: the circuit, for the sizes.
-        n_rounds: number of rounds, cut to one more than there are nodes; later rounds would repeat
-            the same set.
-        n_episodes: number of episodes, in both halves together.
+        circuit: the circuit, for the numbers of nodes and edges.
+        n_rounds: number of rounds, cut to the number of nodes + 1, since the set of reached nodes
+            cannot grow afterwards.
+        n_episodes: number of episodes, both halves together; rounded down to an even number, at
+            least 2.
         seed: seed of the draws.
     """
     n_nodes, n_edges = circuit.arguments["n_nodes"], circuit.arguments["n_edges"]
@@ -242,15 +258,15 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Re
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     """Bound the error that softmax heads add to a variable.
 
-    The carried sets stay exact, because neurons clip them to 0 or 1.
+    The sets that pass to the next round stay exact, because neurons round them to 0 or 1.
 
     Args:
-        circuit: the circuit, for the leak of a head and the sizes.
-        values: the algorithm's values; not used.
+        circuit: the circuit, for the attention to wrong positions (``leak``) and the sizes.
+        values: the values that the algorithm computes; not used.
         key: key of the variable.
 
     Returns:
-        The bound and its derivation; (0, "") if there is none.
+        The bound, and a text with its formula; (0, "") if there is no error.
     """
     leak, n = circuit.leak, len(circuit.layout.labels)
     if not leak:

@@ -1,6 +1,7 @@
 """Build the Weighted Majority circuit: its heads, its softmax-only form, and its ground truth.
 
-``heads.csv`` says what each head reads and writes, ``edges.csv`` which component reads which.
+``heads.csv`` says what each head reads and writes, and ``edges.csv`` which component reads the
+output of which other component.
 ``docs/method/weighted-majority.md`` explains the scores of head 3.2.
 """
 
@@ -48,19 +49,22 @@ def weighted_majority(
 
     Args:
         n_experts: number of experts, at least 1.
-        variant: "R" or "P", see ``docs/method/weighted-majority.md``.
+        variant: "R" has 3 layers: one head copies the old log-weights to the update token, and
+            another adds log_gamma for every right expert. "P" has 4 layers: one head computes the
+            new log-weights as its attention scores, as in the paper.
         log_gamma: log of the factor gamma > 1 by which the weight of an expert grows if it was
             right.
         eta: inverse temperature with which every head becomes a softmax head; None for hard and
             linear heads, which are exact.
-        heavy: logit advantage of the sink token that lets softmax heads compute sums; 36 in
-            float64, 20 in float32.
-        match_logit: logit of a match in the softmax form of head 3.2 of variant R; 120 in float64,
-            60 in float32.
-        epsilon: score scale of the pair of softmax heads that replaces the linear head of variant
-            P, in float64 only.
-        coordinates: callers pass its fields instead: ``positions``, ``n_lines``, ``seed``,
-            ``rotation``.
+        heavy: with ``eta``, by how much the logit of the attention sink exceeds the others in the
+            softmax heads that replace head 3.2; 36 in float64, 20 in float32.
+        match_logit: with ``eta`` in variant R, logit of an expert that was right in head 3.2; 120
+            in float64, 60 in float32.
+        epsilon: with ``eta`` in variant P, the factor of the scores in the pair of softmax heads
+            that replaces head 3.2. Float64 only.
+        coordinates: position codes and rotation of the basis. Callers pass the fields of
+            :class:`~circuits.basis.Coordinates` as keywords instead: ``positions``, ``n_lines``,
+            ``seed``, ``rotation``.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
@@ -88,7 +92,9 @@ def weighted_majority(
     ids = basis["id"]
 
     def soften(head: wire.Head) -> tuple[wire.Head, ...]:
-        """Return the softmax heads that replace the linear head."""
+        """Return the softmax heads that replace a linear head: a pair in variant P, one in variant
+        R.
+        """
         if variant == "P":
             return wire.softmax_pair(head, ids["w"], epsilon, heavy)
         return (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
@@ -202,15 +208,15 @@ _STATE = ("log_weights", "next_log_weights", "carried_state")
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Return the scale of a variable's relative errors: the gain for log-weights, 1 for most
-    others.
+    """Return the smallest divisor of a variable's relative errors: errors are divided by the larger
+    of the true value and this unit.
 
-    For predictions it grows with the log-weights beyond 500, because large log-weights cost a
-    prediction digits.
+    The unit is ``log_gamma`` for log-weights and 1 for most other variables. For predictions it
+    grows with the log-weights beyond 500, because large log-weights cost a prediction digits.
 
     Args:
-        circuit: the circuit, for the gain.
-        values: the algorithm's values.
+        circuit: the circuit, for ``log_gamma``.
+        values: the values that the algorithm computes, by key of the variable.
         key: key of the variable.
     """
     if key in _STATE:
@@ -224,15 +230,16 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     """Bound the error that softmax heads add to a variable.
 
-    Each layer mixes in a small share of the largest number at other positions.
+    In each layer, a softmax head also attends a little to wrong positions, and so adds a small
+    share of the largest number there.
 
     Args:
-        circuit: the circuit, for the share, the sizes and the variant.
-        values: the algorithm's values.
+        circuit: the circuit, for this share (``leak``), the sizes and the variant.
+        values: the values that the algorithm computes, by key of the variable.
         key: key of the variable.
 
     Returns:
-        The bound and its derivation; (0, "") if there is none.
+        The bound, and a text with its formula; (0, "") if the heads are hard.
     """
     arguments, leak = circuit.arguments, circuit.leak
     if not leak or key == "position_code":
@@ -267,7 +274,16 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Ex
 
 
 def _get_tolerance(key: str, dtype: str) -> tuple[float, str]:
-    """Return the allowed error and its kind, "relative" because log-weights grow with time."""
+    """Return the error that verification allows for a variable, and which error it limits.
+
+    Args:
+        key: key of the variable.
+        dtype: "float32" or "float64".
+
+    Returns:
+        (largest allowed error, "relative"). "relative" means that it limits the error divided by
+            the true value, because log-weights, and so their rounding errors, grow over rounds.
+    """
     if dtype == "float32":
         return 1e-5, "relative"
     return (1e-9 if key in (*_STATE, "match") else 1e-12), "relative"
