@@ -175,7 +175,7 @@ def draw() -> list[Path]:
     scores = pd.read_csv(RESULTS / "which-method" / "edges.csv")
     scores = scores[scores["method"].str.contains(":another|:single|oracle|random")]
     bounds = (
-        scores["AP of content"]
+        scores["average precision, content edges"]
         .str.extract(r"(?P<estimate>\S+) \[(?P<low>.+), (?P<high>.+)\]")
         .astype(float)
     )

@@ -83,5 +83,6 @@ def test_the_curves_over_a_training_say_what_the_page_says():
     ]
     assert f"{right[200]:.2f}".lstrip("0") in text
     assert (right[right.index >= 400] == 1).all()
-    since = pd.read_csv(folder / "arrivals.csv").set_index("key")["from_step"]
+    arrivals = pd.read_csv(folder / "arrivals.csv").set_index("check")
+    since = arrivals["training step from which the verdict stays the same"]
     assert (since["used"], since["decoded"]) == (200, 300)

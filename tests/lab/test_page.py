@@ -109,14 +109,14 @@ def test_intervals_cover_as_the_page_says(size, begins):
     table = pd.read_csv(DOCS / "verdicts" / f"deciding{size}.csv")
     low = table.coverage.min().round(2)
     high = table.coverage.max().round(2)
-    n = table.n.unique().item()
+    n = table["comparisons"].unique().item()
     low_on_page = f"{low:.2f}".replace("0.", ".")
     assert f"{begins} in {low_on_page} to {high:.1f} of {n} comparisons" in PAGE
     assert low >= 0.92
-    assert (table.high >= 0.95).all()
+    assert (table["coverage, upper end"] >= 0.95).all()
 
 
 def test_maps_of_more_episodes_may_score_more_as_the_page_says():
     table = pd.read_csv(DOCS / "verdicts" / "deciding-quick.csv")
-    n_few = (table.of_large < 0.6).sum()
+    n_few = (table["intervals that contain it"] < 0.6).sum()
     assert f"for {n_few} of the {len(table)} numbers" in PAGE
