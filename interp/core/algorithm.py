@@ -77,8 +77,8 @@ class Episodes(Protocol):
 
 
 def with_parameters(algorithm: Algorithm) -> str:
-    """Return the name of an algorithm with its parameters appended, unless the name ends with
-    them.
+    """Return the name of an algorithm followed by its parameters, as in "Hedge (gain 0.5)". A name
+    that ends with them already is returned unchanged.
     """
     if not algorithm.parameters:
         return algorithm.name
@@ -87,15 +87,15 @@ def with_parameters(algorithm: Algorithm) -> str:
 
 
 def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
-    """Return Bool[episode, round], True for missing rounds: missed trials and padding. None if
-    there are none.
+    """Return the mask of missing rounds (missed trials and padding), Bool[episode, round]; None if
+    no round is missing.
     """
     return getattr(episodes, "missing", None)
 
 
 def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
-    """Return Bool[episode, round], True for rounds that took place: neither missed trials nor
-    padding.
+    """Return the mask of rounds that took place, Bool[episode, round]; it is False for missed
+    trials and padding.
     """
     missing = missing_rounds(episodes)
     if missing is not None:
@@ -104,10 +104,10 @@ def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
 
 
 def counted_of(missing: NDArray[np.bool_] | None) -> str:
-    """Return a sentence on how many rounds took place; "" if none is missing.
+    """Return a clause for reports on how many rounds took place; "" if no round is missing.
 
     Args:
-        missing: as returned by :func:`missing_rounds`.
+        missing: mask of missing rounds, Bool[episode, round]; None if no round is missing.
     """
     if missing is None:
         return ""
@@ -116,10 +116,10 @@ def counted_of(missing: NDArray[np.bool_] | None) -> str:
 
 
 def refuse_missing(analysis: str, *batches: Any) -> None:
-    """Refuse episodes with missing rounds.
+    """Raise InputError if any of the episodes has missing rounds.
 
     Args:
-        analysis: name of the analysis, which needs every round, for the error message.
+        analysis: name, for the error message, of the analysis that needs every round.
         batches: the batches of episodes.
     """
     for episodes in batches:
@@ -134,9 +134,15 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
 
 
 def participants_of(*batches: Any) -> NDArray[np.int64]:
-    """Return the participant's number for each episode of one or more batches, concatenated.
+    """Number participants across one or more batches, and return the number of each episode's
+    participant.
 
-    If one of the batches has no participants, each episode counts as its own participant.
+    Args:
+        batches: batches of episodes. If a batch has no participants, every episode of all batches
+            counts as a participant of its own.
+
+    Returns:
+        Int[episode], for the episodes of all batches in order.
     """
     participants: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
     n_episodes = sum(map(len, batches))
@@ -152,19 +158,20 @@ class Variable:
 
     Attributes:
         key: the variable's name in code, tables and on the command line.
-        symbol: its mathematical symbol.
-        meaning: what it is, in words.
-        units: its units.
+        symbol: the mathematical symbol, for labels.
+        meaning: description in words.
+        units: units of its values, in words.
         role: "input" (read from the episodes), "state" (carried from round to round) or "round"
             (computed within a round).
         parents: keys of the variables that the equation reads; none for inputs and states.
-        equation: computes the variable from its parents, for any leading axes; None for inputs and
-            states.
-        outputs: returns a label for each element of the variable, from its values.
-        kind: "real", or "class" for the class numbers 0, 1, ...
-        n_classes: returns the number of classes, from the values of all variables; None for "real".
-        scored: returns a mask of the entries that count in a probe's score, from the values of all
-            variables; None if all count.
+        equation: maps values by key, which include the parents, to this variable's values, for any
+            leading axes; None for inputs and states.
+        outputs: maps the variable's values to a label for each of its elements; None for the symbol
+            with a number.
+        kind: "real" for real numbers, or "class" for class numbers 0, 1, ...
+        n_classes: maps the values of all variables to the number of classes; None for "real".
+        scored: maps the values of all variables to a mask of the entries that count in a probe's
+            score; None if all entries count.
         noun: name in a sentence, such as "the set of reached nodes"; the words of the key when
             empty.
     """
@@ -183,8 +190,8 @@ class Variable:
     noun: str = ""
 
     def __post_init__(self) -> None:
-        """Check that only round variables have an equation, and only class variables have
-        ``n_classes``.
+        """Check that round variables and no others have an equation, and that class variables and
+        no others have ``n_classes``.
         """
         is_computed = self.role == "round"
         has_equation = self.equation is not None
@@ -202,8 +209,10 @@ class Variable:
         object.__setattr__(self, "noun", self.noun or f"the {words}")
 
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
-        """Return a label for each element of ``values [episode, round, *elements]``, with elements
-        flattened.
+        """Return a label for each element of the variable, in the order of the flattened elements.
+
+        Args:
+            values: the variable's values, ``[episode, round, *elements]``.
         """
         if self.outputs is not None:
             return self.outputs(values)
@@ -216,20 +225,25 @@ class Variable:
 @dataclass(frozen=True)
 @checked_fields
 class Algorithm:
-    """A causal model of one round of a task.
+    """A causal model of one round of a task: variables, their equations, and the prediction that
+    follows.
 
     Attributes:
         key: name in code and on the command line.
         name: name in sentences and legends.
         task: key of the task.
-        parameters: the parameters that it was made with, such as a learning rate.
+        parameters: the parameters that the algorithm was made with, by name, such as a learning
+            rate.
         variables: the variables in causal order.
-        inputs: maps episodes to the input variables, ``[episode, round, ...]``.
-        initial: maps episodes to the state before the first round, ``[episode, ...]``.
-        distribution: maps all variables of a round to the predicted probability of each outcome,
-            ``[..., outcome]``. If the task predicts a real number, it returns the mean ``[...,
-            1]``, or the mean and the log variance ``[..., 2]``.
-        memory: key of the variable that summarises earlier rounds, in the units that steering uses.
+        inputs: maps episodes to the values of the input variables by key,
+            ``[episode, round, ...]``.
+        initial: maps episodes to the state variables before the first round by key,
+            ``[episode, ...]``.
+        distribution: maps the values of all variables of a round to the predicted probability of
+            each outcome, ``[..., outcome]``. For a task that predicts a real number, it returns the
+            mean, ``[..., 1]``, or the mean and the log variance, ``[..., 2]``.
+        memory: key of the variable that summarises earlier rounds; steering changes it, in its
+            units.
         written: key of the variable that a round's update writes into a latent.
     """
 
@@ -286,8 +300,8 @@ class Algorithm:
 
     @cached_property
     def of_the_state(self) -> tuple[str, ...]:
-        """Keys of the variables that depend on the carried state alone; they have a value before
-        and after a round.
+        """Keys of the state variables and of all variables that are computed from them alone. Each
+        has a value before and a value after a round.
         """
         determined: set[str] = set()
         for variable in self.variables:
@@ -317,8 +331,10 @@ class Algorithm:
         return tuple(dict.fromkeys([*self._by_key, *after]))
 
     def variable(self, key: str) -> Variable:
-        """Return the variable called ``key``. ``next_<key>`` returns the variable that it is the
-        next value of.
+        """Return the variable called ``key``.
+
+        For a key ``next_<name>``, which denotes the value after a round, return the variable
+        ``<name>`` unless a variable is called ``next_<name>``.
         """
         if key in self._by_key:
             return self._by_key[key]
@@ -332,16 +348,17 @@ class Algorithm:
     def step(
         self, state: Values, inputs: Values, do: Values | None = None
     ) -> tuple[dict[str, NDArray[Any]], Values]:
-        """Compute one round.
+        """Compute all variables of one round.
 
         Args:
-            state: the state before the round, by key, with any leading axes. If the state before
-                every round is known, all rounds can be computed in one call.
-            inputs: inputs of the round, by key, with the same leading axes.
-            do: values that variables are set to, by key.
+            state: values of the state variables before the round, by key, with any leading axes. If
+                the state before every round is known, all rounds can be computed in one call.
+            inputs: values of the input variables, by key, with the same leading axes.
+            do: values that variables are set to, by key, instead of being computed (an
+                intervention).
 
         Returns:
-            The state after the round, and the values of all variables.
+            The state variables after the round by key, and the values of all variables by key.
         """
         do = {} if do is None else do
         for key in do:
@@ -359,7 +376,8 @@ class Algorithm:
         return after, values
 
     def run(self, episodes: Episodes, do: Values | None = None) -> Values:
-        """Compute every variable at every round, ``[episode, round, ...]``.
+        """Compute every variable in every round of some episodes. Return the values by key,
+        ``[episode, round, ...]``.
 
         A state variable's value before the round is stored under its key, and its value after the
         round under ``next_<key>``. A missing round leaves the state unchanged; the values of other
@@ -367,7 +385,8 @@ class Algorithm:
 
         Args:
             episodes: the episodes.
-            do: values ``[episode, round, ...]`` that variables are set to, by key.
+            do: values ``[episode, round, ...]`` that variables are set to, by key (an
+                intervention); None for no intervention.
         """
         if do is None:
             return once(
@@ -381,7 +400,8 @@ class Algorithm:
     def _run_with_missing(
         self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
     ) -> Values:
-        """Compute every variable of all rounds, with the state unchanged by missing rounds.
+        """Compute every variable in every round, where missing rounds leave the state unchanged.
+        Return the values by key, ``[episode, round, ...]``.
 
         Args:
             episodes: the episodes, which have the mask of missing rounds.
@@ -398,15 +418,16 @@ class Algorithm:
         return values
 
     def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
-        """Return the state before every round and the inputs of every round, as :meth:`step` takes
-        them.
+        """Compute the state before every round and the inputs of every round, the arguments of
+        :meth:`step`.
 
         Args:
             episodes: the episodes.
             do: values that variables are set to, by key.
 
         Returns:
-            The state and the inputs, each a mapping of keys to ``[episode, round, ...]``.
+            The values of the state variables and of the inputs, each by key,
+            ``[episode, round, ...]``.
         """
         inputs = self.read(episodes)
         state = self.unrolled(
@@ -428,15 +449,20 @@ class Algorithm:
         do: Values | None = None,
         missing: NDArray[Any] | None = None,
     ) -> Values:
-        """Compute the state before every round, ``[episode, round, ...]`` by key.
+        """Compute the state before every round by running the rounds one after another.
 
         Args:
             state: the state before the first round, as returned by :meth:`start`.
             inputs: the inputs of every round, as returned by :meth:`read`.
             n_episodes: number of episodes: the first axis of state and inputs.
             n_rounds: number of rounds: the second axis of the inputs.
-            do: as in :meth:`run`.
-            missing: Bool[episode, round], True for rounds that leave the state unchanged.
+            do: values ``[episode, round, ...]`` that variables are set to, by key; None for no
+                intervention.
+            missing: mask of missing rounds, which leave the state unchanged, Bool[episode, round];
+                None if no round is missing.
+
+        Returns:
+            The values of the state variables by key, ``[episode, round, ...]``.
         """
         sizes = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1))
         do = {} if do is None else do
@@ -470,12 +496,16 @@ class Algorithm:
         return {key: np.stack(states, 1) for key, states in states_before.items()}
 
     def start(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """Return the state before the first round, ``[episode, ...]`` by key."""
+        """Return the values of the state variables before the first round by key,
+        ``[episode, ...]``; refuse episodes of another task.
+        """
         self._refuse_others(episodes)
         return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
 
     def read(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """Return the inputs of every round, ``[episode, round, ...]`` by key."""
+        """Return the values of the input variables in every round by key,
+        ``[episode, round, ...]``; refuse episodes of another task.
+        """
         self._refuse_others(episodes)
         return self._given(
             "inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds)
@@ -491,16 +521,17 @@ class Algorithm:
     def _given(
         self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]
     ) -> dict[str, NDArray[Any]]:
-        """Check what one of the algorithm's functions returned.
+        """Check that one of the algorithm's functions returned a mapping of the right keys to
+        arrays of the right shapes.
 
         Args:
-            what: name of the function in the error message.
+            what: name of the function for the error message.
             values: what it returned.
             keys: the keys that it must have.
-            begin: the sizes of the leading axes that every array must have.
+            begin: sizes of the leading axes that every array must have, such as (n_episodes,).
 
         Returns:
-            The mapping, with NumPy arrays under ``keys``.
+            A copy of the mapping, in which the values under ``keys`` are NumPy arrays.
         """
 
         names = ", ".join(keys) or "nothing"
@@ -522,11 +553,16 @@ class Algorithm:
     def at(
         self, values: Values, rounds: Sequence[int] | slice
     ) -> tuple[dict[str, NDArray[Any]], ...]:
-        """Return the state before some rounds and their inputs, as :meth:`step` takes them.
+        """Select the state before some rounds and the inputs of these rounds, as arguments for
+        :meth:`step`.
 
         Args:
             values: values returned by :meth:`run`.
             rounds: indices of the rounds, or a slice.
+
+        Returns:
+            The values of the state variables and of the inputs, each by key,
+            ``[episode, selected round, ...]``.
         """
         before_round = [variable for variable in self.variables if variable.role != "round"]
         missing = [variable.key for variable in before_round if variable.key not in values]
@@ -543,13 +579,13 @@ class Algorithm:
         """Recompute the rounds of ``base`` with one variable set to its value in ``source``.
 
         Args:
-            base: values returned by :meth:`run`.
+            base: values by key, returned by :meth:`run`.
             source: values of another run, in the same shapes.
             key: key of the variable that is set.
             element: index of the single element of the variable that is set; None for all elements.
 
         Returns:
-            All variables after this intervention.
+            The values of all variables after this intervention, by key.
         """
         self.variable(key)
         for what, values, needed in (
@@ -583,8 +619,8 @@ class Algorithm:
         changes: Mapping[str, tuple[tuple[str, ...], Equation]],
         **others: Any,
     ) -> Algorithm:
-        """Return a variant of this algorithm in which some variables have other parents and
-        equations.
+        """Return a variant of this algorithm in which some variables are computed by new equations
+        from new parents.
 
         Args:
             key, name, parameters: key, name and parameters of the variant.
@@ -612,7 +648,9 @@ class Algorithm:
         )
 
     def downstream(self, keys: Iterable[str]) -> set[str]:
-        """Return ``keys`` and the keys of all variables that depend on them within a round."""
+        """Return ``keys`` together with the keys of all variables that depend on these variables
+        within a round.
+        """
         reached = set(keys)
         for variable in self.variables:
             if reached & set(variable.parents):
@@ -620,8 +658,8 @@ class Algorithm:
         return reached
 
     def needed(self, keys: Sequence[str]) -> tuple[Variable, ...]:
-        """Return the variables needed to compute some state variables after a round, in causal
-        order.
+        """Return the variables that must be computed to get some state variables after a round, in
+        causal order.
 
         Args:
             keys: keys of the state variables.
@@ -643,13 +681,16 @@ class Algorithm:
         do: Values | None = None,
         keys: Sequence[str] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Compute the state after one round; variables that it does not depend on are not computed.
+        """Compute the state after one round, and only the variables on which this state depends.
 
         Args:
-            state: the state before the round, by key.
-            inputs: inputs of the round, by key.
+            state: values of the state variables before the round, by key.
+            inputs: values of the input variables, by key.
             do: values that variables are set to, by key.
-            keys: keys of the state variables to compute; all when None.
+            keys: keys of the state variables to compute; None for all.
+
+        Returns:
+            The values of these state variables after the round, by key.
         """
         if keys is None:
             keys, variables = self.state, self._needed
@@ -660,11 +701,13 @@ class Algorithm:
 
 
 def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """Return a state variable after a round, or before it where the round is missing.
+    """Return the values of a state variable after a round, where missing rounds leave the value
+    unchanged.
 
     Args:
-        missing: True for missing rounds; its axes are the first axes of the state.
-        before, after: the state variable before and after the round.
+        missing: True for missing rounds; its axes are the leading axes of the state variable.
+        before: values before the round.
+        after: values after the round, if it took place.
     """
     n_inner = np.ndim(before) - missing.ndim
     inner_axes = tuple(range(-n_inner, 0))
@@ -674,7 +717,7 @@ def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any
 def _compute(
     variables: Sequence[Variable], state: Values, inputs: Values, do: Values
 ) -> dict[str, NDArray[Any]]:
-    """Compute variables in causal order.
+    """Compute the values of variables, in causal order, and return them by key.
 
     If an equation raises, the error message lists the shapes of the equation's parents.
 
@@ -711,15 +754,16 @@ def _compute(
 @dataclass(frozen=True)
 @checked_fields
 class AlgorithmRecord:
-    """An algorithm that a task registers, before its parameters are chosen.
+    """A task's entry for an algorithm whose parameters are not chosen yet: its names, and a
+    function that makes it.
 
     Attributes:
         key: name in code and on the command line.
         name: name in sentences.
         short_name: name in legends.
-        make: makes the algorithm from parameters, which all have defaults.
-        parameters: maps episodes to the parameters that they were generated with, where these
-            differ from the defaults.
+        make: function that makes the :class:`Algorithm` from parameters, which all have defaults.
+        parameters: maps episodes to those parameters, by name, for which they were generated with
+            values other than the defaults.
     """
 
     key: str
@@ -733,7 +777,7 @@ class AlgorithmRecord:
 
         Args:
             episodes: the episodes.
-            parameters: override the episodes' parameters.
+            parameters: parameters by name, which take precedence over those of the episodes.
         """
         return self.make(**{**self.parameters(episodes), **parameters})
 
@@ -748,8 +792,8 @@ class Searched:
         grid: values to try, ascending; the first and the last are the bounds of the parameter.
         kind: "real" also allows values between grid points; "choice" allows grid points only.
         enters: keys of the variables whose equations use the parameter; empty for all. A fit
-            recomputes only what depends on them: a parameter that only affects the prediction needs
-            no new run of the state.
+            recomputes only what depends on these variables, so a parameter that only affects the
+            prediction needs no new run of the state.
         unit: name of the array of the episodes that sets the parameter's scale, such as "rewards";
             empty for none. A fit to choices searches the product of the parameter and this array's
             typical size.
@@ -780,18 +824,18 @@ class Family:
     Attributes:
         key: name in code and on the command line.
         name: name in sentences.
-        make: makes an :class:`Algorithm` from parameters. A fit reports the ``parameters`` of that
-            algorithm.
+        make: makes an :class:`Algorithm` from parameters. A fit reports the ``parameters`` of the
+            algorithm that fits best.
         searched: the parameters that a fit searches; none for a single algorithm.
-        memoryless: True if the algorithms carry no state, so that any learner should predict
-            better.
-        extends: key of a simpler family that this one contains, to which it adds something, such as
-            forgetting. The simpler family is preferred unless the extension explains much more; the
-            two do not count as rivals.
+        memoryless: True if the algorithms carry no state. They are a baseline that every learner
+            should beat.
+        extends: key of a simpler family that this family contains as a special case, such as the
+            same algorithms without forgetting. The simpler family is preferred unless this one
+            explains much more; the two do not count as rivals.
         tempered: True if one of the parameters is an inverse temperature; a fit to choices then
             adds none.
-        vectorised: True if ``make`` takes arrays of parameters, with the leading axes of the
-            variables; a fit to choices then fits many players at once.
+        vectorised: True if ``make`` also takes arrays of parameters, whose axes are the leading
+            axes of the variables. A fit to choices then fits many players at once.
     """
 
     key: str
@@ -804,8 +848,10 @@ class Family:
     vectorised: bool = False
 
     def __post_init__(self) -> None:
-        """Wrap ``make`` so that it checks its parameters: numbers, or 0 and 1 if the grid has only
-        these.
+        """Wrap ``make`` so that it refuses parameters that are not finite numbers.
+
+        If a parameter's grid has only 0 and 1, its value must be a number from 0 to 1 or a truth
+        value.
         """
         make = self.make
         truth_values = {place.name for place in self.searched if {*place.grid} <= {0, 1}}
@@ -830,7 +876,7 @@ class Family:
 
 
 def in_words(given: Mapping[str, Any]) -> str:
-    """Return the parameters of an algorithm as text, such as "learning rate 0.1"."""
+    """Format the parameters ``given`` by name as text, such as "learning rate 0.1, gain 0.5"."""
     parts = []
     for name, value in given.items():
         parts.append(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}")
@@ -838,9 +884,11 @@ def in_words(given: Mapping[str, Any]) -> str:
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
-    """Return a function for :attr:`Variable.outputs` that makes labels with counters.
+    """Return a function for :attr:`Variable.outputs`, which maps a variable's values to numbered
+    labels of its elements.
 
-    Each # in ``template`` is replaced by an index, from 1, along one of the last axes.
+    ``template`` has one # for each axis of the elements, the last axes of the values. Every # is
+    replaced by the index, counted from 1, along its axis.
 
     >>> numbered("e_#")(np.zeros((1, 1, 3)))
     ('e_1', 'e_2', 'e_3')
@@ -861,18 +909,20 @@ def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
 def variable_table(
     path: Path, **classes: Callable[[Values], int]
 ) -> Callable[..., tuple[Variable, ...]]:
-    """Read a CSV file of variables: their symbols, meanings, units, roles, parents and labels.
+    """Read a CSV file of variables, and return a function that makes the variables of an algorithm.
 
-    A row named ``algorithm.key`` replaces the row ``key`` for that algorithm.
+    The file has one row per variable with its symbol, meaning, units, role, parents and labels. A
+    row named ``algorithm.key`` replaces the row ``key`` for that algorithm.
 
     Args:
         path: the file.
-        **classes: word in the column ``classes`` -> function that returns the number of classes,
-            from the values of all variables.
+        **classes: functions that return a number of classes from the values of all variables, by
+            the word that stands for the function in the column ``classes``.
 
     Returns:
-        A function that makes the variables of an algorithm:
-        ``made(algorithm, {key: equation, ...}, scored={})``.
+        A function ``made(algorithm, equations, scored)`` -> tuple of variables. ``algorithm`` is
+        the algorithm's key, ``equations`` maps each variable's key to its equation (None for inputs
+        and states), and ``scored`` maps keys to :attr:`Variable.scored`.
     """
     rows = {row.pop("name"): row for row in read_rows(path)}
 
@@ -903,20 +953,24 @@ def maker(
     zeros: Callable[[Any, str], NDArray[Any]],
     distribution: Callable[[Values], NDArray[Any]],
 ) -> Callable[..., Algorithm]:
-    """Return a function that builds the algorithms of a task from their equations.
+    """Return a function that builds an algorithm of a task from its equations.
 
     Args:
         task: key of the task.
-        table: makes variables; returned by :func:`variable_table`.
-        read: key of each input -> function that reads it from episodes. An algorithm may have
-            further inputs.
-        zeros: returns the initial value of a state variable, from the episodes and the variable's
-            key.
-        distribution: maps the values of a round to the predicted distribution.
+        table: function that makes variables from the algorithm's key and its equations
+            (:func:`variable_table`).
+        read: for the key of each input, the function that reads the input's values from episodes.
+            An algorithm may have further inputs.
+        zeros: function ``(episodes, key)`` -> the initial values of the state variable ``key``.
+        distribution: maps the values of a round's variables to the predicted distribution
+            (:attr:`Algorithm.distribution`).
 
     Returns:
-        A function of the algorithm's key, its name, the equation of each variable except inputs
-        (None for states), the key of its memory, and its parameters.
+        A function ``made(key, name, equations, memory, *, rows, more,
+        **parameters)`` -> algorithm. ``equations`` maps the key of each variable except inputs to
+        its equation (None for states). ``memory`` is the key of the algorithm's memory. ``rows`` is
+        the key of an algorithm whose rows of the table are used. ``more`` are readers of further
+        inputs, like ``read``.
     """
 
     def made(

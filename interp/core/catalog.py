@@ -24,16 +24,16 @@ _REGISTERED: dict[str, Task] = {}
 
 
 def every() -> tuple[Task, ...]:
-    """Return all tasks: the shipped ones, ordered by folder name, then those that users
-    registered.
+    """Return all tasks: first those that this package ships, in alphabetical order of their
+    folders, then those that users registered.
     """
     return tuple({**_load_shipped(), **_REGISTERED}.values())
 
 
 @cache
 def _load_shipped() -> dict[str, Task]:
-    """Return the shipped tasks by key; cached, since patching looks tasks up for every
-    measurement.
+    """Import the tasks that this package ships, and return them by key. The result is cached, since
+    patching looks tasks up for every measurement.
     """
     package = entry("tasks")
     folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
@@ -41,15 +41,17 @@ def _load_shipped() -> dict[str, Task]:
 
 
 def get(key: object) -> Task:
-    """Return the task called ``key``, as it was registered (ignoring :func:`using`)."""
+    """Return the task called ``key``; refuse an unknown key. The task is returned as it was
+    registered, even within :func:`using`.
+    """
     known = {task.key: task for task in every()}
     require_known("task", key, list(known))
     return known[str(key)]
 
 
 def of(subject: object) -> Task:
-    """Return the task of episodes, of a layout or of a model, as changed by an open
-    :func:`using`.
+    """Return the task that ``subject`` belongs to: episodes, a layout or a model. Within
+    :func:`using` this is the changed task.
     """
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):
@@ -64,7 +66,8 @@ def of(subject: object) -> Task:
 def using(
     episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None
 ) -> Iterator[Task]:
-    """Make analyses sample from recorded episodes, and compare models with a fitted algorithm.
+    """Open a context in which analyses draw from recorded episodes, and compare models with a
+    fitted algorithm.
 
     Within the context every analysis of a model of the task (comparisons, audits, patching,
     reports) samples from the recorded episodes instead of the task's sampler
@@ -75,8 +78,12 @@ def using(
     ``contextvars.copy_context().run``.
 
     Args:
-        episodes: recorded episodes; None to sample as usual.
-        algorithm: the fitted algorithm; None to compare with the task's usual one.
+        episodes: recorded episodes; None to sample new episodes as usual.
+        algorithm: the fitted algorithm; None to compare with the task's usual algorithm. At least
+            one of the two must not be None.
+
+    Yields:
+        The changed task.
 
     >>> from interp.tasks import bandit
     >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -103,7 +110,7 @@ def register(task: Task) -> Task:
     shipped tasks.
 
     The task's record is checked on two sampled episodes (:func:`interp.check_task`); a task that
-    fails is refused.
+    fails this check, or whose key is taken, is refused. The task is returned.
 
     Example:
         >>> register(get("experts"))                                   # examples/own_task.py registers one of its own

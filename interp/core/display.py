@@ -53,7 +53,8 @@ def lacks(machine: Machine, *keys: str) -> str:
 
 
 def drawn(figure: Any) -> Any:
-    """Return a matplotlib figure that notebooks display, although it was not made by pyplot.
+    """Add a PNG representation to a matplotlib figure and return the figure, so that notebooks
+    display it although pyplot did not make it.
 
     >>> from matplotlib.figure import Figure
     >>> drawn(Figure(figsize=(1, 1)))._repr_png_()[:4]
@@ -70,8 +71,8 @@ def drawn(figure: Any) -> Any:
 
 
 def described(machine: Machine) -> str:
-    """Return a description of a machine in a few lines: kind, size, channels, positions and named
-    heads.
+    """Describe a machine in a few lines of text: its kind and size, the channels of its carried
+    state, the positions of a round, and its named heads.
 
     >>> import interp
     >>> print(described(interp.load("wma-handwired", n_experts=2)).partition("; ")[0])
@@ -102,12 +103,12 @@ def described(machine: Machine) -> str:
 
 
 def _strip_number(name: str) -> str:
-    """Return the paper's name of a head without its section number."""
+    """Return a head's name without the number in front, such as "2.1 "."""
     return re.sub(r"^[0-9.]+ ", "", name)
 
 
 def _shorten(names: Any) -> str:
-    """Return names as one text; "..." replaces the middle ones if there are many."""
+    """Join names to one string; if there are more than 8, "..." replaces the middle ones."""
     names = list(map(str, names))
     if len(names) > _MOST_NAMES:
         names[_MOST_NAMES - 3 : -2] = ["..."]
@@ -167,7 +168,13 @@ def _list_full_names(key: object) -> list[str]:
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
-    """Return a captioned HTML table for a notebook; a note says how many rows do not fit."""
+    """Return the first rows of a table as HTML for a notebook, with a caption.
+
+    Args:
+        caption: the caption, without a full stop. A note on the number of rows that are left out
+            follows.
+        frame: the table; columns without any value are left out.
+    """
     rows = frame.head(_MOST_ROWS).dropna(axis="columns", how="all")
     note = ""
     if len(frame) > len(rows):

@@ -3,11 +3,11 @@ interface.
 
 Each round a machine reads the carried state and the round's inputs, makes a prediction, receives
 the true outcome, and writes the state for the next round: ``prediction, carried =
-machine.step(carried, fed)``. The carried state is one tensor ``[episode, row, width]``: its
-:class:`Channel` s (such as an LSTM's ``h`` and ``c``) stacked along the rows, padded with zeros to
-the widest. ``interp.adapt`` makes a machine from any ``nn.Module``; ``interp.check_machine`` checks
-this interface. Analyses look only at the :class:`Component` s listed in ``points``, never at the
-type of machine.
+machine.step(carried, fed)``, where ``fed`` are the encoded inputs of the round. The carried state
+is one tensor ``[episode, row, width]``: its :class:`Channel` s (such as an LSTM's ``h`` and ``c``)
+are stacked along the rows, and padded with zeros to the largest width. ``interp.adapt`` makes a
+machine from any ``nn.Module``; ``interp.check_machine`` checks this interface. Analyses look only
+at the :class:`Component` s listed in ``points``, never at the type of machine.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 @checked_fields
 class Channel:
-    """A named part of the state that is carried from round to round. All of the state is in
-    channels.
+    """A named part of the state that a machine carries from round to round, such as an LSTM's
+    ``h``.
 
     Attributes:
         name: an identifier, such as "h".
-        shape: shape without the batch axis: ``(width,)``, or ``(row, ..., width)``.
-        grows: number of rows that each round appends, as to a key-value cache; 0 for a fixed size.
-            If it grows, ``shape`` has room for the rows of all rounds.
+        shape: shape of the part without the batch axis: ``(width,)``, or ``(row, ..., width)``.
+        grows: number of rows that each round appends, as in a key-value cache, where ``shape`` has
+            room for the rows of all rounds; 0 for a channel of fixed size.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Channel:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the carried tensor that this channel takes."""
+        """Number of rows that this channel takes in the carried tensor ``[episode, row, width]``."""
         return prod(self.shape[:-1])
 
     @property
@@ -73,14 +73,16 @@ class Component:
     """A kind of activation of a machine, such as attention patterns.
 
     Attributes:
-        key: name in sites, which say where to intervene, such as "resid_pre".
-        hook: name of its hook point, with ``{layer}`` in place of the layer if there are several.
+        key: name in sites (the texts that say where to intervene), such as "resid_pre".
+        hook: name of the hook point of this activation, with ``{layer}`` in place of the layer's
+            index if every layer has one.
         axes: axes between the batch axis and the feature axis, separated by spaces: "latent" (rows
             of the carried state), "pos", "head".
         name: name in tables.
         n_layers: number of layers, or of cycles of a loop within the round; 0 if it has none.
         n_heads: number of heads; 0 if it has none.
-        labels: names along the "latent" or "pos" axis; empty for the round's position labels.
+        labels: names of the places along the "latent" or "pos" axis; empty for the round's position
+            labels.
     """
 
     key: str
@@ -93,30 +95,32 @@ class Component:
 
     @property
     def has_layer(self) -> bool:
-        """Whether every layer, or every cycle of a loop, has an activation of this kind."""
+        """True if every layer, or every cycle of a loop, has an activation of this kind."""
         return "{layer}" in self.hook
 
     @property
     def has_head(self) -> bool:
-        """Whether every attention head has an activation of this kind."""
+        """True if every attention head has an activation of this kind."""
         return "head" in self.axes
 
     @property
     def position_axis(self) -> int | None:
-        """Index of the axis of the round's positions, counting the batch axis; None if there is
-        none.
+        """Index of the axis of the activation that runs over the positions of a round, where the
+        batch axis is 0.
 
-        Carried latents have none, since their rows are not positions of the round.
+        None if there is no such axis, as for carried latents, whose rows are not positions of a
+        round.
         """
         axes = ["batch", *self.axes.split()]
         return axes.index("pos") if "pos" in axes else None
 
 
 class Stepped(NamedTuple):
-    """Result of one round.
+    """What :meth:`Machine.step` returns for one round.
 
     Attributes:
-        prediction: ``[batch, ...]``, in the form that the layout defines.
+        prediction: the prediction ``[batch, ...]``, in the form that the machine's layout defines,
+            such as the probability of each outcome.
         carried: the state that the next round reads, ``[batch, row, width]``.
     """
 
@@ -126,7 +130,9 @@ class Stepped(NamedTuple):
 
 @runtime_checkable
 class Machine(Protocol):
-    """The interface of a machine, which is also an ``nn.Module``."""
+    """Protocol that every machine fulfils: a model that carries a state from round to round. A
+    machine is also an ``nn.Module``.
+    """
 
     name: str
     layout: Any  # RoundLayout: the task, the positions of a round, and where the prediction is read
@@ -142,7 +148,7 @@ class Machine(Protocol):
     to: Callable[..., Self]
 
     def initial(self, n_episodes: int, layout: Any = None) -> Tensor:
-        """Return the state that the first round reads, ``[episode, row, width]``.
+        """Return the carried state that the first round reads, ``[episode, row, width]``.
 
         Args:
             n_episodes: size of the batch.
@@ -150,64 +156,69 @@ class Machine(Protocol):
         """
 
     def prepare(self, fed: Any) -> Any:
-        """Return encoded rounds on the machine's device and in its dtype; refuse rounds that do not
-        fit it.
+        """Return the encoded rounds ``fed`` on the machine's device and in its dtype; refuse rounds
+        whose layout does not fit the machine.
         """
 
     def step(self, carried: Tensor, fed: Any) -> Stepped:
-        """Run one round of a batch, without side effects.
+        """Run one round of a batch of episodes, without side effects.
 
         Args:
             carried: the state that the round reads, ``[episode, row, width]``.
-            fed: the round's encoded inputs.
+            fed: the round's encoded inputs, as :meth:`prepare` returns them.
 
         Returns:
             The prediction, and the state that the next round reads.
         """
 
     def stepper(self) -> Callable[[Tensor, Any], Stepped]:
-        """Return a function equal to :meth:`step`, which may be quicker for many rounds without
-        hooks.
+        """Return a function with the arguments and results of :meth:`step`, which may be quicker
+        when many rounds are run without hooks.
         """
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Return the algorithm's state, decoded exactly from latents; only if ``is_handwired``."""
+        """Decode the algorithm's state exactly from latents ``[..., row, width]``. Only handwired
+        machines have this method.
+        """
 
     def untrained(self, seed: int = 0) -> Self:
-        """Return a freshly initialised copy, which serves as a control."""
+        """Return a copy with newly initialised weights, which serves as a control."""
 
     def digest(self) -> str:
-        """Return a SHA-256 of the machine's configuration and weights."""
+        """Return a SHA-256 of the machine's configuration and weights, by which results name the
+        machine.
+        """
 
     def weights_version(self) -> tuple[Any, ...]:
-        """Return a value that changes whenever a weight is changed; cheap, unlike
-        :meth:`digest`.
+        """Return a value that changes whenever a weight is changed. It is cheap to compute, so
+        caches compare it instead of :meth:`digest`.
         """
 
     def precision(self) -> dict[str, Any]:
         """Return the machine's dtype and its rounding error, for a result's record."""
 
     def hook_names(self, names: Any) -> list[str]:
-        """Return the names of the hook points that a filter selects; refuse names that do not
-        exist.
+        """Return the names of the hook points that the filter ``names`` selects; refuse names that
+        do not exist.
         """
 
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = ()) -> AbstractContextManager[Any]:
-        """Open a context in which hooks are attached, like ``hooks`` in TransformerLens.
+        """Return a context manager that attaches hooks on entry and removes them on exit, like
+        ``hooks`` in TransformerLens.
 
         Args:
-            fwd_hooks: pairs of a hook point's name and a function, for forward passes.
-            bwd_hooks: the same for backward passes.
+            fwd_hooks: pairs (name of a hook point, function) for forward passes.
+            bwd_hooks: pairs (name of a hook point, function) for backward passes.
         """
 
     def is_quiet(self) -> bool:
-        """Return whether no hook is attached and no gradient is needed, so that a cached run may be
+        """Return True if no hook is attached and no gradient is needed, so that a cached run may be
         used.
         """
 
 
 def runs_from(machine: Machine) -> bool:
-    """Return whether a machine has ``run_from``: it can resume a round at any layer's residual
-    stream.
+    """Return True if a machine has the method ``run_from``, which resumes a round at any layer's
+    residual stream.
     """
     return hasattr(machine, "run_from")

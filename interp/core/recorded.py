@@ -22,7 +22,8 @@ _SHARE_OF_SHORT = 0.1
 
 
 def digest_episodes(arrays: Sequence[Any]) -> list[str]:
-    """Return a digest of each episode's contents; episodes with equal contents have equal digests.
+    """Return a hash of each episode's contents, 12 hexadecimal digits, by which repeated episodes
+    are found.
 
     Args:
         arrays: arrays with the episode as the first axis.
@@ -40,7 +41,12 @@ class RecordedSource:
     """Samples batches from recorded episodes; see :meth:`interp.core.task.Task.of_recorded`.
 
     Attributes:
-        n_rounds: the most rounds that a batch can have.
+        n_rounds: maximum number of rounds of a batch; nine in ten of the recorded episodes have as
+            many.
+
+    Args:
+        episodes: the recorded episodes.
+        sizes: their sizes by name, such as ``n_arms``.
     """
 
     def __init__(self, episodes: Any, sizes: Mapping[str, int]) -> None:
@@ -61,10 +67,13 @@ class RecordedSource:
         self._warnings: set[str] = set()
 
     def sampler(self, half: int | None = None) -> Callable[..., Any]:
-        """Return a sampler for one half of the participants.
+        """Return a sampler that draws from one half of the participants, or from all.
 
         Args:
             half: 0 for the first half, 1 for the second, None for all participants.
+
+        Returns:
+            A function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes.
         """
         middle = (len(self.names) + 1) // 2
         names = self.names
@@ -73,8 +82,8 @@ class RecordedSource:
         return partial(self._sample, names)
 
     def describe(self) -> dict[str, Any]:
-        """Return the numbers of episodes, participants and rounds that were recorded, and a digest
-        of the data.
+        """Return a description of the data for the settings of results: numbers of "episodes",
+        "participants" and "rounds", and a SHA-256 "digest".
         """
         sha = hashlib.sha256()
         for field in fields(self.episodes):
@@ -98,14 +107,15 @@ class RecordedSource:
         seed: int = 0,
         **sizes: Any,
     ) -> Any:
-        """Sample a batch of episodes of some participants.
+        """Draw a batch of recorded episodes of some participants, without replacement.
 
         As many participants as possible are in the batch. It is smaller than ``n_episodes`` if too
         few episodes were recorded.
 
         Args:
-            names: numbers of the participants.
-            n_episodes, n_rounds: size of the batch.
+            names: numbers of the participants to draw from.
+            n_episodes: number of episodes.
+            n_rounds: number of rounds of each episode, at most :attr:`n_rounds`.
             regime: empty, or the regime of the recorded episodes.
             seed: seed of the choice of episodes.
             sizes: sizes such as ``n_arms``, which must equal those of the recorded episodes.

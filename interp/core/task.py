@@ -8,7 +8,7 @@ Only a key and :class:`Data` are required. Each further part enables a feature. 
 enables interchange, steering and probe targets; ``analysis`` enables patching by name and defaults
 of probes and interventions. ``training`` enables ``interp train``, ``evaluation`` enables
 ``interp evaluate``, and ``report`` adds sections to the report. Functions that need slow imports
-are given by name (:func:`interp.support.lazy.lazy`).
+are imported at their first call (:func:`interp.support.lazy.lazy`).
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ class Size:
     """A size of a task's episodes, such as the number of experts.
 
     Attributes:
-        name: argument name in the sampler, the layout and circuits, such as "n_experts".
-        option: name of the command line's option, without dashes.
+        name: name of the argument that sets this size in the sampler, in the layout and in the
+            builders of circuits, such as "n_experts".
+        option: name of the command-line option that sets this size, without dashes, such as
+            "experts".
         what: what the size is, for help texts.
         minimum: the smallest allowed value.
         default: the default value.
@@ -116,14 +118,17 @@ class Corruption:
     Attributes:
         key: name in code and on the command line.
         name: name in sentences.
-        delay: number of rounds after the corrupted one until a prediction can differ.
-        build: ``(episodes, round, **options) -> (clean, corrupted)``.
-        changes_history: True if it changes rounds before ``round``, and so the latents that the
-            round reads.
-        possible: False if the task could never sample such episodes, as when something that all
-            rounds share is changed in one round.
-        each: maps episodes to the single inputs that can be corrupted: a name for tables -> the
-            options of ``build``.
+        delay: number of rounds from the corrupted round to the first prediction that can differ; 0
+            if that is the prediction of the corrupted round.
+        build: function ``(episodes, round, **options) -> (clean, corrupted)``, where ``round`` is
+            the index of the round to corrupt.
+        changes_history: True if ``build`` changes the rounds before ``round``, and so the carried
+            state that this round reads.
+        possible: False if the task's sampler could never produce the corrupted episodes, as when
+            something that all rounds share is changed in one round.
+        each: maps episodes to a mapping with one entry for every single input that can be
+            corrupted, such as one expert's advice. An entry is {name for tables: the options with
+            which ``build`` corrupts this input only}.
     """
 
     key: str
@@ -148,9 +153,13 @@ def episode_array(
     Args:
         name: name of the array in the error message.
         values: the numbers, which must be finite.
-        axes: names of the axes, separated by commas.
-        low, high: bounds of the numbers.
-        whole: True if they must be whole numbers.
+        axes: names of the axes that the array must have, separated by commas.
+        low, high: smallest and largest allowed number.
+        whole: True if the numbers must be whole.
+
+    Raises:
+        InputError: a wrong number of axes, or a number that is not allowed; the message has the
+            first such number and its index.
 
     >>> episode_array("labels", [[0, 1.0]], "episode, round", 0, 1, whole=True)
     array([[0, 1]])
@@ -192,13 +201,18 @@ def _wrong_numbers(
 
 
 def freeze(record: object, **values: Any) -> None:
-    """Set fields of a frozen dataclass, after they have been checked."""
+    """Set fields of a frozen dataclass, for use in its ``__post_init__``.
+
+    Args:
+        record: the instance, which is changed in place.
+        values: the new values of its fields, by name.
+    """
     for name, value in values.items():
         object.__setattr__(record, name, value)
 
 
 def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
-    """Return the indices, Int[chosen], that a selection of episodes stands for.
+    """Convert a selection of episodes to an array of their indices, Int[chosen].
 
     Args:
         index: a slice, integers (repeats allowed) or a mask over episodes.
@@ -222,11 +236,12 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def length_of(array: str, axis: int, doc: str) -> property:
-    """Return a property for a class of episodes: the length of one axis of one of its arrays.
+    """Return a property for a class of episodes, such as ``n_experts``: the length of an axis of
+    one of its arrays.
 
     Args:
-        array: name of the array.
-        axis: the axis.
+        array: name of the attribute that has the array.
+        axis: index of the axis.
         doc: docstring of the property.
     """
 
@@ -238,17 +253,19 @@ def length_of(array: str, axis: int, doc: str) -> property:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BaseEpisodes:
-    """Base class for the episodes of every task: which rounds took place, and who played them.
+    """Base class for the episodes of every task. Its fields store which rounds took place, and who
+    played them.
 
     A subclass adds arrays whose first axis is the episode, and calls ``super().__post_init__()``
     after it has checked them. ``round_arrays`` names its required arrays ``[episode, round, ...]``.
 
     Attributes:
-        missing: True where a round did not take place: a missed trial, or padding after the
-            episode's end, ``[episode, round]``. None if all took place. Array entries there are
-            valid numbers, and affect no result.
-        participants: a name or a number for each episode. Intervals and folds are grouped by it.
-            None if each episode is an independent unit.
+        missing: Bool[episode, round], True where a round did not take place: a missed trial, or
+            padding after the episode's end. None if all rounds took place. In missing rounds, the
+            other arrays have valid numbers that affect no result.
+        participants: name or number of the participant who played each episode. The bootstrap and
+            cross-validation never separate the episodes of a participant. None if all episodes are
+            independent of each other.
         reading: how the table that the episodes come from was read
             (:class:`~interp.tasks.trials.TrialsRead`); None if they come from no table.
     """
@@ -296,26 +313,29 @@ class BaseEpisodes:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round], True where a prediction is scored; here, wherever a round took
-        place.
+        """Bool[episode, round], True where a prediction is scored. In this base class, these are
+        the rounds that took place.
         """
         return self.counted
 
     @property
     def arrays_by_round(self) -> tuple[str, ...]:
-        """Names of the arrays ``[episode, round, ...]`` that are not None."""
+        """Names of the fields that are arrays ``[episode, round, ...]`` and not None."""
         present = [name for name in self.optional_arrays if getattr(self, name) is not None]
         return (*self.round_arrays, *present)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Int[episode]: the length of each episode, up to its last round that took place."""
+        """Int[episode]: number of rounds of each episode up to its last round that took place,
+        missed trials included.
+        """
         from_the_end = self.counted[:, ::-1]
         return from_the_end.shape[1] - from_the_end.argmax(1)
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """Make episodes of unequal length.
+        """Make a batch of episodes of unequal length from lists; shorter episodes are padded with
+        missing rounds.
 
         Args:
             values: the fields by name. Each of ``round_arrays`` is a list with one entry per
@@ -330,8 +350,10 @@ class BaseEpisodes:
 
     @classmethod
     def _of_fields(cls, **values: Any) -> Self:
-        """Make episodes from fields by name; refuse unknown names, and missing fields without a
-        default.
+        """Make episodes from fields by name.
+
+        Raises:
+            InputError: an unknown field, or no value for a field without a default.
         """
         names = [known.name for known in fields(cls)]
         for name in values:
@@ -365,7 +387,8 @@ class BaseEpisodes:
         return replace(self, **selected)
 
     def first(self, n_rounds: int) -> Self:
-        """Return the first ``n_rounds`` rounds of each episode, skipping missing rounds.
+        """Return the first ``n_rounds`` rounds that took place in each episode. Episodes with fewer
+        such rounds are padded with missing rounds.
 
         >>> from interp.tasks.experts import ExpertEpisodes
         >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
@@ -408,12 +431,13 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     mask ``given["missing"]`` is True.
 
     Args:
-        names: the fields to pad.
-        given: fields by name. Those in ``names``, and ``missing`` if present, are lists with one
-            entry per episode.
+        names: names of the fields to pad.
+        given: all fields by name. Those in ``names``, and ``missing`` if present, are lists with
+            one list of rounds for each episode.
 
     Returns:
-        The fields, with the padded arrays and ``missing``, Bool[episode, round].
+        A copy of ``given`` in which the fields to pad are arrays ``[episode, round, ...]``, and
+        ``missing`` is Bool[episode, round].
 
     >>> padded(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
     [[False, False], [False, True]]
@@ -453,7 +477,13 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
-    """Return a list with one array ``[round, ...]`` for each episode."""
+    """Check that ``values`` are a list with one entry per episode, and return the entries as arrays
+    ``[round, ...]``.
+
+    Args:
+        name: name of the field in the error message.
+        values: for each episode, a list of rounds.
+    """
     is_list = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
     require(is_list, f"{name} must be a list with an entry for each episode, got {shown(values)}")
     episodes = [array_of(name, episode) for episode in values]
@@ -493,7 +523,8 @@ def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> in
     Args:
         episodes: the episodes.
         round: an index; a negative one counts from the end.
-        history: True if the rounds before it are changed, so that round 0 is refused.
+        history: True if the corruption changes the rounds before this one, so that round 0 is
+            refused.
 
     >>> from interp.tasks import experts
     >>> corrupted_round(experts.sample(n_episodes=1, n_rounds=5, n_experts=2), -1)
@@ -509,11 +540,14 @@ def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> in
 
 @checked
 def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
-    """Return the array with each episode's rounds before ``t`` replaced by those of the next
-    episode.
+    """Return a copy of ``values`` in which each episode has the next episode's entries in the
+    rounds before ``t``.
 
-    ``values`` are ``[episode, round, ...]`` with at least 2 episodes; the last episode gets the
-    first one's rounds.
+    The last episode gets the entries of the first.
+
+    Args:
+        values: array ``[episode, round, ...]`` of at least 2 episodes.
+        t: index of the first round that is not exchanged.
 
     >>> exchanged(np.array([[1, 2, 3], [7, 8, 9]]), 2)
     array([[7, 8, 3],
@@ -534,15 +568,18 @@ def exchange_history(
     held: Callable[[Any, str], NDArray[Any]] = getattr,
     remade: Callable[..., Any] = replace,
 ) -> tuple[Any, Any]:
-    """Return the episodes, and a copy in which each has the next episode's rounds before ``round``.
+    """Make a pair (clean, corrupted): the episodes, and a copy in which each episode has the next
+    episode's rounds before ``round``.
 
     Args:
         episodes: two or more episodes.
-        round: the first round that is not exchanged.
+        round: index of the first round that is not exchanged.
         names: names of the arrays to exchange; empty for all ``[episode, round, ...]`` arrays. The
             mask of missing rounds is always exchanged.
-        held: reads an array ``[episode, round, ...]`` from episodes, by name.
-        remade: makes new episodes from the episodes and the changed arrays.
+        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]`` of that name; by
+            default the attribute.
+        remade: function ``(episodes, **arrays)`` -> new episodes with the changed arrays; by
+            default ``dataclasses.replace``.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
     with theirs("names are of arrays of the episodes: {error}", of=AttributeError):
@@ -563,8 +600,15 @@ def in_one_round(
 
     Args:
         array: name of the array.
-        edit: ``(episodes, round)`` -> the array's new values in that round, ``[episode, ...]``.
-        held, remade: as in :func:`exchange_history`.
+        edit: function ``(episodes, round)`` -> the array's new values in that round,
+            ``[episode, ...]``.
+        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]`` of that name; by
+            default the attribute.
+        remade: function ``(episodes, **arrays)`` -> new episodes with the changed arrays; by
+            default ``dataclasses.replace``.
+
+    Returns:
+        Function ``(episodes, round)`` -> (the episodes, the changed copy).
     """
 
     def build(episodes: Any, round: int) -> tuple[Any, Any]:
@@ -579,13 +623,14 @@ def in_one_round(
 @dataclass(frozen=True)
 @checked_fields
 class RoundInputs:
-    """What can be read from single rounds, without memory: the control of every probe.
+    """The inputs of single rounds, from which a control without memory decodes what a probe decodes
+    from latents.
 
     Attributes:
-        features: several encodings of a round's inputs, each ``[episode, round, feature]``; the
-            control uses the one that decodes best.
-        kinds: whole numbers that together identify the kind of round, ``[episode, round, part]``,
-            for the control task with random labels.
+        features: different encodings of the same inputs, each ``[episode, round, feature]``; the
+            control uses the encoding that decodes best.
+        kinds: integers ``[episode, round, part]``. Rounds with equal integers are of one kind, and
+            the control task gives every kind of round a random label.
     """
 
     features: tuple[NDArray[Any], ...]
@@ -595,15 +640,17 @@ class RoundInputs:
 @dataclass(frozen=True)
 @checked_fields
 class Steering:
-    """How models of a task are steered by default.
+    """Default settings of a steering experiment, which adds a change to the decoded state and
+    measures an outcome's probability.
 
     Attributes:
-        change: shape of one episode's state -> the change of the state at dose 1.
+        change: maps the shape of one episode's state to an array of this shape, the change of the
+            state at dose 1.
         doses: multiples of this change to apply.
-        outcome: ``(episodes, round)`` -> the outcome whose probability should change: one number
-            for all episodes, or one per episode.
-        what: the change of the state, in words.
-        shows: the outcome, in words.
+        outcome: function ``(episodes, round)`` -> index of the outcome whose probability should
+            change: one index for all episodes, or one per episode.
+        what: description of ``change`` for titles.
+        shows: description of ``outcome`` for titles.
     """
 
     change: Callable[[tuple[int, ...]], NDArray[Any]]
@@ -616,31 +663,33 @@ class Steering:
 @dataclass(frozen=True)
 @checked_fields
 class Data:
-    """The episodes of a task, and the layout of a round that a model reads.
+    """Functions that make the episodes of a task and the layout of its rounds.
 
     Attributes:
-        layout: maps sizes to the :class:`~interp.model.layout.RoundLayout`.
-        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes whose ``task`` is
-            the task's key.
-        losses: ``(predictions, episodes, rounds)`` -> the expected loss of each prediction,
-            ``[*batch, episode, round]``; ``rounds`` is the slice of rounds that the predictions are
-            for.
-        sizes: the sizes of the episodes.
+        layout: function of the sizes -> the :class:`~interp.model.layout.RoundLayout`, which
+            defines the tokens of a round.
+        sample: function ``(n_episodes, n_rounds, *, regime, seed,
+            **sizes)`` -> episodes whose ``task`` is the task's key.
+        losses: function ``(predictions, episodes, rounds)`` -> the expected loss of each
+            prediction, ``[*batch, episode, round]``; ``rounds`` is the slice of the episodes'
+            rounds to which the predictions belong.
+        sizes: the sizes that episodes can have, such as the number of experts.
         regimes: returns the names of the regimes (kinds of environments) with a description of
             each.
-        sample_options: maps a model to further options of the sampler, such as its learning rate.
-        interaction: ``(worlds, n_rounds, seed, epsilon)`` -> an environment for a model to act in.
-            It has ``done``, ``step(choices)``, which returns a batch of one round, and
+        sample_options: maps a model to further options for ``sample``, such as the learning rate
+            that the model was built with.
+        interaction: function ``(worlds, n_rounds, seed, epsilon)`` -> an environment for a model to
+            act in. It has ``done``, ``step(choices)``, which returns a batch of one round, and
             ``episodes()``. None if models cannot act. If the layout has ``draws``, ``told=True`` is
             passed, too: the model then explores by itself, without epsilon.
-        read: ``(path, **columns)`` -> episodes, from a table of recorded ones; None if not
-            supported.
+        read: function ``(path, **columns)`` -> episodes, which reads a table of recorded episodes;
+            None if the task has no such reader.
         rounds: number of rounds in which something new can still happen; analyses sample no more by
             default. 0 if there is no such limit, as in learning.
         first_asked: index of the first round whose prediction is scored. Earlier predictions are
             not trained, so comparisons ignore them.
-        halves: a sampler for each half of the recorded participants (:meth:`Task.half`); empty if
-            episodes are generated.
+        halves: two samplers, for the two halves of the recorded participants (:meth:`Task.half`);
+            empty if episodes are generated.
     """
 
     layout: Callable[..., Any]
@@ -677,14 +726,16 @@ class Algorithms:
     Attributes:
         records: returns the registered algorithms in order of preference: a variable that several
             of them have is taken from the first.
-        hypothesis: maps a model to the algorithm that it is compared with; the first one when None.
+        hypothesis: maps a model to the algorithm that the model is compared with; when None, that
+            is the first of ``records``.
         families: returns the families of algorithms that a comparison fits to a model's
             predictions; when None, one family without free parameters for every registered
             algorithm.
         updates: returns the families that a comparison fits to the update of the decoded state;
             ``families`` when None.
-        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` -> sets of episodes, by name, on which
-            the families predict differently; when None, episodes of the sampler's default regime.
+        battery: function ``(n_episodes, n_rounds, *, seed, **sizes)`` -> sets of episodes, by name,
+            on which the families predict differently; when None, episodes of the sampler's default
+            regime.
     """
 
     records: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
@@ -700,16 +751,16 @@ class Analysis:
     """Defaults of a task for probes and interventions: what to look for in a model, and where.
 
     Attributes:
-        round_inputs: maps episodes to what can be read from one round without memory, which is the
-            control of every probe.
+        round_inputs: maps episodes to the inputs of single rounds, from which every probe's
+            memoryless control is fitted.
         probed: keys of the variables that ``interp probe`` decodes.
         corruptions: returns the corruptions of the task's episodes.
         default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
-        aligned: maps a model to pairs (variable, site) for learned subspaces; the last site cannot
-            hold its variable, as a control.
-        claims: maps a model to the interchange hypotheses to test if it is learned: rows (variable,
-            sites, outcome, control), as ``Claim.at`` takes them. Sites of None mean the whole
-            carried state.
+        aligned: maps a model to pairs (variable, site), in each of which a subspace is learned. The
+            last pair is a control: its site cannot carry its variable.
+        claims: maps a learned model to the hypotheses that interchange interventions test, each a
+            tuple of arguments of ``Claim.at``: (variable, sites, outcome, control). ``sites`` of
+            None means the whole carried state.
         steering: returns the default steering.
     """
 
@@ -777,8 +828,8 @@ class Task:
 
     @cached_property
     def kind(self) -> Predicted:
-        """Kind of prediction (``RoundLayout.kind``): "classes", the "mean" of a real number, or a
-        "normal".
+        """Kind of prediction: "classes" for class probabilities, "mean" for the mean of a real
+        number, or "normal" for its mean and log variance.
         """
         return self.layout(**self.default_sizes).kind
 
@@ -788,23 +839,31 @@ class Task:
         return {size.name: size.default for size in self.sizes}
 
     def _refuse_unknown_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Refuse sizes that this task does not have."""
+        """Raise InputError if ``sizes``, by name, has a name that is no size of this task."""
         for name in sizes:
             require_known(f"size of {self.key!r}", name, self.default_sizes)
 
     def complete_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return ``sizes``, which must be this task's, and the defaults of the other sizes."""
+        """Return ``sizes`` together with the task's default for every size that is left out.
+
+        Args:
+            sizes: values of some of this task's sizes, by name; other names are refused.
+        """
         self._refuse_unknown_sizes(sizes)
         return {**self.default_sizes, **sizes}
 
     def at_most(self, n_rounds: int) -> int:
-        """Return ``n_rounds``, or fewer if nothing new can happen after that many rounds of this
-        task.
+        """Return ``n_rounds``, or the task's limit ``data.rounds`` if there is one and it is
+        smaller.
+
+        Nothing new happens in rounds after this limit.
         """
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """Return the sizes of a layout or of episodes by name, such as ``{"n_experts": 4}``."""
+        """Return the sizes that ``layout``, a layout or episodes of this task, has, such as
+        ``{"n_experts": 4}``.
+        """
         names = [size.name for size in self.sizes]
         missing = [name for name in names if not hasattr(layout, name)]
         missing_names = ", ".join(missing)
@@ -816,8 +875,10 @@ class Task:
         return {name: int(getattr(layout, name)) for name in names}
 
     def explains(self, model: Machine) -> Algorithm:
-        """Return the algorithm that a model is compared with: its own, if the model was built to
-        compute one.
+        """Return the algorithm that a model is compared with.
+
+        This is the algorithm that the model was built to compute, if there is one. Otherwise it is
+        the task's hypothesis about the model, or the first registered algorithm.
         """
         own_algorithm = getattr(model, "algorithm", None)
         if isinstance(own_algorithm, Algorithm):
@@ -857,13 +918,15 @@ class Task:
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
 
     def of_recorded(self, episodes: BaseEpisodes) -> Task:
-        """Return this task with recorded episodes in place of its sampler.
+        """Return a copy of this task that draws batches from recorded episodes instead of sampling
+        new ones.
 
-        A batch takes as many participants as possible, or episodes if they have no participants. No
-        episode is repeated or generated: if too few are recorded, the batch is smaller, with a
-        warning. Analyses that fit and score take different participants for each (:meth:`half`).
-        Missed trials are dropped. Episodes are cut to a length that nine in ten of them reach, and
-        shorter ones are left out.
+        A batch has as many different participants as possible; episodes without participants count
+        as one participant each. No episode is repeated or generated: if too few are recorded, the
+        batch is smaller, with a warning. Analyses that fit something use one half of the
+        participants to fit and the other half to score (:meth:`half`). Missed trials are dropped.
+        Episodes are cut to a length that nine in ten of them reach, and shorter episodes are left
+        out.
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
@@ -889,9 +952,11 @@ class Task:
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
 
     def half(self, which: int) -> Task:
-        """Return this task with half of its recorded participants as the source of episodes.
+        """Return a copy of this task that draws batches from only half of its recorded
+        participants.
 
-        If episodes are generated this is the same task, since another seed gives new episodes.
+        A task that generates its episodes is returned unchanged, since another seed gives new
+        episodes.
 
         Args:
             which: 0 for the participants to fit on, 1 for those to score on.
@@ -903,11 +968,11 @@ class Task:
 
     @checked
     def held_against(self, algorithm: Algorithm) -> Task:
-        """Return this task with ``algorithm``, such as a fitted one, as its first registered
-        algorithm.
+        """Return a copy of this task whose first registered algorithm is ``algorithm``, such as one
+        with fitted parameters.
 
-        Models are then compared with it and probed for its variables. Its name includes its
-        parameters.
+        Models are then compared with this algorithm and probed for its variables. In the copy, its
+        name includes its parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -972,19 +1037,19 @@ class Task:
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
     ) -> dict[str, tuple[Any, Any]]:
-        """Sample each set of the battery twice: episodes to fit on, and different episodes to score
-        on.
+        """Sample two disjoint batches of each set of the task's battery: one to fit on and one to
+        score on.
 
         Args:
             n_episodes: number of episodes of each set.
             n_rounds: number of rounds of every episode.
-            seed: seed of the episodes.
-            n_scored: number of episodes to score on, which are then the same for every seed; None
-                for ``n_episodes`` new ones.
+            seed: seed of the samples.
+            n_scored: number of episodes to score on, which are then the same for every ``seed``.
+                None for ``n_episodes`` episodes that depend on ``seed``.
             sizes: sizes of the episodes; the task's defaults where left out.
 
         Returns:
-            Name of the set -> (episodes to fit on, episodes to score on).
+            A mapping: name of the set -> (episodes to fit on, episodes to score on).
         """
         all_sizes = self.complete_sizes(sizes)
 
@@ -1001,7 +1066,7 @@ class Task:
         return {name: (fits[name], scores[name]) for name in fits}
 
     def corruption(self, key: str) -> Corruption:
-        """Return the corruption called ``key``."""
+        """Return the task's :class:`Corruption` with this key; refuse an unknown key."""
         corruptions = unique(self.analysis.corruptions(), f"corruption of {self.key!r}")
         require_known(f"corruption of {self.key} episodes", key, corruptions, limit=20)
         return corruptions[key]

@@ -1,12 +1,13 @@
 """Measure how much a machine with a random initial state, such as recurrent depth, depends on it.
 
-Every episode is run from every initial state ("start").
+Every episode is run from several random initial states ("starts").
 
     share of the start, in round t = mean over episodes of the variance over starts
                                      / variance over all pairs of start and episode
 
-The share is 0 if the start is forgotten, and 1 if only the start matters. A low share is NOT
-evidence that the start stays forgotten: its effect may return in a later round.
+The share is computed for the state and for the prediction. It is 0 if the start is forgotten, and 1
+if only the start matters. A low share is NOT evidence that the start stays forgotten: its effect
+may return in a later round.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ episodes.
 @dataclass(frozen=True)
 @checked_result
 class Starts(Result):
-    """Effect of the initial state on a machine's runs.
+    """Result of :func:`starts`: how much a machine's runs depend on its random initial state
+    ("start").
 
     Attributes:
         name: name of the machine.
-        table: one row per round: the start's share of the variance of the state and of the
-            prediction, and how often two starts lead to the same choice.
-        attractors: number of the attractor that each start leads to in each episode, in order of
-            first occurrence.
+        table: one row per round. Columns: ``round``; ``state`` and ``prediction``, the share of
+            their variance that is due to the start; ``same_choice``, the share of pairs of starts
+            that lead to the same choice.
+        attractors: ``[start, episode]``, number of the final state that each start leads to. Final
+            states of an episode that nearly coincide have the same number; numbers count from 0 in
+            order of first occurrence.
         settings: provenance of the result.
     """
 
@@ -60,8 +64,8 @@ class Starts(Result):
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence: how much the final state and prediction depend on the
-        start.
+        """One sentence with the finding: the start's share of the variance in the last round, and
+        the number of final states per episode.
         """
         last = self.table.iloc[-1]
         n_attractors = self.attractors.max(0) + 1
@@ -72,17 +76,19 @@ class Starts(Result):
         )
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the start's share of the variance by round."""
+        """Draw the start's share of the variance of state and prediction over rounds."""
         lines = self.table.melt("round", ["state", "prediction"], "algorithm", "mean")
         return figures.curves(lines, ylabel="share of the start in the variance")
 
 
 @checked
 def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) -> Starts:
-    """Run episodes from several random initial states of a machine, and measure their effect.
+    """Run episodes from several random initial states of a machine, and measure how the runs depend
+    on them.
 
     Args:
-        machine: a machine with a random initial state; its first channel is taken as the state.
+        machine: a machine with a random initial state. Its first channel is the state whose
+            variance is measured.
         episodes: episodes of its task.
         n_starts: number of initial states, with seeds 0, 1, ...
     """
@@ -111,7 +117,9 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
 
 
 def _read_state(machine: AdaptedMachine, run: Rollout) -> NDArray[Any]:
-    """Return the first channel of a machine after each round, ``[episode, round, number]``."""
+    """Return the values of a machine's first channel after each round of a run,
+    ``[episode, round, number]``.
+    """
     state = unpack(machine.channels, run.latents[:, 1:])[machine.channels[0].name]
     return np.asarray(state.flatten(2).numpy(force=True))
 
@@ -128,13 +136,14 @@ def over_starts(
 
     Args:
         machine: a machine with a random initial state.
-        analysis: maps a machine to a data frame, such as
-            ``lambda m: patching.sweep(m, ...).to_frame()``.
+        analysis: maps a machine to a data frame, such as ``lambda m: patching.sweep(m,
+            ...).to_frame()``.
         n_starts: number of initial states, with seeds 0, 1, ...
-        by: columns that identify a row.
+        by: names of the columns that identify a row of the data frame.
 
     Returns:
-        One row for each value of ``by``: mean, minimum and maximum of every numeric column.
+        One row for each combination of values of ``by``. Every numeric column has its mean over
+        starts, and two further columns with the suffixes ``_least`` and ``_most``.
     """
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
     rows = pd.concat(frames).groupby(list(by), sort=False)
@@ -145,8 +154,8 @@ def over_starts(
 
 
 def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -> NDArray[Any]:
-    """Return the share of the total variance that is between starts of the same episode, by
-    round.
+    """Return the start's share of the variance in each round, ``[round]``: the variance over
+    starts, averaged over episodes, divided by the variance over all runs.
     """
     of_start = values.var(0).mean(0).sum(-1)
     of_both = values.var((0, 1)).sum(-1)
@@ -154,8 +163,8 @@ def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -
 
 
 def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> NDArray[np.int_]:
-    """Return the number of the attractor of each final state; states that are close share a
-    number.
+    """Group the final states of each episode that nearly coincide, and return the number of each
+    state's group, ``[start, episode]``.
     """
     apart = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
     numbers = np.zeros(states.shape[:2], dtype=int)

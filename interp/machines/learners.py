@@ -1,4 +1,5 @@
-"""Untrained machines to be trained: a core of a known kind, with small input and output networks.
+"""Untrained machines to be trained: a core such as a GRU, with small input and output networks
+around it.
 
     >>> import interp
     >>> machine = learner("lstm", "experts", width=8)
@@ -40,8 +41,13 @@ def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
 
 
 class _Learner(nn.Module):
-    """A core that reads each round with its outcome; the prediction is read from its state and the
-    question.
+    """A core with input and output networks that reads a whole round, outcome included. The
+    prediction is computed from the core's state before the round and the round's question.
+
+    Args:
+        said: encodes a round as numbers.
+        core: the core.
+        width: width of the core's input and state.
     """
 
     def __init__(self, said: Said, core: nn.Module, width: int) -> None:
@@ -52,8 +58,13 @@ class _Learner(nn.Module):
 
 
 class _Reader(nn.Module):
-    """A core that reads each round as two inputs, the question and then everything; it predicts in
-    between.
+    """A core that reads each round as two inputs: first the question, then the whole round with its
+    outcome. The prediction is computed after the first.
+
+    Args:
+        said: encodes a round as numbers.
+        core: the core.
+        width: width of the core's inputs and outputs.
     """
 
     def __init__(self, said: Said, core: nn.Module, width: int) -> None:
@@ -66,7 +77,7 @@ class _Reader(nn.Module):
 
 
 class _Refine(nn.Sequential):
-    """A block with a small residual update: ``z + 0.1 f(z)``."""
+    """A sequence of layers ``f`` with a small residual update: the output is ``z + 0.1 f(z)``."""
 
     def forward(self, z: Tensor) -> Tensor:
         return z + 0.1 * super().forward(z)
@@ -82,15 +93,18 @@ def learner(
     n_rounds: int = _N_ROUNDS,
     sizes: Mapping[str, Any] | None = None,
 ) -> AdaptedMachine:
-    """Make an untrained machine.
+    """Make an untrained machine for a task.
 
     Args:
-        kind: kind of its core, a key of :data:`KINDS`.
-        task, sizes: as in ``interp.adapt``.
-        width: width of its state, or of its embeddings.
-        n_layers: number of layers of cells, state spaces and thoughts; a loop has one block.
-        n_rounds: number of rounds that the cache of "thoughts" has room for; other kinds have no
-            limit.
+        kind: kind of its core: "gru", "lstm", "loop" (a block applied three times a round), "mamba"
+            or "thoughts" (a GPT-2 whose last hidden state is the next round's input).
+        task: the task, its key, or a layout of its rounds.
+        width: width of the core's state, or of its embeddings.
+        n_layers: number of layers of the core; a loop has one block.
+        n_rounds: maximum number of rounds of "thoughts", whose key-value cache has room for them;
+            other kinds have no limit.
+        sizes: sizes of the task's episodes by name, such as ``{"n_experts": 4}``; defaults when
+            None.
     """
     require_known("kind of learner", kind, list(KINDS))
     require(
@@ -134,12 +148,13 @@ def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
 
 
 def _read_in(module: Any, said: Said, fed: EncodedRounds) -> list[Tensor]:
-    """Return the two inputs of a round: its question, and all of it with the outcome.
+    """Return the two inputs of a round, each ``[batch, width]``: its question, and the whole round
+    with its outcome.
 
     Args:
-        module: has the input networks.
+        module: the learner, whose networks ``ask`` and ``hear`` compute the inputs.
         said: encodes a round as numbers.
-        fed: the round.
+        fed: the encoded round.
     """
     return [module.ask(said.before(fed)), module.hear(said.after(fed))]
 
@@ -194,7 +209,9 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
 
 
 def _ends(said: Said) -> dict[str, Any]:
-    """Return the functions ``hear`` and ``read`` of a learner, for an adapter."""
+    """Return keyword arguments for :func:`cell` or :func:`loop`: the functions ``hear`` (input of
+    the core) and ``read`` (prediction).
+    """
 
     def hear(module: Any, fed: EncodedRounds) -> Tensor:
         return cast(Tensor, module.hear(said.after(fed)))

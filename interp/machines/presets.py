@@ -1,4 +1,4 @@
-"""When imported, adds the builders of every kind of learner for every task to the list of models.
+"""Adds, when imported, an untrained learner of every kind for every task to the list of models.
 
     interp --import interp.machines.presets models
 

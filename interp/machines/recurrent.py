@@ -1,4 +1,5 @@
-"""Adapters for recurrent models: cells and layers, a block that loops, the LSTM of an agent.
+"""Adapters that make machines from recurrent models: cells and layers, a block that loops, the LSTM
+of an agent.
 
 :func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells. :func:`loop` takes a
 block that is applied several times in a round, :func:`depth` one that runs once a round, and
@@ -75,11 +76,14 @@ class Said:
     (['e_1', 'p_1', 'e_2', 'p_2'], ['e_1', 'p_1', 'e_2', 'p_2', 'y'])
 
     Attributes:
-        asked: positions that a model may read before it predicts, without attention sink and
-            latents.
-        told: these positions and those between prediction and update: all that there is to learn
-            from.
-        n_asked, n_told: lengths of the two encodings.
+        asked: indices of the positions that a model may read before it predicts, except the
+            attention sink and the latents.
+        told: the positions of ``asked``, and those between the prediction and the update, such as
+            the outcome. A model learns from these.
+        n_asked, n_told: lengths of the vectors that encode the positions ``asked`` and ``told``.
+
+    Args:
+        layout: the token layout of the rounds.
     """
 
     def __init__(self, layout: RoundLayout) -> None:
@@ -94,13 +98,13 @@ class Said:
         self.n_told = len(self.told) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
-        """Return the round's inputs before the prediction, ``[batch, n_asked]``, in the machine's
+        """Encode what a model may read before it predicts, ``[batch, n_asked]``, in the machine's
         dtype.
         """
         return self._numbers(fed, self.asked)
 
     def after(self, fed: EncodedRounds) -> Tensor:
-        """Return all inputs of the round, including the outcome, ``[batch, n_told]``."""
+        """Encode the whole round, outcome included, ``[batch, n_told]``, in the machine's dtype."""
         return self._numbers(fed, self.told)
 
     def _numbers(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
@@ -114,12 +118,17 @@ class Said:
 def with_points(
     options: Mapping[str, Any], points: Mapping[str, str | Point], *own_options: str
 ) -> dict[str, Any]:
-    """Return options for ``interp.adapt`` in which the adapter's points precede the user's.
+    """Check the options that a user passed to an adapter, and add the adapter's hook points to
+    them.
 
     Args:
         options: options that the user passed.
-        points: points of the adapter.
-        own_options: names of options that the adapter handles itself.
+        points: hook points of the adapter, by name; those of the user follow.
+        own_options: names of further options that are allowed, since the adapter handles them
+            itself.
+
+    Returns:
+        Keyword arguments for ``interp.adapt``.
     """
     for name in options:
         require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own_options])
@@ -148,12 +157,13 @@ def cell(
 
     Args:
         module: the module, with a submodule ``core``.
-        task, options: as in ``interp.adapt``: ``sizes``, ``name``, further ``points``, ``output``,
-            ...
-        hear: ``(module, fed)`` -> the cell's input ``[batch, input]``.
-        read: ``(module, h, fed)`` -> the scores; ``h`` is ``[batch, width]``, of the top layer.
-        core: name of the submodule: an ``nn.RNNCell``, ``nn.GRUCell`` or ``nn.LSTMCell``, or layers
-            of one direction.
+        task: the task, its key, or a layout of its rounds.
+        hear: function ``(module, fed)`` -> the cell's input ``[batch, input]``, where ``fed`` is
+            the encoded round.
+        read: function ``(module, h, fed)`` -> the scores ``[batch, outcome]``, where ``h`` is the
+            hidden state of the top layer, ``[batch, width]``.
+        core: name of the submodule: an ``nn.RNNCell``, ``nn.GRUCell`` or ``nn.LSTMCell``, or an
+            ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` of one direction.
         hears: "after": the prediction is read from the carried state, and then the cell reads the
             round with its outcome. "before": the cell reads the round, and the prediction is read
             from its new state.
@@ -161,6 +171,8 @@ def cell(
             for no such input.
         show_gates: True to make the gates hook points. The cell then computes gate by gate, equal
             to PyTorch's kernel up to rounding; otherwise it uses the kernel.
+        options: further options of ``interp.adapt``, such as ``sizes``, ``name``, ``points`` and
+            ``output``.
     """
     cells: Any = _find_cells(module, core)
     n_layers = getattr(cells, "num_layers", 1)
@@ -217,8 +229,8 @@ def cell(
 
 
 def _find_cells(module: nn.Module, core: str) -> nn.Module:
-    """Return the submodule called ``core``; refuse anything but a cell or layers of one
-    direction.
+    """Return the submodule called ``core``; refuse anything but a recurrent cell, or recurrent
+    layers of one direction.
     """
     parts = dict(module.named_modules())
     part = parts.get(core)
@@ -233,14 +245,15 @@ def _find_cells(module: nn.Module, core: str) -> nn.Module:
 
 
 def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Run a cell, or layers, on one input, and return the new state as a tuple.
+    """Run a recurrent cell, or recurrent layers, on one input, and return the new state as a tuple:
+    ``(h,)``, or ``(h, c)`` for an LSTM.
 
     Each part of the state is ``[batch, width]``, or ``[batch, layer, width]`` for several layers.
 
     Args:
         cells: the cell or layers.
         x: the input, ``[batch, input]``.
-        state: the state before, in the same form.
+        state: the state before this input, a tuple of the same form.
     """
     if isinstance(cells, nn.RNNCellBase):
         return _take_tuple(cells(x, _take_single(state)))
@@ -255,15 +268,15 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
 
 
 def _take_single(state: tuple[Tensor, ...]) -> Any:
-    """Convert a tuple of one tensor to this tensor, which PyTorch's cells expect; leave longer
-    tuples as they are.
+    """Return the tensor of a tuple with one tensor, as PyTorch's cells expect it; return longer
+    tuples unchanged.
     """
     return state if len(state) > 1 else state[0]
 
 
 def _take_tuple(state: Any) -> tuple[Tensor, ...]:
-    """Convert the state that a PyTorch cell returned to a tuple; a single tensor becomes a tuple of
-    one.
+    """Return the state that a PyTorch cell returned as a tuple; a single tensor becomes a tuple
+    with one tensor.
     """
     return state if isinstance(state, tuple) else (state,)
 
@@ -284,22 +297,23 @@ def loop(
     """Make a machine from a module with a block that is applied several times in a round.
 
     The block refines the carried state ``cycles`` times, and reads the round's inputs each time.
-    Its hook points ``entered`` and ``cycle`` are the input and output of each run; sites give the
-    index of a cycle where they would give a layer. An example is in
-    docs/method/kinds-of-machine.md.
+    The hook points ``entered`` and ``cycle`` are the block's input and output in each run. A site
+    names the run where it would name a layer. An example is in docs/method/kinds-of-machine.md.
 
     Args:
         module: the module, with a submodule ``block``.
-        task, options: as in ``interp.adapt``.
+        task: the task, its key, or a layout of its rounds.
         cycles: number of times that the block runs in a round; 1 if the rounds themselves are the
             loop.
         shape: shape of the carried state without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: ``(module, fed)`` -> the round's input to the block, in the shape of the state.
-        read: ``(module, z, fed)`` -> the scores, from the state before the round, ``[batch,
-            *shape]``.
+        hear: function ``(module, fed)`` -> the round's input to the block, in the shape of the
+            state, where ``fed`` is the encoded round.
+        read: function ``(module, z, fed)`` -> the scores ``[batch, outcome]``, where ``z`` is the
+            state before the round, ``[batch, *shape]``.
         block: name of the submodule; it maps a tensor to one of the same shape.
-        inject: ``(module, z, heard)`` -> the input of the block; the sum of state and input when
-            None.
+        inject: function ``(module, z, heard)`` -> the input of the block, from the state ``z`` and
+            what ``hear`` returned; when None, their sum.
+        options: further options of ``interp.adapt``.
     """
     integer("cycles", cycles, 1)
     axes, labels = _find_places(module, block, shape)
@@ -324,12 +338,16 @@ def loop(
 def _find_places(
     module: nn.Module, block: str, shape: tuple[int, ...]
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the axes and labels of a block's output; refuse a block that does not exist.
+    """Return the axes and labels for hook points of a block's output; refuse a block that does not
+    exist.
 
     Args:
         module: the module.
         block: name of the submodule.
-        shape: shape of the state.
+        shape: shape of the state without the batch axis: ``(width,)``, or ``(pos, width)``.
+
+    Returns:
+        The axes between batch and width ("" or "pos"), and a label for each position.
     """
     require(len(shape) in (1, 2), f"shape is (width,) or (pos, width), got {shape}")
     names = [name for name, _ in module.named_modules() if name]
@@ -358,30 +376,32 @@ def depth(
 ) -> AdaptedMachine:
     """Make a machine from a module that thinks about one question; each recurrence is a round.
 
-    The question is read in the first round and then carried; inputs of later rounds are ignored.
-    Each round runs the block once, from the state after the previous round, and predicts from the
-    result. More rounds than in training are possible. An example is in
+    The question is read in the first round and then carried along; inputs of later rounds are
+    ignored. Each round runs the block once, from the state after the previous round, and predicts
+    from the result. More rounds than in training are possible. An example is in
     docs/method/kinds-of-machine.md.
 
     Args:
         module: the module, with a submodule ``core``.
-        task, options: as in ``interp.adapt``.
+        task: the task, its key, or a layout of its rounds.
         shape: shape of the state without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: ``(module, fed)`` -> the question as the block's input in every round, ``[batch,
-            *heard]``.
-        read: ``(module, z, fed)`` -> the scores, from the state after the round, ``[batch,
-            *shape]``.
+        hear: function ``(module, fed)`` -> the encoded question ``[batch, *heard]``, which the
+            block reads in every round; ``fed`` is the encoded round.
+        read: function ``(module, z, fed)`` -> the scores ``[batch, outcome]``, where ``z`` is the
+            state after the round, ``[batch, *shape]``.
         core: name of the submodule; it maps its input to a tensor of the state's shape.
-        heard: shape of what ``hear`` returns; that of the state when None.
-        begin: ``(module, heard)`` -> the state before the first recurrence; when None, that of
-            ``initial=``, or zeros.
-        inject: ``(module, z, heard)`` -> the input of the block; the sum of state and question when
-            None.
-        gate: ``(module, z)`` -> the module's decision whether it is done, ``[batch]``. It is stored
-            in a channel "gate", which later rounds do not read.
-        cycles: number of recurrences that ``whole`` runs.
-        whole: ``(module, fed)`` -> scores of the module's original forward pass over the question.
-            The machine is refused if its predictions after ``cycles`` rounds differ from these.
+        heard: shape of what ``hear`` returns, without the batch axis; when None, that of the state.
+        begin: function ``(module, heard)`` -> the state before the first recurrence, from what
+            ``hear`` returned; when None, that of the option ``initial``, or zeros.
+        inject: function ``(module, z, heard)`` -> the input of the block, from the state ``z`` and
+            what ``hear`` returned; when None, their sum.
+        gate: function ``(module, z)`` -> a number that says whether the module would stop here,
+            ``[batch]``. It is stored in a channel "gate", which later rounds do not read.
+        cycles: number of recurrences in the forward pass that ``whole`` runs.
+        whole: function ``(module, fed)`` -> the scores of the module's original forward pass over
+            the question. The machine is refused if its predictions after ``cycles`` rounds differ
+            from these scores.
+        options: further options of ``interp.adapt``.
     """
     integer("cycles", cycles, 1)
     axes, labels = _find_places(module, core, shape)
@@ -421,8 +441,8 @@ def _require_own_pass(
 
     Args:
         machine: the machine.
-        cycles: number of rounds.
-        whole: ``(module, question)`` -> the scores.
+        cycles: number of rounds, equal to the number of recurrences in the module's forward pass.
+        whole: function ``(module, question)`` -> the scores of the module's forward pass.
     """
     episodes = catalog.get(machine.layout.task).sample_for(machine, 4, cycles, 0)
     run = rollout(machine, episodes)
@@ -440,12 +460,13 @@ def _require_own_pass(
 
 
 class Actor(nn.Module):
-    """The acting part of a recurrent policy: an LSTM, linear layers, and a score for each action.
+    """The part of a recurrent policy that chooses actions: an LSTM, linear layers, and a score for
+    each action.
 
     Args:
         n_inputs: size of the observation.
         width: width of the LSTM.
-        policy: widths of the linear layers.
+        policy: widths of the linear layers between the LSTM and the scores.
         n_actions: number of actions.
         n_layers: number of layers of the LSTM.
         act: activation of the linear layers: "tanh", "relu" or "elu".
@@ -478,9 +499,9 @@ class Actor(nn.Module):
 
 @checked
 def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] = "tanh") -> Actor:
-    """Read the actor from a file that RecurrentPPO of ``sb3-contrib`` saved.
+    """Read the acting part of an agent from a file that RecurrentPPO of ``sb3-contrib`` saved.
 
-    It must have discrete actions and vector observations.
+    The agent must have discrete actions and vector observations.
 
     Args:
         path: the file.
@@ -521,8 +542,14 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
 
 
 def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return a policy's weights by the names of :class:`Actor`, and names of other weights that
-    affect actions.
+    """Rename a policy's weights for :class:`Actor`.
+
+    Args:
+        stored: weights by the names that ``sb3-contrib`` gives them.
+
+    Returns:
+        The weights by :class:`Actor`'s names, and the stored names of all weights that affect
+        actions but have no place in it.
     """
     weights: dict[str, Tensor] = {}
     unread = []
@@ -541,11 +568,11 @@ def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
 
 
 def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
-    """Load a state dict of tensors; refuse any other Python object.
+    """Load a state dict and return its tensors by name; refuse a file with any other Python object.
 
     Args:
         path: path of the file, for error messages.
-        source: a path, or an open file.
+        source: what to read: a path, or an open file.
     """
     unsafe = (
         f"{str(path)!r} holds Python objects, which could run code, or is damaged; it is not opened"
@@ -571,8 +598,10 @@ def agent(
 
     Args:
         actor: the actor that :func:`read_agent` returned.
-        task, options: as in ``interp.adapt``.
-        hear: ``(actor, fed)`` -> the observation ``[batch, input]``, as the environment gave it.
+        task: the task, its key, or a layout of its rounds.
+        hear: function ``(actor, fed)`` -> the observation ``[batch, input]`` that the environment
+            would return for the encoded round ``fed``.
+        options: further options of ``interp.adapt``.
     """
     options = with_points(options, {"policy": "policy"}, "core", "first")
 

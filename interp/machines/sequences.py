@@ -44,14 +44,16 @@ _NO_EXPONENT = -1e4
 @dataclass(frozen=True)
 @checked_fields
 class Embedded:
-    """How a round becomes the input embeddings of a sequence model.
+    """Recipe that turns a round into the input embeddings of a sequence model.
 
     Attributes:
-        embed: ``(model, fed)`` -> embeddings ``[batch, n_pos, width]``.
+        embed: function ``(model, fed)`` -> embeddings ``[batch, n_pos, width]``, where ``fed`` is
+            the encoded round.
         n_pos: number of positions of a round.
-        at: position where the prediction is read; later positions may contain the outcome.
-        slot: position of the carried state, which replaces the embedding there or is added to it;
-            in the first round the embedding stays.
+        at: index of the position where the prediction is read; later positions may contain the
+            outcome.
+        slot: index of the position at which the model reads the carried state in place of the
+            embedding. In the first round it reads the embedding.
     """
 
     embed: Callable[[Any, Any], Tensor]
@@ -61,7 +63,8 @@ class Embedded:
 
     @classmethod
     def tokens(cls, layout: RoundLayout, table: str, ids: Sequence[int] | None = None) -> Embedded:
-        """Embed the round's tokens by the embedding layer called ``table`` of a model.
+        """Make a recipe that embeds the round's tokens with one of the model's own embedding
+        layers.
 
         Args:
             layout: layout of the round.
@@ -86,12 +89,12 @@ class Embedded:
 
 
 def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
-    """Return the model's token ids as a list; refuse ids that repeat, or are not one per word.
+    """Return token ids as a list; refuse ids that repeat, and another number of ids than words.
 
     Args:
         what: name of the ids in the error message.
-        ids: the model's token ids.
-        stands_for: the words of the layout that they stand for.
+        ids: token ids in the model's vocabulary.
+        stands_for: for each id, the word of the layout that it encodes.
     """
     is_each_once = len(set(ids)) == len(ids) == len(stands_for)
     require(
@@ -102,13 +105,13 @@ def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list
 
 
 def _find_core(module: nn.Module, core: str, attribute: str, what: str) -> Any:
-    """Return the submodule called ``core``; refuse one without an expected attribute.
+    """Return the submodule called ``core``; refuse a submodule that lacks an expected attribute.
 
     Args:
-        module: the module that contains it.
+        module: the module that contains the submodule.
         core: name of the submodule; "" for the module itself.
-        attribute: the attribute that it must have.
-        what: what it must be, in words.
+        attribute: name of the attribute that the submodule must have.
+        what: description of the expected submodule, for the error message.
     """
     parts = dict(module.named_modules())
     part = parts.get(core)
@@ -121,8 +124,8 @@ def _find_core(module: nn.Module, core: str, attribute: str, what: str) -> Any:
 
 
 def _redraw(module: nn.Module) -> None:
-    """Initialise all weights anew: ``transformers`` models by the library's rule, others by
-    ``reset_parameters``.
+    """Draw new initial weights for a module in place: ``transformers`` models by the library's
+    rule, other parts by ``reset_parameters``.
     """
     reset_parameters(module)
     for part in module.modules():
@@ -146,9 +149,9 @@ def state_space(
 
     A round may consist of several inputs; the prediction is read from the normalised output at one
     of them. Every tensor of the model's cache becomes a channel, with the name that it has in the
-    cache. The model is refused if such a run differs from its forward pass over the sequence.
-    RWKV, xLSTM, Mamba 2 and FalconMamba are supported; if a state is stored elsewhere, or a cache
-    grows, the error says so. Equations and an example: docs/method/kinds-of-machine.md.
+    cache. The model is refused if such a run differs from its forward pass over the sequence. RWKV,
+    xLSTM, Mamba 2 and FalconMamba are supported; if a state is stored elsewhere, or a cache grows,
+    the error says so. Equations and an example: docs/method/kinds-of-machine.md.
 
     Hook points for every input of a round are the outputs of the layers, ``layer_1``, ``layer_2``,
     ... A ``MambaModel`` runs in plain PyTorch, and instead has ``selected_1``, ... (from which dt,
@@ -157,11 +160,12 @@ def state_space(
 
     Args:
         module: the module that contains the model.
-        task, options: as in ``interp.adapt``.
-        embedded: how a round becomes inputs; its ``slot`` is not used.
-        read: ``(module, y, fed)`` -> the scores, from the normalised output ``[batch, width]`` at
-            the position of the prediction.
+        task: the task, its key, or a layout of its rounds.
+        embedded: how a round becomes input embeddings; its ``slot`` is not used.
+        read: function ``(module, y, fed)`` -> the scores ``[batch, outcome]``, where ``y`` is the
+            normalised output at the position of the prediction, ``[batch, width]``.
         core: name of the model within ``module``; "" for the module itself.
+        options: further options of ``interp.adapt``.
     """
     model = _find_core(module, core, "config", "model of transformers with recurrent layers")
     layers: list[Any] = list(getattr(model, "layers", None) or getattr(model, "blocks", None) or ())
@@ -212,11 +216,14 @@ def state_space(
 
 
 class _Cached:
-    """Runs a ``transformers`` model from the tensors of its cache, by the model's own forward pass.
+    """Runs a ``transformers`` model round by round with its own forward pass, and keeps its
+    recurrent state as plain tensors.
+
+    The tensors are those of the model's cache, one for each :class:`Channel` of ``channels``.
 
     Args:
         model: the model.
-        n_at_once: number of inputs per forward pass.
+        n_at_once: number of inputs that one forward pass reads.
     """
 
     def __init__(self, model: Any, n_at_once: int) -> None:
@@ -255,7 +262,9 @@ class _Cached:
 
     @plainly()
     def _look(self, model: Any, n_inputs: int) -> Any:
-        """Return the cache of a copy of the model after some inputs, for a batch of two."""
+        """Run a copy of the model on ``n_inputs`` zero vectors for a batch of two, and return its
+        cache.
+        """
         copied = copy.deepcopy(model).eval()
         weight = next(copied.parameters())
         inputs = weight.new_zeros(2, n_inputs, model.config.hidden_size)
@@ -267,15 +276,16 @@ class _Cached:
         return output.get(self.argument)
 
     def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
-        """Run the model on some inputs.
+        """Run the model on some inputs, from a carried state.
 
         Args:
             model: the model.
-            inputs: ``[batch, input, width]``.
-            carried: the tensor of each channel.
+            inputs: input embeddings, ``[batch, input, width]``.
+            carried: the carried state: the tensor of each channel by its name.
 
         Returns:
-            The normalised outputs ``[batch, input, width]``, and the channels after the inputs.
+            The normalised outputs ``[batch, input, width]``, and the carried state after the last
+            input.
         """
         outputs = []
         parts = [carried[channel.name] for channel in self.channels]
@@ -294,7 +304,13 @@ class _Cached:
 def _find_tensors(
     value: Any, path: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """Yield the tensors of a cache that have a batch axis, each with its path of keys."""
+    """Yield (path, tensor) for every tensor with two or more axes in a nested cache. A path is a
+    tuple of keys.
+
+    Args:
+        value: the cache, or a part of it.
+        path: keys that lead to this part.
+    """
     if isinstance(value, Tensor):
         if value.ndim > 1:
             yield path, value
@@ -306,12 +322,18 @@ def _find_tensors(
 
 
 def _list_shapes(cache: Any) -> list[tuple[int, ...]]:
-    """Return the shapes of a cache's tensors, ``(batch, ...)``."""
+    """Return the shape ``(batch, ...)`` of every tensor in a nested cache."""
     return [tuple(tensor.shape) for _, tensor in _find_tensors(cache)]
 
 
 def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
-    """Return a copy of a cache with the tensor at ``path`` replaced."""
+    """Return a copy of a nested cache with one tensor replaced.
+
+    Args:
+        value: the cache.
+        path: keys that lead to the tensor.
+        tensor: the new tensor.
+    """
     if not path:
         return tensor
     key, *rest = path
@@ -319,8 +341,8 @@ def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
 
 
 class _Mamba:
-    """Runs a ``MambaModel`` in plain PyTorch, one input at a time, so that hooks can reach its
-    parts.
+    """Runs a ``MambaModel`` in plain PyTorch, one input at a time, so that hooks can reach the
+    inputs of its projections.
     """
 
     def __init__(self, model: Any) -> None:
@@ -332,20 +354,32 @@ class _Mamba:
         self.n_at_once = 1
 
     def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
-        """Run the model on some inputs; arguments and results are those of :func:`_run_mamba`."""
+        """Run the model on some inputs, from a carried state.
+
+        Args:
+            model: the ``MambaModel``.
+            inputs: input embeddings, ``[batch, input, width]``.
+            carried: "state" and "conv" of every layer, ``[batch, layer, inner * ...]``.
+
+        Returns:
+            The normalised outputs ``[batch, input, width]``, and the carried state after the last
+            input.
+        """
         return _run_mamba(model, inputs, carried)
 
 
 def _run_mamba(model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
-    """Run a Mamba on some inputs.
+    """Run a Mamba on some inputs, from a carried state.
 
     Args:
         model: a ``MambaModel``.
-        inputs: ``[batch, input, width]``.
-        carried: "state" and "conv" of every layer, ``[batch, layer, inner * ...]``.
+        inputs: input embeddings, ``[batch, input, width]``.
+        carried: two tensors ``[batch, layer, inner * size]``: "state", the state-space state, and
+            "conv", the last inputs of the convolution. ``inner`` is the inner width of a layer.
 
     Returns:
-        The normalised outputs ``[batch, input, width]``, and the carried state after the inputs.
+        The normalised outputs ``[batch, input, width]``, and the carried state after the last
+        input.
     """
     inner = model.config.intermediate_size
     by_layer = {}
@@ -371,14 +405,14 @@ def _hold_against(
     width: str = "hidden_size",
     n_inputs: int = 5,
 ) -> None:
-    """Refuse a model whose own forward pass differs from the adapter's version on a few random
-    inputs.
+    """Raise InputError if a model's own forward pass and the adapter's version of it differ on a
+    few random inputs.
 
     Args:
         model: a model of ``transformers``.
-        adapted_form: ``(copy of the model, inputs)`` -> its last hidden state, ``[batch, pos,
-            width]``.
-        width: attribute of the model's configuration with the size of its inputs.
+        adapted_form: the adapter's version: function ``(copy of the model, inputs)`` -> the last
+            hidden states, ``[batch, pos, width]``.
+        width: name of the attribute of the model's configuration that has the width of its inputs.
         n_inputs: number of inputs.
     """
     copied = copy.deepcopy(model).eval()
@@ -405,16 +439,16 @@ def _hold_against(
 
 
 def _mix(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Run a Mamba mixer on one input.
+    """Run the mixer of a Mamba layer (convolution, selective state space, gate) on one input.
 
     Args:
         mixer: the mixer of a layer.
         x: the input, ``[batch, width]``.
-        state: the state-space state, ``[batch, inner, state]``.
+        state: the state-space state, ``[batch, inner, state]``, where ``inner`` is the inner width.
         conv: the last inputs of the convolution, ``[batch, inner, kernel - 1]``.
 
     Returns:
-        The output ``[batch, width]``, the state and the last inputs after this input.
+        The output ``[batch, width]``, and the new values of ``state`` and ``conv``.
     """
     heard, gate = mixer.in_proj(x).chunk(2, -1)
     window = torch.cat([conv, heard.unsqueeze(2)], 2)
@@ -442,18 +476,20 @@ def hrm(
     ids: Sequence[int] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine from an ``HrmTextForCausalLM``.
+    """Make a machine from an ``HrmTextForCausalLM`` of ``transformers``, which runs a fast and a
+    slow stack of layers in nested cycles.
 
-    Both of its states are carried: each state at the end of a round is added to the initial state
-    of the next round. From a zero state, a round equals the model's forward pass bit for bit. The
-    hook points ``fast`` and ``slow`` are the outputs of the two stacks in each of their runs. An
-    example is in docs/method/kinds-of-machine.md.
+    The states of both stacks are carried: a state at the last position of a round is added to the
+    same stack's initial state in the next round. From a zero carried state, a round equals the
+    model's forward pass bit for bit. The hook points ``fast`` and ``slow`` are the outputs of the
+    two stacks, each run of a stack separately. An example is in docs/method/kinds-of-machine.md.
 
     Args:
         model: an ``HrmTextForCausalLM``.
-        task, options: as in ``interp.adapt``.
+        task: the task, its key, or a layout of its rounds.
         outcomes: the model's token ids for the outcomes, in the layout's order.
         ids: the model's token id for each token of the layout's vocabulary; 0, 1, ... when None.
+        options: further options of ``interp.adapt``.
     """
     inner: Any = getattr(model, "model", None)
     require(
@@ -490,13 +526,14 @@ def hrm(
 
 
 def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the slow and the fast state ``[batch, pos, width]`` after all cycles.
+    """Run all cycles of an HRM-Text on one round; return the slow and the fast state after them,
+    each ``[batch, pos, width]``.
 
     Args:
-        model: the model with both stacks.
+        model: the ``transformers`` model with both stacks of layers.
         x: input embeddings, ``[batch, pos, width]``.
-        above: carried part of the slow state, ``[batch, width]``.
-        below: carried part of the fast state, ``[batch, width]``.
+        above: carried state that is added to the slow state, ``[batch, width]``.
+        below: carried state that is added to the fast state, ``[batch, width]``.
     """
     from transformers.masking_utils import create_causal_mask
 
@@ -525,7 +562,9 @@ def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor
 
 
 class _Thinker(nn.Module):
-    """A GPT-2 with identity modules at which hooks see the incoming thought and cache."""
+    """A GPT-2 with two identity modules as hook points: ``thought`` and ``cache`` pass on the
+    carried state that enters a round.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -549,26 +588,29 @@ def thoughts(
 ) -> AdaptedMachine:
     """Make a machine from a GPT-2 of ``transformers``, or from a module that contains one.
 
-    Two channels pass from round to round: the *thought*, a vector that replaces an input embedding,
-    and the growing *cache* of keys and values. Each is also a hook point where it enters a round.
-    Which of them known methods use, and an example: docs/method/kinds-of-machine.md.
+    Two channels are carried from round to round: the *thought*, a vector that replaces an input
+    embedding of the next round, and the growing *cache* of keys and values. Each is also a hook
+    point where it enters a round. Which of the two channels known methods use, and an example:
+    docs/method/kinds-of-machine.md.
 
     Args:
         model: a GPT-2, or a module that contains one.
-        task, options: as in ``interp.adapt``.
-        n_rounds: number of rounds that the cache has room for; the model needs this number times
-            the positions of a round as its own positions.
+        task: the task, its key, or a layout of its rounds.
+        n_rounds: number of rounds for which the cache has room. The model's ``n_positions`` must be
+            at least this number times the positions of a round.
         outcomes: the model's token ids for the outcomes, in the layout's order.
-        read: in place of ``outcomes``, ``(model, hidden, fed)`` -> the scores, from the hidden
-            state ``[batch, n_embd]`` at the prediction.
+        read: in place of ``outcomes``, a function ``(model, hidden, fed)`` -> the scores
+            ``[batch, outcome]``, where ``hidden`` is the hidden state at the prediction,
+            ``[batch, n_embd]``.
         ids: the model's token id for each token of the layout's vocabulary; 0, 1, ... when None.
-        embedded: how a round becomes embeddings; when None, its tokens, with the thought in place
-            of the latent.
+        embedded: how a round becomes input embeddings; when None, its tokens are embedded, with the
+            thought in place of the latent's token.
         core: name of the ``GPT2Model`` within ``model``; "" for the model itself.
-        uses: which of "thought" and "cache" a round reads.
-        project: ``(model, hidden)`` -> the thought, from the last hidden state ``[batch, n_embd]``;
-            when None, that state itself. For CODI use ``lambda model, h: model.prj(h)``, for soft
-            thinking :func:`mixture`.
+        uses: the channels that a round reads: "thought", "cache" or both.
+        project: function ``(model, hidden)`` -> the thought, from the last hidden state
+            ``[batch, n_embd]``; when None, the thought is this state. For CODI use
+            ``lambda model, h: model.prj(h)``, for soft thinking :func:`mixture`.
+        options: further options of ``interp.adapt``.
     """
     require(
         bool(uses) and {*uses} <= {"thought", "cache"},
@@ -627,9 +669,11 @@ def thoughts(
 
 @checked
 def mixture(temperature: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
-    """Return the function ``project=`` of :func:`thoughts` for soft thinking.
+    """Return the argument ``project`` of :func:`thoughts` for soft thinking: a function
+    ``(model, hidden)`` -> the thought.
 
-    The thought is the mean of all word embeddings, weighted by ``softmax(logits / temperature)``.
+    The thought is the mean of the embeddings of all words, weighted by
+    ``softmax(logits / temperature)``.
     """
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
@@ -641,12 +685,13 @@ def mixture(temperature: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
 
 
 def _put_thought(x: Tensor, thought: Tensor, slot: int, length: Tensor) -> Tensor:
-    """Return input embeddings with the thought at its slot; unchanged in the first round.
+    """Return input embeddings with the thought in place of the embedding at ``slot``; in the first
+    round, return them unchanged.
 
     Args:
         x: input embeddings, ``[batch, pos, width]``.
         thought: ``[batch, width]``.
-        slot: position of the thought.
+        slot: index of the position of the thought.
         length: number of filled rows of the cache, ``[batch]``; 0 in the first round.
     """
     is_slot = torch.arange(x.shape[1], device=x.device) == slot
@@ -655,8 +700,14 @@ def _put_thought(x: Tensor, thought: Tensor, slot: int, length: Tensor) -> Tenso
 
 
 def _run_in_halves(core: Any, x: Tensor) -> Tensor:
-    """Run a sequence in two parts, of which the second reads the first from the cache; a
-    self-test.
+    """Run a GPT-2 on a sequence in two parts, where the second part reads the first from the cache.
+    Return the last hidden states, ``[batch, pos, width]``.
+
+    A self-test compares them with those of a single forward pass.
+
+    Args:
+        core: a ``GPT2Model``.
+        x: input embeddings, ``[batch, pos, width]``.
     """
     n_rows, n_first = len(x), 2
     empty = x.new_zeros(n_rows, 0, 2 * core.config.n_layer * core.config.n_embd)
@@ -676,13 +727,14 @@ def _run_gpt2(
     Args:
         core: a ``GPT2Model``.
         x: input embeddings, ``[batch, pos, width]``.
-        cache: keys and values of all layers at earlier positions, ``[batch, position, row]``.
-        is_read: True for the rows of the cache that are read, ``[batch, position]``.
-        length: number of earlier positions, ``[batch]``.
+        cache: keys and values of all layers at earlier positions, flattened,
+            ``[batch, earlier position, number]``.
+        is_read: True for the earlier positions that are attended to, ``[batch, earlier position]``.
+        length: number of filled earlier positions, ``[batch]``.
 
     Returns:
-        Last hidden states ``[batch, pos, width]``, and the new rows of the cache ``[batch, pos,
-        row]``.
+        The last hidden states ``[batch, pos, width]``, and the cache's entries for the new
+        positions ``[batch, pos, number]``.
     """
     from transformers import DynamicCache
 
@@ -742,13 +794,13 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
 def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> nn.Module:
     """Read the GPT-2 and the projection ``prj`` from a checkpoint of CODI.
 
-    Its keys begin with ``codi.`` and ``prj.``.
+    The keys of its state dict begin with ``codi.`` and ``prj.``.
 
     Args:
         path: a file with a state dict.
-        scale: factor of the low-rank updates, ``lora_alpha / r``, which the file does not store;
-            the updates are added to the weights.
-        n_head: as in :func:`read_coconut`.
+        scale: factor ``lora_alpha / r``, with which the low-rank updates (LoRA) are added to the
+            weights; the file does not store it.
+        n_head: number of heads; when None, one per 64 dimensions, as in GPT-2.
 
     Returns:
         The GPT-2, with ``prj`` as a submodule: linear, GELU, linear, and a LayerNorm if the file
@@ -788,7 +840,7 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
 
 
 def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
-    """Return a GPT-2 with these weights, whose sizes are read from them.
+    """Build a GPT-2 with the sizes that its weights have, and load the weights.
 
     Args:
         path: path of the file, for error messages.
@@ -821,8 +873,13 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
 
 
 def _require_ties(path: Path, model: Any, stored: _Tree) -> None:
-    """Refuse a checkpoint with different values for weights that GPT-2 ties, such as embedding and
-    unembedding.
+    """Raise InputError if a checkpoint has different values for weights that GPT-2 ties, such as
+    embedding and unembedding.
+
+    Args:
+        path: path of the checkpoint, for the error message.
+        model: the GPT-2 with the loaded weights.
+        stored: all tensors of the checkpoint by name.
     """
     tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
     differing = [

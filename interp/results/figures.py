@@ -1,4 +1,4 @@
-"""Figures that several reports share: pure functions from arrays and data frames to
+"""Figures that several reports share: functions that take arrays or data frames and return a
 ``matplotlib.figure.Figure``.
 
 The functions use no pyplot and change no state outside the call. An algorithm has the same colour
@@ -51,9 +51,9 @@ def trajectories(
 
     Args:
         values: the model's state, ``[step, series]``; step 0 is before the first round.
-        reference: the algorithm's state, in the same shape.
-        labels: one name per series. If there are more series than colours, only those whose
-            reference varies most are coloured and named.
+        reference: the algorithm's state, in the same shape, drawn as wide pale lines.
+        labels: one name per series. If there are more series than colours, only the series whose
+            reference varies most over steps are coloured and named.
         ylabel: label of the left panel's y-axis.
         width: width of the figure in inches.
     """
@@ -105,10 +105,14 @@ def trajectories(
 
 
 def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
-    """Return a colour for each series, by its index.
+    """Choose a colour for each series of :func:`trajectories`; return {index of the series:
+    colour}.
 
     If there are more series than colours, only the series with the largest standard deviation over
-    time get one.
+    time get a colour.
+
+    Args:
+        reference: the algorithm's state, ``[step, series]``.
     """
     n_series = reference.shape[1]
     if n_series <= len(CYCLE):
@@ -119,8 +123,9 @@ def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
 
 
 def _scale_difference(axes: Axes, largest: float) -> None:
-    """Put the y-axis of the difference panel on a symmetric log scale of three decades above 0. If
-    the largest difference is 0, write a note into the panel instead.
+    """Set the y-axis of the difference panel in :func:`trajectories` to a log scale of three
+    decades that also includes 0. If the largest difference is 0, write a note into the panel
+    instead.
     """
     if largest == 0:
         axes.set(ylim=(-0.05, 1), yticks=[0])
@@ -139,13 +144,13 @@ def _scale_difference(axes: Axes, largest: float) -> None:
 def over_rounds(
     key: str, name: str, values: Float[np.ndarray, "episode round"], seed: int
 ) -> pd.DataFrame:
-    """Return a curve for :func:`curves`: the mean over episodes in every round, with a 95 %
-    bootstrap interval.
+    """Return the table of one curve for :func:`curves`: the mean over episodes in every round, with
+    a 95 % bootstrap interval.
 
     Args:
         key: key of the algorithm; it determines colour and dash.
         name: name for the legend.
-        values: one number per episode and round.
+        values: the quantity to average, one number per episode and round.
         seed: seed of the bootstrap.
 
     Returns:
@@ -182,8 +187,8 @@ def curves(
         x: name of the column for the horizontal axis.
         xlabel: label of the horizontal axis; by default the name of the column.
         ylabel: label of the vertical axis.
-        log_x, log_y: whether the axis is logarithmic.
-        reference: name -> value of each horizontal reference line.
+        log_x, log_y: True for a logarithmic horizontal or vertical axis.
+        reference: horizontal reference lines, {name: value}.
         width: width of the figure in inches; up to 4.5 fits a phone without scrolling.
     """
     require_columns("frame", frame, x, "algorithm", "mean")
@@ -221,7 +226,8 @@ BANDS = "Bands: 95 % over episodes, of the first two."
 
 
 def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: str = "") -> None:
-    """Draw one curve. Shade its interval if the table has one and the curve is among the first two.
+    """Draw one curve, and shade its interval if the table has an interval and the curve is among
+    the first two.
 
     Args:
         axes: the axes to draw on.
@@ -230,7 +236,7 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
         x: name of the column for the horizontal axis.
         look: colour and dash of the line.
         order: index of the curve in the figure; curve 0 has the thickest line.
-        label: name for a legend.
+        label: name of the curve in a legend.
     """
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
     strong: dict[str, Any] = (
@@ -253,8 +259,15 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
 
 
 def _select_last(frame: pd.DataFrame, x: str) -> pd.DataFrame:
-    """Return the last point of every algorithm's curve: columns ``key``, ``name`` and ``mean``, in
-    the order in which the algorithms first appear in the table.
+    """Return the last point of every algorithm's curve, in the order in which the algorithms first
+    appear in the table.
+
+    Args:
+        frame: the table of the curves, as in :func:`curves`.
+        x: name of the column for the horizontal axis.
+
+    Returns:
+        One row per algorithm, with columns ``key``, ``name`` and ``mean``.
     """
     last = frame.sort_values(x, kind="stable").groupby("algorithm", sort=False).last()
     keys = list(dict.fromkeys(frame["algorithm"]))
@@ -293,12 +306,12 @@ def name_ends(
 
 
 def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
-    """Return a sentence with the final values of the curves: of the first curve, and the lowest and
-    the highest of the others.
+    """Return a sentence with the final value of the first curve, and with the lowest and the
+    highest final value of the other curves.
 
     Args:
         frame: the table of the curves, as in :func:`curves`.
-        what: the plotted quantity, in words.
+        what: name of the plotted quantity, in words.
         x: name of the column for the horizontal axis.
 
     >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
@@ -328,12 +341,12 @@ def heatmaps(
     scale. Small tables also show their numbers.
 
     Args:
-        grids: title -> table. Its index and columns name the rows and columns; NaN cells stay
-            blank.
-        label: what a cell's number is; written on the colour bar.
+        grids: tables by title. A table's index and columns name the rows and columns of its heat
+            map; cells with NaN stay blank.
+        label: name of the quantity in the cells, which is written on the colour bar.
         xlabel: label below the last heat map.
         ylabel: label at the left of each heat map.
-        limit: number that has the strongest colour; by default the largest magnitude.
+        limit: number that has the strongest colour; by default the largest magnitude in any table.
         lowest: number at which the colours begin; by default 0, or ``-limit`` if any number is
             negative.
         width: width of the figure in inches.
@@ -377,8 +390,12 @@ _MOST_TICKS = 40  # most names on one axis; of more names, only every second, th
 
 
 def _name_ticks(axis: Any, names: Sequence[str]) -> None:
-    """Name the ticks of an axis; if there are more than :data:`_MOST_TICKS` names, write only every
-    n-th.
+    """Place a named tick at 0, 1, 2, ... on an axis; of more than 40 names, write only every
+    second, third, ...
+
+    Args:
+        axis: matplotlib's x-axis or y-axis.
+        names: one name per tick.
     """
     step = max(1, math.ceil(len(names) / _MOST_TICKS))
     places = range(0, len(names), step)
@@ -386,8 +403,8 @@ def _name_ticks(axis: Any, names: Sequence[str]) -> None:
 
 
 def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
-    """Write the numbers of a heat map into its cells, except those that are nearly 0 compared with
-    ``limit``.
+    """Write the numbers of a heat map into its cells, except numbers that are nearly 0 compared
+    with ``limit``.
 
     Args:
         axes: axes on which the heat map is already drawn.
@@ -411,7 +428,8 @@ def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str 
     Args:
         axes: the axes to draw on.
         grid: the numbers, ``[row, column]``.
-        norm: matplotlib's map from numbers to the range of colours.
+        norm: matplotlib's normalisation, which maps numbers to [0, 1] for the colour map; a
+            negative ``vmin`` selects the diverging colour map.
         aspect: aspect ratio of a cell, as for matplotlib's ``imshow``.
 
     Returns:
@@ -441,11 +459,14 @@ def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
 
 
 def _fading(*hues: str) -> ListedColormap:
-    """Make a colour map that fades from a full colour to transparent, so that 0 shows the page,
-    light or dark.
+    """Make a colour map whose colour is transparent at 0, so that the page, light or dark, is
+    visible there.
 
-    With two colours the map is diverging: from the first colour at -1 through transparent at 0 to
-    the second at 1. The opacity of a level is its absolute value.
+    With one colour the map runs from transparent at 0 to this colour at 1. With two colours it is
+    diverging: the first colour at -1, transparent at 0, the second colour at 1.
+
+    Args:
+        hues: names of one or two hues of the palette.
     """
     levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)
     sides = [to_rgb(LIGHT[hues[0] if level < 0 else hues[-1]]) for level in levels]
@@ -468,16 +489,16 @@ def intervals(
     floor: float | None = None,
     reference: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw estimates with their intervals, one per row, such as probe scores beside those of their
+    """Draw estimates with their intervals, one per row, such as the scores of probes and of their
     controls. Controls are grey.
 
     Args:
-        frame: columns ``name`` and ``estimate``; optionally ``low`` and ``high`` (may be NaN) and a
-            boolean ``control``.
+        frame: table with columns ``name`` and ``estimate``. Optional columns are ``low`` and
+            ``high``, the interval's bounds or NaN, and ``control``, True for the rows of controls.
         xlabel: label of the horizontal axis.
-        floor: least value on the axis. Estimates below it are drawn at it; their text still shows
-            the true value.
-        reference: name -> value of each vertical reference line.
+        floor: smallest value to draw. A smaller estimate is drawn at this value, and its text shows
+            the true number. None for no such limit.
+        reference: vertical reference lines, {name: value}.
     """
     require_columns("frame", frame, "name", "estimate")
     names = [fill(str(name), 52, max_lines=2, placeholder=" ...") for name in frame["name"]]
@@ -524,8 +545,8 @@ def intervals(
 
 @styled
 def measured(measures: Sequence[Any]) -> Figure:
-    """Draw one row per measure that has a number: its interval, its threshold and its strongest
-    control.
+    """Draw one row per measure that has a number: the number with its interval, the threshold and
+    the strongest control.
 
     If any measure is a share (a number between 0 and 1), only the shares are drawn. Otherwise the
     amounts are drawn on a logarithmic axis that begins at 1e-17. Numbers outside the axis are drawn
@@ -588,8 +609,8 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float
 
     Args:
         layers: names of the heads, and of groups of neurons, of each layer.
-        edges: columns ``source``, ``target`` and ``port``. A target that is not a head is an exit,
-            such as "prediction" or "update".
+        edges: table with one row per edge and columns ``source`` and ``target``, names of heads,
+            and ``port``. A target that is not a head is an exit, such as "prediction" or "update".
         width: width of the figure in inches.
     """
     require_columns("edges", edges, "source", "target", "port")

@@ -1,9 +1,9 @@
-"""Measures: every result of this package is a list of claims, each with its number and a verdict.
+"""Measures: claims about a model, each with the number that decides it and a verdict.
 
 A claim is a sentence that could be false of a model. A measure adds the number with its 95 %
-interval, the threshold, the side of the threshold on which the claim is true, and the *controls*.
-A control is the same quantity, measured on something for which the claim should be false, such as
-an untrained copy. The verdict is one of four:
+interval, the threshold, the side of the threshold on which the claim is true, and the *controls*. A
+control is the same quantity, measured on something for which the claim should be false, such as an
+untrained copy. The verdict is one of four:
 
 - **yes**: the whole interval lies on the claim's side of the threshold, and far enough from every
   control that counts;
@@ -75,13 +75,14 @@ _MOST_NUMBERS = 6
 
 @dataclass(frozen=True)
 class Control:
-    """The same quantity as a measure's number, of something for which the claim should be false.
+    """A control of a measure: the measured quantity of something for which the claim should be
+    false, such as an untrained copy.
 
     Attributes:
         number: the control's value; NaN if the control was run but gave none, such as an untrained
             copy that overflows.
-        counts: whether a "yes" requires the measure to be clear of this control
-            (:func:`_is_clear`).
+        counts: True if a "yes" requires the measure to be clear of this control
+            (:func:`_is_clear`); False if the control is only shown.
     """
 
     number: float
@@ -97,18 +98,18 @@ class Control:
 
 
 def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool = True) -> bool:
-    """Return whether the end of an interval is far enough from a control: its odds are at least
-    :data:`_CLEAR` times the control's.
+    """Return True if the end of an interval is far enough from a control, on the side where the
+    claim is true: the larger odds are at least 3 times the smaller.
 
-    The odds of a share x are x / (1 - x): what is reached over what is missed. For an amount, the
-    amount itself is used. Odds are compared because a difference of .05 is impossible near 1 and
-    easy near 0. So .998 is not clear of .996, but 1.000 is; .6 is clear of .3, but .5 is not.
+    The odds of a share x are x / (1 - x). For an amount, the amount itself is used in place of
+    odds. Odds are compared because a difference of .05 is impossible near 1 and easy near 0. So
+    .998 is not clear of .996, but 1.000 is; .6 is clear of .3, but .5 is not.
 
     Args:
         bound: the end of the interval that is nearer to the control.
         control: the control's number.
         side: "above" if the claim is true above its threshold, otherwise "below".
-        is_share: whether the numbers are shares between 0 and 1, rather than amounts.
+        is_share: True if the numbers are shares between 0 and 1, False if they are amounts.
 
     >>> _is_clear(0.998, 0.996), _is_clear(1.0, 0.996), _is_clear(0.6, 0.3), _is_clear(0.5, 0.3)
     (False, True, True, False)
@@ -125,9 +126,7 @@ def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool
 
 
 def _compute_odds(share: float) -> float:
-    """Return x / (1 - x) of a share x, which is first moved to at least :data:`_ROUNDING` from 0
-    and 1.
-    """
+    """Return the odds x / (1 - x) of a share x, after x is moved into [1e-4, 1 - 1e-4]."""
     inner = min(max(share, _ROUNDING), 1 - _ROUNDING)
     return inner / (1 - inner)
 
@@ -140,26 +139,28 @@ class Measure:
     Attributes:
         key: name of the measure in Python and JSON, such as "state".
         claim: a sentence, without a full stop, that could be false of a model.
-        number: the measured value with its interval; NaN if there is none.
+        number: the measured value with its interval; NaN if nothing was measured.
         threshold: for a "yes" the whole interval must lie on this threshold's ``side``.
-        side: whether the claim is true "above" or "below" the threshold.
-        no_threshold: for a "no" the whole interval must lie on the other side of this second
-            threshold; by default it equals ``threshold``.
+        side: "above" if the claim is true above the threshold, "below" if it is true below.
+        no_threshold: second threshold: for a "no" the whole interval must lie on its other side.
+            None if it equals ``threshold``.
         unit: the unit of the number, such as "R2" or "share of rounds".
-        is_share: whether the number is a share between 0 and 1 rather than an amount
+        is_share: True if the number is a share between 0 and 1, False if it is an amount
             (:func:`_is_clear`). The threshold of a share is at most 1; the number itself may be
             larger, as when a machine moves further than it should.
         controls: name of the control -> :class:`Control`.
         about: the part of the model, or the place in it, that was measured.
         condition: what the claim needs in addition to the model, such as "given the round number".
-        yes, no: predicates for a sentence about the model if the verdict is "yes" or "no", such as
-            "holds the counts".
-        unless: verdict -> reason why that verdict may not be returned, whatever the number is:
-            {"yes": "a control was not run: ..."}. "undecided" is returned instead.
-        lacking: what the model lacks, so that the claim does not apply to it; empty if it applies.
+        yes, no: predicates that a sentence says of the model if the verdict is "yes", such as
+            "holds the counts", or "no".
+        unless: maps a verdict to the reason why it must not be returned, such as {"yes": "a control
+            was not run: ..."}. If the number would give this verdict, the verdict is "undecided"
+            with this reason.
+        lacking: what the model lacks, so that the claim does not apply to it; empty if the claim
+            applies.
         by_design: False if the model was built so that the claim is false of it.
-        needs_control: False if a "yes" needs no control, as for a part of a claim whose whole has
-            the controls (:func:`decisive`).
+        needs_control: False if a "yes" needs no control, as for one part of a compound claim that
+            has the controls itself (:func:`decisive`).
         rests_on: names of the tables that the number was computed from.
         caution: what the verdict is not evidence of.
         note: further information for the reader.
@@ -225,15 +226,18 @@ class Measure:
 
     @property
     def reason(self) -> str:
-        """Why the verdict is "undecided" or "not applicable", or "by design" if the model was built
-        so that the claim is false of it. Empty for other verdicts.
+        """Reason for the verdict, in words: why it is "undecided" or "not applicable", or "by
+        design" for the "no" of a model that was built so. Empty for other verdicts.
         """
         return self._judged[1]
 
     @property
     def _judged(self) -> tuple[Verdict, str]:
-        """The final verdict and its reason, after the fields ``unless`` and ``by_design`` are
-        applied.
+        """The final verdict and its reason, as (verdict, reason).
+
+        The verdict that follows from the number (:attr:`_judged_by_number`) becomes "undecided" if
+        the field ``unless`` forbids it. A "no" gets the reason "by design" if ``by_design`` is
+        False.
         """
         verdict, reason = self._judged_by_number
         if verdict in self.unless:
@@ -244,7 +248,11 @@ class Measure:
 
     @property
     def _judged_by_number(self) -> tuple[Verdict, str]:
-        """The verdict and its reason before the fields ``unless`` and ``by_design`` are applied."""
+        """The verdict that follows from the number, its thresholds and its controls, and the reason
+        for it, as (verdict, reason).
+
+        The fields ``unless`` and ``by_design`` may still change this verdict (:attr:`_judged`).
+        """
         low, high = self.number.low, self.number.high
         if self.lacking:
             return "not applicable", self.lacking
@@ -268,10 +276,11 @@ class Measure:
 
     @property
     def _doubt(self) -> str:
-        """Why a number on the claim's side of the threshold still earns no "yes": no control was
-        run, or the number is not clear of one.
+        """Reason, in words, against the "yes" of a number on the claim's side of the threshold.
+        Empty if the "yes" stands.
 
-        Empty if the number is clear of every control that counts.
+        Such a reason is that no control was run, that a control gave no number, or that the number
+        is not clear of a control.
         """
         counted = {name: control for name, control in self.controls.items() if control.counts}
         if not counted:
@@ -287,8 +296,8 @@ class Measure:
 
     @property
     def _rule_of_clear(self) -> str:
-        """The rule that a number breaks if it is not clear of a control, in words for a reason
-        (:func:`_is_clear`).
+        """The rule of :func:`_is_clear` that a number breaks, in words for :attr:`reason`, such as
+        "less than 3 times its odds".
         """
         what = "its odds" if self.is_share else "its number"
         if self.side == "above":
@@ -297,8 +306,8 @@ class Measure:
 
     @property
     def strongest(self) -> str:
-        """The name of the control whose number is nearest to a "yes"; empty if no control has a
-        number.
+        """The name of the control whose number is the highest (the lowest, if the claim is true
+        below its threshold); empty if no control has a number.
 
         Controls that count are preferred to those that do not.
         """
@@ -311,8 +320,8 @@ class Measure:
 
     @property
     def phrase(self) -> str:
-        """The predicate about the model that this measure adds to a sentence: ``yes`` with its
-        condition, or ``no``. Empty for other verdicts.
+        """The predicate that this measure adds to a sentence about the model: the field ``yes``
+        with ``condition``, or the field ``no``, by the verdict. Empty for other verdicts.
         """
         verdict = self.verdict
         if verdict == "no":
@@ -324,8 +333,8 @@ class Measure:
         return self.yes
 
     def row(self) -> dict[str, Any]:
-        """Return the measure as one row of a table, column name -> value; every table of measures
-        has these columns.
+        """Return the measure as one row of a table, {name of the column: value}; every table of
+        measures has these columns.
         """
         control = self.strongest
         control_number = self.controls[control].number if control else nan
@@ -406,14 +415,17 @@ def _number_of_json(value: float | None) -> float:
 
 
 def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:
-    """Return a function that makes measures, with the fixed fields of each claim read from a table.
+    """Return a function that makes measures; the fields of a claim that are always the same come
+    from a table.
 
-    The returned function is called as ``claim(key, number, words, **changes)``. Names in braces in
-    the table's texts are filled from ``words``; ``changes`` override fields. If ``lacking`` is
-    among the changes (the claim does not apply), only the claim's sentence is read from the table.
+    The returned function is ``claim(key, number, words, **changes)`` -> :class:`Measure`. Names in
+    braces in the table's texts are filled from the mapping ``words``; ``changes`` override fields
+    of the measure. If ``lacking`` is among the changes (the claim does not apply), only the claim's
+    sentence is read from the table.
 
     Args:
-        tables: key of the claim -> its fields; or the path of a TOML file with such tables.
+        tables: a mapping {key of the claim: its fixed fields}, or the path of a TOML file with one
+            table per claim.
     """
     fixed = read_tables(tables) if isinstance(tables, Path) else tables
 
@@ -436,8 +448,8 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
 
 
 def best_of(values: Iterable[float]) -> Control:
-    """Return one control for several copies, such as untrained models: the largest number, NaN if no
-    copy has one.
+    """Summarise the numbers of several copies, such as untrained models, in one control: the
+    largest number, or NaN if all are NaN.
 
     >>> best_of([0.2, float("nan"), 0.4])
     Control(number=0.4, counts=True)
@@ -451,11 +463,11 @@ def best_of(values: Iterable[float]) -> Control:
 
 
 def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
-    """Return the part that decides a compound claim, which is true only if all of its parts are
-    true.
+    """Return the measure of a compound claim, which is true only if all of its parts are true: a
+    copy of the part that decides it.
 
-    The part with the first of these verdicts is chosen: "no", "undecided", "not applicable", "yes".
-    Its claim becomes the field ``about`` of the returned measure if that is empty.
+    The part with the first of these verdicts decides: "no", "undecided", "not applicable", "yes".
+    If its field ``about`` is empty, the copy has the part's claim there.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
@@ -465,7 +477,8 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
     Args:
         parts: the measures of the parts.
-        **changes: fields of the compound claim, such as ``claim`` and ``key``.
+        **changes: fields of the returned measure, such as the ``claim`` and ``key`` of the compound
+            claim.
     """
     order: tuple[Verdict, ...] = ("no", "undecided", "not applicable", "yes")
     chosen = min(parts, key=lambda part: order.index(part.verdict))
@@ -490,8 +503,8 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     Args:
         name: the model's name.
         measures: the measures, the most important first.
-        lead: a sentence that replaces everything about measures with the verdict "yes"; what is
-            false follows.
+        lead: a sentence that is used in place of the phrases of all measures with the verdict
+            "yes". It comes first.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
     >>> measures = [Measure("a", "A", n, 0.5, needs_control=False, yes="adds", no="does not add") for n in (yes, no)]
@@ -527,8 +540,8 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
 
 
 def _describe_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
-    """Return a sentence with the one undecided claim or the number of undecided claims, and with
-    their reason if they all have the same.
+    """Return a sentence, without a full stop, that names the undecided claim or the number of
+    undecided claims. If all have the same reason, the sentence ends with it.
 
     Args:
         undecided: the undecided measures, at least one.
@@ -547,8 +560,12 @@ def _describe_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
 
 
 def _join_phrases(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
-    """Join phrases into one clause about ``name``: first those of verdict "yes", then "but" and
-    those of verdict "no".
+    """Join phrases to one clause: first those of verdict "yes", then "but" and those of verdict
+    "no".
+
+    Args:
+        name: subject of the clause.
+        phrases: pairs (verdict, phrase).
     """
     parts = []
     for wanted in ("yes", "no"):
@@ -561,7 +578,7 @@ def _join_phrases(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words into a list for a sentence: "a, b and c"."""
+    """Join words to a string for a sentence, such as "a, b and c"."""
     if len(words) < 2:
         return "".join(words)
     before_last = ", ".join(words[:-1])
@@ -569,19 +586,21 @@ def listed(words: Sequence[str]) -> str:
 
 
 def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Find the first numeric quantity of a table, for a summary or a figure.
+    """Choose the numeric column of a table that a summary or a figure shows, and sort the table by
+    it.
 
-    The columns ``number``, ``estimate`` and ``mean`` are preferred to other numeric ones. A table
-    whose first column is ``name`` is reduced to the rows with the first name.
+    The columns ``number``, ``estimate`` and ``mean`` are preferred, in this order; then the first
+    numeric column. A table whose first column is ``name`` is reduced to the rows with the first
+    name.
 
     >>> import pandas as pd
     >>> numbered(pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]}))[1]["name"].tolist()
     ['v, head 1', 'z, head 1']
 
     Returns:
-        The quantity's name, and the table sorted by it. The columns ``estimate``, ``low`` and
-        ``high`` hold the number and its interval; ``name`` joins the texts and integers in the
-        columns before the number.
+        The name of the quantity, and the sorted table. Its columns ``estimate``, ``low`` and
+        ``high`` have the number and its interval. Its column ``name`` joins the texts and integers
+        in the columns before the number.
     """
     what = ""
     numeric = [str(name) for name in frame.select_dtypes("number")]
@@ -602,7 +621,7 @@ def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 
 def _row_name(row: Mapping[Hashable, Any]) -> str:
-    """Name a row of a table: join its texts, and its integers with the names of their columns."""
+    """Make a name for a row of a table from its texts and its integers, such as "z, head 1"."""
     words = []
     for key, value in row.items():
         if isinstance(value, int):
@@ -613,11 +632,10 @@ def _row_name(row: Mapping[Hashable, Any]) -> str:
 
 
 class Result:
-    """Base class of results: a sentence that says the finding, a table and a figure. Dataclasses of
-    results inherit from it.
+    """Base class for the dataclasses of results, each of which has a sentence with the finding, a
+    table and a figure.
 
-    By default the sentence and the figure show the first numeric quantity of the table
-    (:func:`numbered`).
+    By default the sentence and the figure show the table's main numeric column (:func:`numbered`).
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -626,12 +644,14 @@ class Result:
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the result as a tidy table."""
+        """Return the result as a tidy table; every subclass defines it."""
         raise NotImplementedError
 
     @cached_property  # and no property, which a dataclass could not hold a field of this name over
     def sentence(self) -> str:
-        """The finding in a sentence: by default the lowest and the highest number of the table."""
+        """The finding in one sentence; by default, the lowest and the highest number of the table's
+        main column.
+        """
         what, rows = numbered(self.to_frame())
         known = rows.dropna(subset="estimate").to_dict("records")
         texts = []
@@ -666,14 +686,15 @@ class Result:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Scores(Result):
-    """Numbers with intervals, each looked up by a key: what an evaluation measured.
+    """Result of an evaluation: numbers with intervals, each of which has a key of several parts.
 
     Attributes:
         by: column names for the parts of a key, such as ("regime", "key", "quantity").
         numbers: key -> number with its interval. A key is a tuple with one part per column of
             ``by``.
         settings: the settings of the evaluation, such as sizes and seed.
-        beside: key -> further columns of that key's row.
+        beside: key -> further columns of the table in the row of this key, {name of the column:
+            value}.
 
     >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
     Interval(estimate=0.75, low=0.7, high=0.8)
@@ -693,7 +714,9 @@ class Scores(Result):
             )
 
     def get(self, *key: Any) -> Interval:
-        """Return the number for a key, whose parts are passed as separate arguments."""
+        """Return the number with this key, whose parts are passed as separate arguments; refuse an
+        unknown key.
+        """
         by_name = {_joined(parts): value for parts, value in self.numbers.items()}
         name = _joined(key)
         require_known("result", name, by_name, limit=20)
@@ -701,7 +724,7 @@ class Scores(Result):
 
     @property
     def sentence(self) -> str:
-        """The first :data:`_MOST_NUMBERS` numbers, as ``key=number``."""
+        """The first 6 numbers as text, ``Scores(key=number, ...)``."""
         texts = [f"{_joined(key)}={value}" for key, value in self.numbers.items()]
         return f"Scores({', '.join(texts[:_MOST_NUMBERS])})"
 
@@ -727,17 +750,15 @@ class Measured(Result):
     """Base class of results that consist of measures of one model. Dataclasses that inherit from it
     have the fields ``model`` and ``measures``.
 
-    ``result[key]`` returns the measure with that key. Such a result can also be iterated over,
-    drawn, or converted to a table; its repr shows the finding.
+    ``result[key]`` returns the measure with that key, and iterating over the result yields the
+    measures. The result can also be drawn or converted to a table.
     """
 
     model: str
     measures: tuple[Measure, ...]
 
     def __getitem__(self, key: str) -> Measure:
-        """Return the measure with this key; if several parts of the model were measured, the first
-        of them.
-        """
+        """Return the measure with this key; if several measures have it, the first."""
         keys = [measure.key for measure in self.measures]
         require_known("measure", key, keys, limit=20)
         return self.measures[keys.index(key)]

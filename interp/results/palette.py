@@ -1,5 +1,5 @@
-"""The colour and dash of each algorithm: the same pair in every figure, and distinct for
-colour-blind readers.
+"""The colour and dash of each algorithm: the same in every figure, and distinct for colour-blind
+readers.
 
 There are seven hues, after Okabe and Ito's set (jfly.uni-koeln.de/color). Each hue has one colour
 for light pages and one for dark pages, both with a contrast of at least 3:1 against the page.
@@ -41,7 +41,7 @@ _DASHES: dict[str, Any] = {
 
 
 class Look(NamedTuple):
-    """How a curve is drawn.
+    """Colour and line style of a curve.
 
     Attributes:
         colour: colour on a light page, such as "#0072b2".
@@ -60,11 +60,17 @@ Two names share a pair only if they mean the same thing, or never appear on the 
 
 
 def looks(keys: Iterable[str]) -> dict[str, Look]:
-    """Return a colour and a dash for each key. A known name always gets the same pair; a new name
-    gets the first free one.
+    """Choose a colour and a dash for each algorithm. A known algorithm always gets the same pair;
+    an unknown one gets the first free pair.
 
-    New names first use hues that no other key has; when all hues are used, pairs with another dash;
-    then pairs repeat.
+    Unknown algorithms first get hues that no other key has. When all hues are used, they get used
+    hues with another dash; when all pairs are used, pairs repeat.
+
+    Args:
+        keys: keys of algorithms or baselines, in the order of the figure.
+
+    Returns:
+        A mapping: key -> :class:`Look`.
 
     >>> looks(["model", "random", "something new"])["random"] == looks(["random"])["random"]
     True
@@ -96,8 +102,8 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
 
 
 def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs of hue and dash that are not in ``taken``: hues that no taken pair has
-    first, then dash by dash.
+    """List the pairs (hue, dash) that are not in ``taken``, dash by dash. For each dash, hues that
+    are not in ``taken`` come first.
     """
     used_hues = {hue for hue, _ in taken}
     hues = sorted(LIGHT, key=lambda hue: hue in used_hues)
@@ -106,7 +112,11 @@ def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def css_variables(dark: bool) -> str:
-    """Return the hues as CSS custom properties, in the colours for a dark page or for a light one."""
+    """Return CSS that defines each hue as a custom property, such as ``--blue: #0072b2;``.
+
+    Args:
+        dark: True for the colours of a dark page, False for those of a light page.
+    """
     properties = []
     for name, (on_light, on_dark) in HUES.items():
         properties.append(f"--{name}: {on_dark if dark else on_light};")

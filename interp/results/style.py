@@ -34,14 +34,14 @@ def house_style(**more: Any) -> Any:
     settings are, and restores them afterwards.
 
     Args:
-        **more: further rcParams, which override those of the style.
+        **more: further rcParams, which override those of the house style.
     """
     return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **STYLE, **more})
 
 
 def styled(draw: _Draw) -> _Draw:
-    """Decorator for drawing functions: draw in the house style, and check the arguments by their
-    annotations (:func:`~interp.support.checks.checked`).
+    """Decorate a drawing function so that it draws in the house style. Its arguments are checked by
+    their annotations (:func:`~interp.support.checks.checked`), and notebooks display its figure.
     """
 
     @wraps(draw)
@@ -61,13 +61,13 @@ _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparen
 
 
 def inline_svg(figure: Figure, title: str, prefix: str) -> str:
-    """Return a figure as an ``<svg>`` element for the body of a page. The palette's colours follow
-    the page's theme.
+    """Convert a figure to the text of an ``<svg>`` element for the body of a page. The palette's
+    colours become CSS variables, so that they follow the page's theme.
 
     Args:
         figure: the figure.
         title: title of the figure, read by screen readers.
-        prefix: text before every id, so that ids are unique on the page.
+        prefix: text that is put before every id in the SVG, so that ids are unique on the page.
     """
     with house_style(**_SAVING):
         svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

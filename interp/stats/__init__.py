@@ -1,3 +1,3 @@
-"""Statistics with the episode as the unit: intervals, affine decoders and scores of refitted
-decoders.
+"""Statistics in which episodes are the independent units: bootstrap intervals, affine decoders,
+scores of cross-validated fits, and model confidence sets.
 """

@@ -30,7 +30,7 @@ _ROUNDING = 1e-9
 
 
 class ModelConfidenceSet(NamedTuple):
-    """The models that the test does not reject.
+    """Result of :func:`model_confidence_set`: which models the test does not reject.
 
     Attributes:
         included: True for each model in the set, ``[model]``.
@@ -46,11 +46,11 @@ class ModelConfidenceSet(NamedTuple):
 def model_confidence_set(
     losses: ArrayLike, level: float = 0.95, *, n_resamples: int = 1000, seed: int = 0
 ) -> ModelConfidenceSet:
-    """Return the set of models that may have the least mean loss.
+    """Return the set of models that may have the lowest mean loss, given losses on the same units.
 
     Args:
-        losses: finite losses, ``[unit, model]``. Units, such as participants, are independent, and
-            every model is scored on the same ones.
+        losses: finite losses, ``[unit, model]``. Units, such as participants, are independent of
+            each other, and every model is scored on the same units.
         level: the probability that the set contains the best model.
         n_resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
@@ -87,7 +87,12 @@ def model_confidence_set(
 
 
 def _find_representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return, for each model, the index of the first model with the same losses, ``[model]``."""
+    """Return, for each model, the index of the first model with the same losses up to rounding,
+    ``[model]``.
+
+    Args:
+        losses: losses, ``[unit, model]``.
+    """
     tolerance = _ROUNDING * np.abs(losses).max()
     representative = np.arange(losses.shape[1])
     for model in range(losses.shape[1]):
@@ -104,8 +109,8 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
         weights: weight of each unit in each bootstrap resample, ``[resample, unit]``.
 
     Returns:
-        The index of the model with a loss that exceeds the mean of all models by the most standard
-        errors, and the p-value of the test.
+        The index of the worst model, the one that exceeds the mean loss of all models by the most
+        standard errors, and the p-value of the test.
     """
     n_units = len(losses)
     differences = losses - losses.mean(1, keepdims=True)
@@ -123,12 +128,12 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
 def _divide_by_error(
     means: NDArray[np.float64], variances: NDArray[np.float64], n_units: int
 ) -> NDArray[np.float64]:
-    """Return means divided by their standard errors: 0 if the mean is 0, infinite if only the error
-    is 0.
+    """Divide means by their standard errors. The ratio is 0 if the mean is 0, and infinite if only
+    the error is 0.
 
     Args:
-        means: means of some quantities over units.
-        variances: variances of the same quantities between units.
+        means: mean over units of each quantity.
+        variances: variance over units of each quantity, in the same shape.
         n_units: number of independent units.
     """
     errors = np.sqrt(variances / (n_units - 1))

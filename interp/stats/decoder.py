@@ -1,6 +1,6 @@
-"""Decode a state from latents by an affine map that is fitted on rollouts.
+"""Affine decoders: maps from latents to a state, fitted on rollouts.
 
-For models in which the weights do not show where a state is stored.
+They are for models in which the weights do not show where a state is stored.
 
     >>> import numpy as np, torch
     >>> from interp.stats.decoder import Decoder
@@ -58,8 +58,9 @@ class Affine:
     Attributes:
         centre: mean of the features ``x`` in the fit, ``[feature]``.
         middle: mean of the outputs ``y`` in the fit, ``[output]``.
-        slopes: ``[feature, output]``.
-        along: covariance of the decoded outputs with the features, ``[output, feature]``.
+        slopes: change of each output per unit of each feature, ``[feature, output]``.
+        along: covariance, in the data of the fit, of the decoded outputs with the features,
+            ``[output, feature]``.
     """
 
     centre: Float[Tensor, " feature"]
@@ -98,8 +99,8 @@ class Affine:
 
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
-        """For each decoded output, the change of the features that changes this output by 1 and no
-        other.
+        """For each output, the change of the features that changes this output by 1 and no other
+        output, ``[output, feature]``.
 
         ``(A^T C A)^-1 A^T C`` for slopes A and feature covariance C. Outputs that cannot vary
         alone, such as numbers that sum to zero, get the closest possible change.
@@ -111,14 +112,15 @@ class Affine:
 def _fit_least_squares(
     features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
 ) -> Float[Tensor, "feature output"]:
-    """Fit least squares without a penalty; the features need not have full rank.
+    """Fit least squares without a penalty, and return the slopes, ``[feature, output]``. The
+    features need not have full rank.
 
     The pseudoinverse is used because ``torch.linalg.lstsq`` needs full rank on accelerators, and
     its CPU driver "gelsd" takes 40 times as long for 19,200 outputs.
 
     Args:
-        features, outputs: data with their means subtracted.
-        ridge: unused; there so that both fits have one signature.
+        features, outputs: the data, with the mean of each column subtracted.
+        ridge: unused; it gives this function the signature of :func:`_fit_ridge`.
     """
     return torch.linalg.pinv(features, rtol=RANK) @ outputs
 
@@ -126,11 +128,12 @@ def _fit_least_squares(
 def _fit_ridge(
     features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
 ) -> Float[Tensor, "feature output"]:
-    """Fit ridge regression.
+    """Fit ridge regression on standardised features, and return the slopes for the original
+    features, ``[feature, output]``.
 
     Args:
-        features, outputs: data with their means subtracted.
-        ridge: the penalty of :meth:`Affine.fit`.
+        features, outputs: the data, with the mean of each column subtracted.
+        ridge: penalty on the squared slopes of standardised features, per sample.
     """
     n_samples = len(features)
     unit = units(features)
@@ -143,7 +146,7 @@ def _fit_ridge(
 
 
 def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
-    """Return whether there are more features than samples.
+    """Return True if there are more features than samples.
 
     If so, a map without a penalty can fit any outputs, and the dual form of ridge regression is
     quicker.
@@ -152,26 +155,30 @@ def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
 
 
 def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
-    """Return the standard deviation of each centred feature, infinite for one that hardly varies.
+    """Return the unit by which each centred feature is divided: its standard deviation, or infinity
+    if the feature hardly varies.
 
-    Features divided by it have the same scale, so that a penalty weighs equally on all of them.
+    Divided by their units, all features that vary have standard deviation 1, so that a penalty
+    weighs equally on all of them.
     """
     size = features.square().mean(0).sqrt()
     return size.where(size > RANK * size.max(), torch.inf)
 
 
 def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> Tensor:
-    """Solve ridge regression, as in :meth:`Affine.fit`, from products of standardised features.
+    """Solve the linear equations of ridge regression, in its primal or its dual form, for
+    standardised features.
 
     In the primal form pass ``features.T @ features`` and ``features.T @ outputs``; the solution is
     the slopes. In the dual form pass ``features @ features.T`` and ``outputs``; the solution is a
     weight for each sample, and the slopes are ``features.T @ weights``.
 
     Args:
-        square: product of the features with themselves.
-        product: product of the features with the outputs, or the outputs themselves.
-        n_samples: number of samples, by which the penalty is multiplied.
-        ridge: the penalty.
+        square: product of the features with themselves: ``features.T @ features`` or
+            ``features @ features.T``.
+        product: ``features.T @ outputs`` in the primal form, ``outputs`` in the dual form.
+        n_samples: number of samples, by which ``ridge`` is multiplied.
+        ridge: penalty per sample.
     """
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
@@ -186,8 +193,8 @@ def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> 
 @dataclass(frozen=True)
 @checked_result
 class Decoder:
-    """A fitted map from latents ``[..., latent, d_model]`` to states ``[..., *shape]``; call it to
-    decode.
+    """A fitted affine map from latents ``[..., latent, d_model]`` to states ``[..., *shape]``.
+    Calling it with latents decodes the states.
 
     Attributes:
         maps: one affine map that reads all latents together, or one for each latent.
@@ -217,7 +224,7 @@ class Decoder:
             states: the algorithm's states at the same samples, ``[*sample, ...]``. With
                 ``per_latent``: ``[*sample, latent, k]``, the part of the state that each latent
                 holds.
-            ridge: penalty of :meth:`Affine.fit`.
+            ridge: penalty on the slopes of standardised features; 0 for least squares.
             per_latent: True to fit a separate map from each latent to its part of the state.
         """
         targets = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
@@ -241,7 +248,7 @@ class Decoder:
         return cls(maps, tuple(shape))
 
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "*any"]:
-        """Decode the state that ``latents`` hold."""
+        """Decode states ``[..., *shape]`` from latents ``[..., latent, d_model]``."""
         flat = latents.double().flatten(-2)
         parts = flat.unflatten(-1, (len(self.maps), -1)).unbind(-2)
         decoded = torch.stack([read(part) for read, part in zip(self.maps, parts, strict=True)], -2)
@@ -255,7 +262,8 @@ class Decoder:
 
         Args:
             latents: ``[*batch, latent, d_model]``.
-            change: ``[*batch, *shape]``, where ``shape`` is the shape of the decoder's states.
+            change: change of the decoded state, ``[*batch, *shape]``, where ``shape`` is the shape
+                of the decoder's states.
         """
         n_leading = change.ndim - len(self.shape)
         shape = tuple(change.shape[n_leading:])
@@ -284,17 +292,21 @@ def cross_fitted(
     seed: int = 0,
     participants: Any = None,
 ) -> Float[Tensor, episode * any]:
-    """Decode the states of each episode by a decoder that was not fitted on this episode.
+    """Decode the states of each episode with a decoder that was fitted on other episodes only
+    (cross-validation).
 
     Args:
-        latents: ``[episode, ..., latent, d_model]``.
-        states: as in :meth:`Decoder.fit`.
-        n_folds: number of folds of participants; each fold is decoded by a fit to the other folds.
-        ridge: penalty of :meth:`Affine.fit`.
-        per_latent: as in :meth:`Decoder.fit`.
+        latents: latents ``[episode, ..., latent, d_model]``, where ``...`` are axes such as the
+            round.
+        states: the algorithm's states at the same samples, ``[episode, ..., *shape]``. With
+            ``per_latent`` a state is ``[latent, k]``, the part that each latent holds.
+        n_folds: number of folds into which participants are divided; each fold is decoded by a fit
+            to the other folds.
+        ridge: penalty on the slopes of standardised features; 0 for least squares.
+        per_latent: True to fit a separate map from each latent to its part of the state.
         seed: seed of the random folds.
-        participants: the participant of each episode; when None, each episode is its own
-            participant.
+        participants: name or number of each episode's participant; when None, each episode counts
+            as a participant of its own.
 
     Returns:
         The decoded states, in the shape of ``states``.

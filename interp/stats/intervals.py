@@ -1,5 +1,4 @@
-"""Bootstrap intervals over episodes, which all intervals of the toolkit use unless a fit is
-involved.
+"""Bootstrap intervals over episodes, for every statistic of the toolkit that involves no fit.
 
 Rounds of one episode depend on each other, so episodes are resampled, never rounds. If a
 participant has several episodes, participants are resampled. A resample is a row of weights: how
@@ -30,12 +29,13 @@ from interp.support.errors import InputError, require
 @dataclass(frozen=True)
 @checked
 class Interval:
-    """An estimate with the lower and upper bound of its interval (95 % unless stated otherwise).
+    """An estimate with the lower and upper bound of its confidence interval (95 % unless stated
+    otherwise).
 
     The interval is a bootstrap interval of this module, or an interval of a refit
-    (:mod:`interp.stats.refit`). The bounds are in order, or NaN if there are none. The estimate may
-    lie outside of them: percentiles of a bootstrap need not contain a statistic that is biased in
-    its resamples, such as a maximum.
+    (:mod:`interp.stats.refit`). The lower bound is at most the upper one; bounds are NaN if there
+    is no interval. The estimate may lie outside of the interval: percentiles of a bootstrap need
+    not contain a statistic that is biased in its resamples, such as a maximum.
     """
 
     estimate: float
@@ -61,9 +61,9 @@ class Interval:
         bounds are NaN.
 
         Args:
-            samples: the statistic in each resample, ``[resample]``.
-            estimate: the statistic of the data themselves.
-            level: the share of the samples between the bounds.
+            samples: the value of the statistic in each bootstrap resample, ``[resample]``.
+            estimate: the value of the statistic in the data themselves.
+            level: the share of the samples that lie between the bounds.
         """
         drawn = array_of("samples", samples)
         require(drawn.ndim == 1, f"samples must be [resample], got shape {drawn.shape}")
@@ -72,11 +72,15 @@ class Interval:
 
     @property
     def complement(self) -> Interval:
-        """The interval of 1 minus the quantity, such as the error rate for an accuracy."""
+        """The interval of 1 minus the quantity, such as that of the error rate if this is the
+        interval of an accuracy.
+        """
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
     def columns(self, name: str) -> dict[str, float]:
-        """Return the three numbers as table columns ``name``, ``name_low`` and ``name_high``."""
+        """Return estimate, lower and upper bound as a mapping of table columns: ``name``,
+        ``name_low`` and ``name_high``.
+        """
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def __str__(self) -> str:
@@ -95,10 +99,10 @@ def percentile_bounds(
 
     Args:
         samples: ``[resample, ...]``; numbers that are not finite are left out.
-        level: the share of the samples between the two percentiles.
+        level: the share of the samples that lie between the two percentiles.
 
     Returns:
-        Two arrays without the axis of resamples: the lower and the upper bounds.
+        The lower and the upper percentiles, two arrays without the axis of resamples.
     """
     samples = np.asarray(samples, dtype=np.float64)
     levels = [(1 - level) / 2, (1 + level) / 2]
@@ -129,8 +133,11 @@ def resample_weights(
         seed: seed of the draw.
         plain_first: True to add a first row in which all episodes have the same weight, which gives
             the estimate itself.
-        participants: the participant of each episode. Participants are then resampled, each with
-            all of their episodes. When None, episodes are resampled.
+        participants: name or number of each episode's participant, ``[episode]``. Participants are
+            then resampled, each with all of their episodes. When None, episodes are resampled.
+
+    Returns:
+        Weights ``[resample, episode]``: how often a resample contains the episode, as a share.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
@@ -168,13 +175,14 @@ def _draw_and_keep(
 
 
 def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> NDArray[np.int64]:
-    """Return the number of each episode's participant, counted from 0 in order of first appearance.
+    """Number the participants from 0 in order of first appearance, and return the number of each
+    episode's participant, Int[episode].
 
     Args:
-        participants: a name or a whole number for each episode; when None, each episode is one
-            participant.
+        participants: the name or number of each episode's participant; when None, each episode
+            counts as a participant of its own.
         n_episodes: the number of episodes.
-        what: name of the participants in the error message.
+        what: word for the participants in the error message.
 
     >>> of_whom(["bob", "ann", "bob"], 3), of_whom(None, 3)
     (array([0, 1, 0]), array([0, 1, 2]))
@@ -204,8 +212,15 @@ def _is_whole(value: object) -> bool:
 
 
 def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
-    """Return the mean of ``values [episode, ...]`` for each participant; unchanged if each has one
-    episode.
+    """Average values over the episodes of each participant.
+
+    Args:
+        values: one value or array per episode, ``[episode, ...]``.
+        participants: name or number of each episode's participant; None if each episode counts as a
+            participant of its own.
+
+    Returns:
+        The means, ``[participant, ...]``, in order of first appearance.
 
     >>> of_each([1.0, 5.0, 2.0], ["bob", "ann", "bob"]), of_each([1.0, 2.0], None)
     (array([1.5, 5. ]), array([1., 2.]))
@@ -223,13 +238,13 @@ def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
 def bootstrap_mean(
     values: ArrayLike, *, seed: int = 0, participants: Any = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean over episodes and the bounds of its interval.
+    """Return the mean over episodes and the bounds of its 95 % bootstrap interval.
 
     Args:
-        values: ``[episode, ...]``.
+        values: one value or array per episode, ``[episode, ...]``.
         seed: seed of the resamples.
-        participants: the participant of each episode (:func:`of_whom`). If not None, participants
-            are resampled instead of episodes.
+        participants: name or number of each episode's participant. If not None, participants are
+            resampled instead of episodes.
 
     Returns:
         The mean, the lower bound and the upper bound, each ``[...]``.
@@ -243,13 +258,13 @@ def bootstrap_mean(
 
 @checked
 def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None) -> Interval:
-    """Return the mean of one number per episode, with its bootstrap interval
+    """Return the mean of one number per episode, with its 95 % bootstrap interval
     (:func:`bootstrap_mean`).
 
     Args:
-        values: ``[episode]``.
+        values: one number per episode, ``[episode]``.
         seed: seed of the bootstrap.
-        participants: the participant of each episode; None if each episode is one.
+        participants: name or number of each episode's participant; None if episodes are resampled.
     """
     require(
         np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}"
@@ -267,19 +282,20 @@ def ratio_interval(
     weights: NDArray[np.float64] | None = None,
     participants: Any = None,
 ) -> Interval:
-    """Return a ratio of two sums over episodes, such as hits over steps, with its bootstrap
+    """Return a ratio of two sums over episodes, such as hits over steps, with its 95 % bootstrap
     interval.
 
     Resamples with a denominator of 0 are left out. If none remain the bounds are NaN; if the
     denominator of the data is 0, the estimate is NaN, too.
 
     Args:
-        numerators: ``[episode]``.
-        denominators: ``[episode]``.
+        numerators: each episode's term of the upper sum, ``[episode]``.
+        denominators: each episode's term of the lower sum, ``[episode]``.
         seed: seed of the resamples.
-        weights: weights from :func:`resample_weights`, to share them between many ratios; drawn
-            when None.
-        participants: the participant of each episode (:func:`of_whom`).
+        weights: bootstrap weights from :func:`resample_weights`, if many ratios share them; new
+            ones are drawn when None.
+        participants: name or number of each episode's participant. If not None, participants are
+            resampled instead of episodes.
     """
     shape, other_shape = np.shape(numerators), np.shape(denominators)
     require(

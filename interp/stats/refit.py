@@ -1,12 +1,13 @@
-"""Intervals for scores of cross-validated fits, which count that the fit varies with its training
-data.
+"""Confidence intervals for scores of cross-validated fits. They are wide enough to include that the
+fit varies with its training data.
 
-A score is 1 minus a ratio of sums over episodes, ``sum L / sum R``. L are the out-of-fold losses of
-a K-fold cross-validation, and R are reference losses. For R2 they are squared errors and squares
-about the mean; for accuracy, misses and steps. :func:`interval` is for the score, on new episodes,
-of the fit to all episodes. :func:`difference` compares two scores on the same episodes. Episodes
-are independent and identically distributed, and each belongs to one fold. If :func:`leans_low`
-returns True, a small score does not show that no value can be decoded. For means without a fit use
+A score is 1 minus a ratio of sums over episodes, ``sum L / sum R``. L is an episode's out-of-fold
+loss in a K-fold cross-validation, and R is its reference loss. For R2, L is the squared error and R
+the sum of squares about the mean; for accuracy, L is the number of misses and R the number of
+steps. :func:`interval` is for the score, on new episodes, of the fit to all episodes.
+:func:`difference` compares two scores on the same episodes. Episodes are independent and
+identically distributed, and each belongs to one fold. If :func:`leans_low` returns True, a small
+score does not show that no value can be decoded. For means without a fit use
 :mod:`interp.stats.intervals`.
 
 How the interval is made, and its measured coverage: docs/method/intervals.md.
@@ -68,14 +69,16 @@ _WIDEST = 100.0  # half widths of a log beyond this are cut, so that no bound ov
 
 
 def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
-    """Return the half width of an interval, in standard errors that ignore the refitting.
+    """Return the half width of a 95 % interval as a multiple of the standard error that ignores the
+    refitting.
 
-    It is 1.96 for the mean of many episodes without a fit.
+    It is larger than 1.96, the value for the mean of many episodes without a fit.
 
     Args:
         n_episodes: number of episodes.
-        n_folds: K of the cross-validation.
-        n_effective: the effective number of episodes (:func:`effective`); ``n_episodes`` when None.
+        n_folds: number of folds of the cross-validation.
+        n_effective: the effective number of episodes, which is smaller if few episodes make up most
+            of the reference losses (:func:`effective`); ``n_episodes`` when None.
 
     >>> round(_inflation(8, 5), 3), round(_inflation(64, 5), 3), round(_inflation(64, 5, n_effective=8), 3)
     (4.054, 3.045, 4.054)
@@ -95,10 +98,14 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
 
 
 def effective(references: ArrayLike) -> float:
-    """Return the effective number of episodes, ``(sum R)^2 / sum R^2``, and at least 2.
+    """Return the effective number of episodes, ``(sum R)^2 / sum R^2`` for their reference losses
+    R, but at least 2.
 
-    It equals the number of episodes if all references R are equal, and is smaller if few episodes
-    make up most of the sum.
+    It equals the number of episodes if all R are equal, and is smaller if few episodes make up most
+    of the sum.
+
+    Args:
+        references: reference loss of each episode, ``[episode]`` or ``[episode, output]``.
 
     >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
     (4.0, 2.0, 2.0)
@@ -116,8 +123,8 @@ def leans_low(
     n_features: int,
     mask: Bool[Array, "episode round k"] | None = None,
 ) -> bool:
-    """Return whether a cross-validated score is likely too low: too many features for too few
-    episodes.
+    """Return True if a cross-validated score is likely too low, because there are too many features
+    for too few episodes.
 
     This is so if an output is nearly constant within episodes and there are fewer than 2 effective
     episodes per feature. The true score is then above the interval more often than in 2.5 % of data
@@ -156,7 +163,7 @@ def _centred(
     Args:
         values: the target, ``[episode, round, output]``.
         used: True for the entries that count.
-        n_steps: number of used entries in each group of episodes, ``[group, output]``.
+        n_steps: number of used entries, ``[group, output]``, where groups partition the episodes.
     """
     y = np.where(used, values, 0.0).astype(np.float64)
     mean = y.sum((0, 1)) / np.maximum(n_steps.sum(0), 1)
@@ -168,19 +175,20 @@ def totals(
     mask: Bool[Array, "episode round k"] | None = None,
     groups: Int[Array, " episode"] | None = None,
 ) -> Float[Array, "group k"]:
-    """Return the squared error that a constant prediction would have on each episode, if it were
-    new.
+    """Estimate the squared error that the best constant prediction, the true mean, has on each
+    episode. These are the reference losses of R2.
 
-    Squares about the mean of the same episodes are too small, by a share 1/n if whole episodes
-    differ. Each value's distance from the overall mean is therefore multiplied by its distance from
-    the mean of the *other* episodes. This has no such bias (exactly so for episodes of equal
-    length). An episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the other episodes``. All
-    episodes of a group count as one long episode.
+    Squared distances from the mean of all episodes would be too small, by a share 1/n if whole
+    episodes differ. Each value's distance from the overall mean is therefore multiplied by its
+    distance from the mean of the *other* episodes. This has no such bias (exactly so for episodes
+    of equal length). For values y with overall mean m, an episode gets ``sum (y - m)^2 + (sum (y -
+    m))^2 / steps of the other episodes``. All episodes of a group count as one long episode.
 
     Args:
         values: the target, ``[episode, round, output]``.
         mask: True for the entries that count; all when None.
-        groups: the group number of each episode; when None, each episode is one group.
+        groups: the group number of each episode, such as its participant; when None, each episode
+            is one group.
 
     Returns:
         The squared errors, ``[group, output]``.
@@ -202,7 +210,15 @@ def totals(
 def in_groups(
     sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
 ) -> Float[Array, "group k"]:
-    """Add sums per episode up to sums per group."""
+    """Sum over the episodes of each group.
+
+    Args:
+        sums: one row per episode, ``[episode, k]``.
+        groups: the group number of each episode, counted from 0.
+
+    Returns:
+        One row per group, ``[group, k]``.
+    """
     n_groups = int(groups.max()) + 1
     result = np.zeros((n_groups, *sums.shape[1:]))
     np.add.at(result, groups, sums)
@@ -219,24 +235,26 @@ def interval(
     smallest: float = 0.0,
     width: float | None = None,
 ) -> Interval:
-    """Return the score of a cross-validated fit with its interval.
+    """Return the score of a cross-validated fit with its 95 % confidence interval.
 
     If all references are 0, the target does not vary, and all three numbers are NaN. If all losses
-    are 0, the fit is exact, and both bounds of a skill are 1. The lower bound of an accuracy then
-    assumes half a miss in one episode, since a rare miss could have gone unseen.
+    are 0, the fit is exact, and both bounds of a skill are 1 (unless ``smallest`` is given). The
+    lower bound of an accuracy then assumes half a miss in one episode, since a rare miss could have
+    gone unseen.
 
     Args:
         losses: out-of-fold losses, summed over the rounds of each episode: ``[episode]`` or
             ``[episode, output]``.
         references: the losses to divide by, in the same shape: :func:`totals` for R2, the number of
             steps for accuracy (its losses are misses), or the losses of a baseline.
-        n_folds: K of the cross-validation; the number of episodes if each fold leaves one out.
+        n_folds: number of folds of the cross-validation; the number of episodes if each fold leaves
+            out one episode.
         score: "skill" (1 minus the ratio of sums, as R2), "accuracy" (the same, with bounds within
             0 and 1) or "ratio" (the ratio of sums).
-        smallest: loss in one episode to assume for a bound if all losses are 0; half a miss for an
-            accuracy.
-        width: half width in standard errors that ignore the refitting; when None, that of
-            :func:`_inflation`.
+        smallest: loss that is assumed in one episode, for a bound, if all losses are 0; for an
+            accuracy it is always half a miss.
+        width: half width of the interval as a multiple of the standard error that ignores the
+            refitting; when None, that of :func:`_inflation`.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
@@ -255,19 +273,22 @@ def difference(
     *,
     control_references: ArrayLike | None = None,
 ) -> Interval:
-    """Return how much higher a fit's score is than a control's, with the interval of the paired
-    difference.
+    """Return how much higher the score of a fit is than that of a control, with the 95 % interval
+    of this paired difference.
 
-    Both are fitted in the same folds of the same episodes.
+    Fit and control must be cross-validated in the same folds of the same episodes.
 
     Args:
-        losses: out-of-fold losses of the fit, summed over the rounds of each episode.
-        control_losses: the same of the control.
-        references: the losses to divide by, as in :func:`interval`.
-        n_folds: K of the cross-validation.
-        score: as in :func:`interval`.
-        control_references: the references of the control, if its target differs, as when it is
-            shuffled; ``references`` when None.
+        losses: out-of-fold losses of the fit, summed over the rounds of each episode: ``[episode]``
+            or ``[episode, output]``.
+        control_losses: out-of-fold losses of the control, in the same form.
+        references: the losses to divide by: :func:`totals` for R2, the number of steps for
+            accuracy, or the losses of a baseline.
+        n_folds: number of folds of the cross-validation.
+        score: "skill" (1 minus the ratio of sums, as R2), "accuracy" (the same, with bounds within
+            0 and 1) or "ratio" (the ratio of sums).
+        control_references: the losses to divide the control's by, if the control has another
+            target, such as a shuffled one; ``references`` when None.
     """
     if control_references is None:
         control_references = references
@@ -289,14 +310,18 @@ def difference(
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """Return the smallest skill whose interval would have excluded 0 in a sample like this one.
+    """Return the smallest skill (1 minus the ratio of sums, such as R2) whose interval would have
+    excluded 0 in a sample like this one.
 
     It is ``1 - exp(-h)``, where h is the interval's half width on the log scale, from the observed
     losses. NaN if the target does not vary. A true skill of this size is found in about half of
     such samples.
 
     Args:
-        losses, references, n_folds: as in :func:`interval`.
+        losses: out-of-fold losses, summed over the rounds of each episode: ``[episode]`` or
+            ``[episode, output]``.
+        references: the losses to divide by, in the same shape.
+        n_folds: number of folds of the cross-validation.
 
     >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
     0.777
@@ -306,13 +331,15 @@ def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A ratio of sums with its interval, which is symmetric on the log scale.
+    """The ratio of summed losses over summed references, with its interval, which is symmetric on
+    the log scale.
 
     Attributes:
         ratio: summed losses over summed references.
         low, high: bounds of the ratio.
         half: half width of the interval of the log of the ratio.
-        contributions: what each episode contributes to the log of the ratio, ``[episode]``.
+        contributions: what each episode contributes to the sampling error of the log of the ratio,
+            ``[episode]``.
     """
 
     ratio: float
@@ -334,10 +361,15 @@ class _Part:
         """Compute the ratio and its interval from losses and references.
 
         Args:
-            losses, references, n_folds, score: as in :func:`interval`.
-            smallest: loss in one episode to assume for a bound if all losses are 0.
-            width: half width in standard errors that ignore the refitting; that of
-                :func:`_inflation` when None.
+            losses: out-of-fold losses, summed over the rounds of each episode: ``[episode]`` or
+                ``[episode, output]``.
+            references: the losses to divide by, in the same shape.
+            n_folds: number of folds of the cross-validation.
+            score: "accuracy" if losses are misses and references are steps, so that the ratio is at
+                most 1; otherwise "skill" or "ratio".
+            smallest: loss that is assumed in one episode, for a bound, if all losses are 0.
+            width: half width of the interval as a multiple of the standard error that ignores the
+                refitting; when None, that of :func:`_inflation`.
         """
         lost = _sum_per_episode(losses)
         possible = _sum_per_episode(references)
@@ -372,7 +404,9 @@ class _Part:
 
 
 def _sum_per_episode(values: ArrayLike) -> Float[Array, " episode"]:
-    """Return one number per episode, summed over outputs; refuse negative and infinite values."""
+    """Sum ``values``, ``[episode]`` or ``[episode, output]``, over outputs; return one number per
+    episode. Refuse negative and infinite values.
+    """
     array = np.asarray(values, dtype=np.float64)
     require(
         array.ndim >= 1,

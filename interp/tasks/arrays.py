@@ -1,10 +1,11 @@
-"""Define a new task in a few lines: in each round an input is shown, an outcome predicted, then
-revealed.
+"""Define a new task in a few lines. In each round an input is shown, an outcome is predicted, and
+then the outcome is revealed.
 
 The tokens of a round are::
 
-    <w> <z> x p? | y w?                  one of several inputs <w> <z> x_1 ... x_n p? | y pay w?
-    a vector; `pay` is the reward of the outcome, if there are rewards
+    <w> <z> x p? | y w?                    if the input is one of several
+    <w> <z> x_1 ... x_n p? | y w?          if the input is a vector
+    <w> <z> x p? | y pay w?                if the outcome has a reward, `pay`
 
 The prediction is one of several outcomes, or a number. All data come from a function that returns
 plain arrays:
@@ -55,13 +56,15 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SeriesEpisodes(BaseEpisodes):
-    """Inputs and outcomes of a batch of episodes.
+    """A batch of episodes of a task that :func:`series` made: inputs, outcomes and rewards.
 
     Attributes:
         task: key of the task.
-        inputs: index of the input, ``[episode, round]``, or a vector, ``[episode, round, number]``.
-        outcomes: index of the outcome, or a number, ``[episode, round]``.
-        rewards: reward of the outcome, ``[episode, round]``; all 0 if there are no rewards.
+        inputs: index of the input in each round, ``[episode, round]``, or a vector in each round,
+            ``[episode, round, number]``.
+        outcomes: index of the outcome in each round, or a number, ``[episode, round]``.
+        rewards: reward of each round's outcome, ``[episode, round]``; all 0 if the task has no
+            rewards.
         regime: name of the regime.
         seed: seed of the sampler.
     """
@@ -99,10 +102,10 @@ class SeriesEpisodes(BaseEpisodes):
 
 @dataclass(frozen=True)
 class _Round(RoundLayout):
-    """Layout of a round with an input, followed by the outcome.
+    """Token layout of the rounds of a task that :func:`series` made: the input, then the outcome.
 
     Attributes:
-        heard: names of the possible inputs; for vectors, names of their numbers.
+        heard: names of the possible inputs; if the input is a vector, names of its elements.
         numbers: True if the input is a vector.
         names: names of the outcomes; empty if the outcome is a number.
         pays: True if the round also contains a reward.
@@ -170,7 +173,8 @@ class _Round(RoundLayout):
 
 
 def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
-    """Refuse numbers ``[episode, round]`` that are not indices of ``names``.
+    """Raise InputError if an array ``[episode, round]`` has numbers that are not indices of
+    ``names``.
 
     Args:
         what: name of the array in the error message.
@@ -181,7 +185,7 @@ def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
 
 
 def _require_names(what: str, names: Sequence[str], least: int) -> None:
-    """Refuse names that are empty, equal, or too few.
+    """Raise InputError if names are empty, equal to each other, or too few.
 
     Args:
         what: description of the names for the error message.
@@ -196,10 +200,12 @@ def _require_names(what: str, names: Sequence[str], least: int) -> None:
 
 
 def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
-    """Return a name for each episode, equal for episodes with equal contents; None if all differ.
+    """Return a name for each episode, which episodes with equal contents share; None if no two
+    episodes are equal.
 
-    A sampler of recorded data may return the same recording several times. Its copies then share a
-    fold and count once in an interval, and are never split into fitting and scoring.
+    A sampler of recorded data may return the same recording several times. With these names as
+    participants, its copies are in the same cross-validation fold and count as one independent
+    unit.
     """
     names = digest_episodes([episodes.inputs, episodes.outcomes, episodes.rewards])
     return names if len(set(names)) < len(names) else None
@@ -221,13 +227,15 @@ def series(
 
     Args:
         key: key of the task.
-        sample: ``(n_episodes, n_rounds, seed)`` -> inputs and outcomes, and rewards if ``pays``,
-            each ``[episode, round]``; inputs that are vectors have one more axis. It may return
-            rows of recorded data; copies of the same row are treated as one participant.
-        inputs: names of the possible inputs, one of which occurs in each round; or the length of
-            the input vectors.
-        outcomes: names of the possible outcomes, one of which occurs in each round; or, if the
-            outcome is a number, whether its "mean" or a "normal" distribution is predicted.
+        sample: function ``(n_episodes, n_rounds, seed)`` -> inputs, outcomes and, if ``pays``,
+            rewards, each ``[episode, round]``; inputs that are vectors have one more axis. The
+            function may return recorded episodes; copies of the same episode count as one
+            participant.
+        inputs: names of the possible inputs, of which one occurs in each round; or, if the input is
+            a vector, its length.
+        outcomes: names of the possible outcomes, of which one occurs in each round. If the outcome
+            is a number: "mean" to predict its mean, or "normal" to predict its mean and log
+            variance.
         pays: True if outcomes have rewards.
         what: one sentence about the task, for reports.
     """

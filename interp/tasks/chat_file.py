@@ -22,16 +22,17 @@ from interp.tasks.table_file import TextTable
 
 
 def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTable:
-    """Return chats as a table with one row per round.
+    """Convert a table of chats to a table with one row per round.
 
-    The columns are the keys of the JSON objects, the fields stored beside the messages, and
-    "conversation", the number of the chat. If the true outcome is a field beside the messages, like
-    Inspect's target, each chat is one round, and the chats of one epoch form a conversation.
+    Its columns are the keys of the JSON objects in the messages, the fields stored beside the
+    messages, and "conversation", the number of the chat. If the true outcome is a field beside the
+    messages, like Inspect's target, each chat is one round, and the chats of one epoch form a
+    conversation.
 
     Args:
         table: the chats, one per row.
-        named: role of a column, such as "advice" -> the key that the user named.
-        role: the role whose key ends a round: "outcome" or "reward".
+        named: for the role of a column, such as "advice", the key or keys that the user named.
+        role: role of the last entry of a round: "outcome" or "reward".
     """
     ends = set(as_names(named.get(role)))
     require(
@@ -71,12 +72,14 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
 
 
 def _read_rounds(messages: Sequence[Any], ends: Set[str], note: str | None) -> list[dict[str, str]]:
-    """Return the rounds of one chat: for each, the fields of its JSON objects.
+    """Split one chat into rounds. Return a list with one mapping {key: value} per round, which
+    merges the fields of the round's JSON objects.
 
     Args:
         messages: the messages, in OpenAI's format.
-        ends: keys that end a round.
-        note: key of the note that the player writes after a round; None if there is none.
+        ends: keys of the outcome or reward. A message that has one of them ends the round, and its
+            other keys belong to the next round.
+        note: key of the note that the player writes after a round; None if there are no notes.
     """
     rounds: list[dict[str, str]] = []
     row: dict[str, str] = {}
@@ -94,7 +97,9 @@ def _read_rounds(messages: Sequence[Any], ends: Set[str], note: str | None) -> l
 
 
 def _read_fields(message: Any) -> dict[str, str]:
-    """Return the fields of the JSON object in a message, as strings; empty if there is none."""
+    """Return the fields of the JSON object in a message, with values as strings; empty if the
+    message has no JSON object.
+    """
     content = message.get("content") if isinstance(message, Mapping) else None
     body, _, _ = find_object(text_of(content))
     if not isinstance(body, dict):

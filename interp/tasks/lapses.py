@@ -1,4 +1,5 @@
-"""Variants of any algorithm with a lapse: it learns late, stops learning, forgets, or has a window.
+"""Variants of any algorithm with a lapse: it learns late, stops learning, forgets, or learns only
+from the last rounds.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> made = late(weighted_majority(0.5), 2)
@@ -7,8 +8,9 @@
 
 The algorithm's update rule is unchanged; the lapse determines from which round the update learns,
 and how strongly. A lapse without effect (no lag, or an end or a window that is longer than the
-episode) gives exactly the original algorithm. Variables have the same keys as in the original, and
-describe the current round, except for the state after it.
+episode) gives exactly the original algorithm. Variables have the same keys as in the original
+algorithm. Apart from the state, their values are those of the current round, not of the round from
+which the update learns.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ _Array = NDArray[Any]
 def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
     """Return a variant that learns from each round ``lag`` rounds later.
 
-    The late update applies to the state that the algorithm has by then.
+    The late update is applied to the state of that later round.
 
     Args:
         algorithm: the algorithm to vary.
         lag: number of rounds between a round and the update from it.
-        key, name: key and name of the variant.
+        key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
     carrying = _carrying(algorithm, "waiting", lag)
@@ -65,13 +67,13 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
 
 @checked
 def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant that learns only from the first rounds.
+    """Return a variant that learns only from the first ``last`` rounds.
 
     Args:
         algorithm: the algorithm to vary.
-        last: number of rounds that it learns from. If it is fractional, that fraction of the next
-            round's update is made.
-        key, name: key and name of the variant.
+        last: number of rounds from which the variant learns. With 2.5, half of the third round's
+            update is made.
+        key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     _check_rounds("last", last)
     is_whole = last == int(last)
@@ -91,13 +93,13 @@ def sometimes(
     key: str,
     name: str,
 ) -> Algorithm:
-    """Return a variant that learns only from some rounds.
+    """Return a variant that learns from some rounds only, or makes only a fraction of an update.
 
     Args:
         algorithm: the algorithm to vary.
-        counts: maps the index of a round to whether its update is made, or to the fraction of it
-            that is made.
-        parameters: parameters of the variant, besides those of the algorithm.
+        counts: maps an array of round indices to an array of the same shape: booleans, True if the
+            round's update is made, or the fraction of the update that is made.
+        parameters: parameters of the variant by name, in addition to those of the algorithm.
         key, name: key and name of the variant.
     """
 
@@ -123,7 +125,7 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
     Args:
         algorithm: the algorithm to vary.
         decay: the factor, in (0, 1].
-        key, name: key and name of the variant.
+        key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
     of_the_round = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
@@ -153,16 +155,16 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
 
 @checked
 def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant that learns only from the last rounds.
+    """Return a variant whose state depends on the last ``rounds`` rounds only.
 
-    It carries the inputs of these rounds, and in each round computes its state from them anew. The
-    algorithm's state must begin at zero, and its update must add to it.
+    The variant carries the inputs of these rounds, and computes the state from them anew in each
+    round. The algorithm's state must begin at zero, and its update must add to it.
 
     Args:
         algorithm: the algorithm to vary.
-        rounds: number of rounds in the window. If it is fractional, that fraction of the oldest
-            round's update is made.
-        key, name: key and name of the variant.
+        rounds: number of rounds in the window. With 2.5, half of the update from the third-last
+            round is made.
+        key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     _check_rounds("window", rounds)
     n_slots = math.ceil(rounds)
@@ -207,12 +209,14 @@ _PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
 def lapsed(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
-    """Return a function that makes ``base`` with a lapse, from the parameters of both.
+    """Combine a lapse with a function that makes an algorithm. The result makes the variant from
+    the parameters of both.
 
     Args:
-        lapse: a function of this module, such as :func:`late`.
-        base: makes the algorithm to vary.
-        key: key of the variant.
+        lapse: the lapse, a function of this module: :func:`late`, :func:`stopped`, :func:`fading`
+            or :func:`window`.
+        base: function that makes the algorithm to vary from parameters.
+        key: key of the variant; by default that of the algorithm with a suffix.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> dict(lapsed(stopped, weighted_majority)(gain=0.5, last=4).parameters)
@@ -235,19 +239,18 @@ def _check_rounds(name: str, value: float) -> None:
 
 
 def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the keys of the inputs that the update depends on."""
+    """Return the keys of the input variables on which the algorithm's next state depends."""
     needed = algorithm.needed(algorithm.state)
     return tuple(variable.key for variable in needed if variable.role == "input")
 
 
 def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
-    """Return ``after`` where the round counts, ``before`` where it does not, and a mixture for
-    fractions.
+    """Return a state variable after an update that is made in full, in part or not at all.
 
     Args:
-        before, after: a state variable before and after the round; its first axes are those of
-            ``counts``.
-        counts: boolean, or the fraction of the update that is made.
+        before, after: values of the state variable before and after the full update; their leading
+            axes are those of ``counts``.
+        counts: the fraction of the update that is made, or booleans, True for the full update.
     """
     inner = (1,) * (np.ndim(after) - counts.ndim)
     weight = counts.reshape(counts.shape + inner)
@@ -257,9 +260,10 @@ def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
 
 
 def _as_inputs(algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]) -> dict[str, _Array]:
-    """Return carried inputs, with classes rounded to the nearest class.
+    """Return inputs that were carried from earlier rounds, with class numbers rounded to the
+    nearest class.
 
-    They may not be whole numbers after an intervention on the carried state.
+    Class numbers may be fractional after an intervention on the carried state.
 
     Args:
         algorithm: the algorithm that reads the inputs.
@@ -281,16 +285,18 @@ _TIME = Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", 
 def _carrying(
     base: Algorithm, queue: str = "", length: int = 0, variables: tuple[Variable, ...] = ()
 ) -> Algorithm:
-    """Return an algorithm that also carries the round's index and a queue of recent inputs.
+    """Return a copy of an algorithm that also carries the index of the round and, if ``queue`` is
+    not empty, a queue of recent inputs.
 
-    The queue holds the inputs of the last rounds that the update depends on: the oldest first along
-    the last axis, and zeros before the first round.
+    The queue has the inputs, of the last rounds, on which the update depends. The oldest comes
+    first along the last axis; before the first round all entries are zero.
 
     Args:
         base: the algorithm.
-        queue: prefix of the queue's keys; "" for no queue.
+        queue: prefix of the keys of the queue's variables; "" for no queue.
         length: length of the queue, in rounds.
-        variables: replace the algorithm's variables, if given; its own state is then not carried.
+        variables: variables to use in place of the algorithm's; the algorithm's state is then not
+            carried. Empty to keep the algorithm's variables.
     """
     read = _inputs_read(base) if queue else ()
     carried = [_TIME]
@@ -316,11 +322,12 @@ def _carrying(
 
 
 def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
-    """Return the state variable that queues an input.
+    """Return the state variable that has the last values of an input variable, with the queue as a
+    further last axis.
 
     Args:
-        variable: the input.
-        queue: prefix of its key.
+        variable: the input variable.
+        queue: prefix of the state variable's key.
         length: length of the queue, in rounds.
     """
     return replace(
@@ -334,8 +341,8 @@ def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
 
 
 def _pusher(queue: str, key: str) -> Equation:
-    """Return an equation that appends the newest value of ``key`` to ``queue`` and drops the oldest
-    one.
+    """Return an equation that appends the current value of the variable ``key`` to the variable
+    ``queue`` and drops the queue's oldest value.
     """
 
     def push(values: Values) -> _Array:
@@ -346,12 +353,12 @@ def _pusher(queue: str, key: str) -> Equation:
 
 
 def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> Variable:
-    """Return the variable for a state variable's value after the round.
+    """Return the round variable ``next_<key>``, a state variable's value after the round.
 
     Args:
         carried: the state variable.
         parents: keys of the variables that the equation reads.
-        equation: computes the value.
+        equation: computes the value from all variables of the round.
     """
     key = NEXT + carried.key
     return replace(carried, key=key, role="round", parents=parents, equation=equation)
@@ -366,16 +373,17 @@ def _vary(
     name: str,
     reads: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Algorithm:
-    """Return a variant of ``algorithm`` with other updates of some state variables.
+    """Return a variant of ``algorithm`` in which some state variables have other updates.
 
     Args:
-        algorithm: the algorithm, which already has all variables that the updates read.
-        states: keys of the state variables.
-        learn: ``(key of a state variable, values of a round)`` -> its value after the round.
-        parameters: parameters of the variant, besides those of the algorithm.
+        algorithm: the algorithm; it must have all variables that the new updates read.
+        states: keys of the state variables with new updates.
+        learn: function ``(key of a state variable, values of the round)`` -> the state variable's
+            value after the round.
+        parameters: parameters of the variant by name, in addition to those of the algorithm.
         key, name: key and name of the variant.
-        reads: key of a state variable -> keys that its update reads; all states and inputs when
-            None.
+        reads: for each of ``states``, the keys of the variables that its update reads; when None,
+            all states and inputs.
     """
     everything = tuple(v.key for v in algorithm.variables if v.role != "round")
     changes = {}

@@ -22,8 +22,8 @@ class Place(NamedTuple):
     Attributes:
         variable: key of the variable.
         sites: names of the sites; None for the whole carried state.
-        outcome: what an interchange should change: the "prediction" of the round, or the "state"
-            after it.
+        outcome: what an interchange intervention on the sites should change: the "prediction" of
+            the round, or the "state" after the round.
         control: True for a control, whose sites cannot hold the variable.
     """
 
@@ -34,8 +34,11 @@ class Place(NamedTuple):
 
 
 def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return 1 in the first element along the last axis of a state and 0 elsewhere, for
-    steering.
+    """Return the change of a state by which steering moves it at dose 1: 1 in the first element
+    along the last axis, 0 elsewhere.
+
+    Args:
+        shape: shape of one episode's state.
     """
     change = np.zeros(shape)
     change[..., 0] = 1.0
@@ -43,16 +46,19 @@ def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 class Model:
-    """What the sites of variables depend on.
+    """The properties of a model on which the sites of its variables depend.
 
     Attributes:
-        memory: key of the variable that the model's algorithm carries.
+        memory: key of the variable that the model's algorithm carries from round to round.
         written: key of the variable that a round writes into a latent.
         has_layers: True for a transformer, whose sites have layers and positions.
         last: index of the last layer.
         layers: indices of the layers before the last.
-        replaces: True if an update replaces the latent that it is written to, instead of being
-            added.
+        replaces: True if an update replaces the latent that it is written to; False if the update
+            is added to the latent.
+
+    Args:
+        machine: the model.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -67,38 +73,46 @@ class Model:
         self.replaces = getattr(config, "latent_update", "replace") != "add"
 
     def carried(self, key: str, otherwise: str) -> str:
-        """Return ``key`` if the model's algorithm carries this variable, and ``otherwise`` if not.
+        """Return ``key`` if it is a state variable of the model's algorithm; return ``otherwise``
+        if it is not.
 
         Args:
             key: key of the variable.
-            otherwise: key to return instead.
+            otherwise: key of another variable.
         """
         return key if key in self._state else otherwise
 
     def final(self, position: str) -> str:
-        """Return the site at a position after the last layer."""
+        """Return the name of the residual stream's site after the last layer, at the position with
+        this label.
+        """
         return f"resid_post[{self.last}]@{position}"
 
     def before_final(self, position: str) -> str:
-        """Return the site at a position before the last layer."""
+        """Return the name of the residual stream's site before the last layer, at the position with
+        this label.
+        """
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 
     def below(self, variable: str, position: str, outcome: str = "prediction") -> list[Place]:
-        """Return one hypothesis for each layer but the last.
+        """Return one hypothesis for each layer except the last.
 
-        It says that the residual stream after this layer holds the variable at ``position``.
+        The hypothesis is that the residual stream after this layer holds the variable at
+        ``position``.
 
         Args:
             variable: key of the variable.
             position: label of the position.
-            outcome: "prediction" or "state", as in :class:`Place`.
+            outcome: what an interchange intervention should change: the "prediction" of the round,
+                or the "state" after the round.
         """
         return [
             Place(variable, (f"resid_post[{layer}]@{position}",), outcome) for layer in self.layers
         ]
 
     def at_all(self, site: str, start: str) -> tuple[str, ...]:
-        """Return the sites of a component at all positions whose labels begin with ``start``.
+        """Return the names of a component's sites at all positions whose labels begin with
+        ``start``.
 
         Args:
             site: name of the component, such as "embed".

@@ -1,4 +1,6 @@
-"""Base class of layouts that support a range of sizes with one vocabulary."""
+"""Base class for token layouts of rounds that support several sizes of episodes with one
+vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,14 @@ from interp.support.errors import InputError, require
 
 
 class SizedRound(RoundLayout):
-    """A layout with sizes; each has a field ``NAME`` and a field ``NAME_range``.
+    """Base class for layouts with sizes, such as the number of states. A size called NAME has a
+    field ``NAME``, its value, and a field ``NAME_range``, the smallest and largest supported value.
 
     Attributes:
-        ranged: names of the sizes, such as ``("n_states", "n_actions")``. ``family`` has a layout
-            for each value of the last one.
-        episodes_are: what it reads, for error messages.
-        episode_types: classes of the episodes that it reads.
+        ranged: names of the sizes, such as ``("n_states", "n_actions")``. The property ``family``
+            has one layout for each supported value of the last size.
+        episodes_are: description of the episodes that the layout reads, for error messages.
+        episode_types: classes of the episodes that the layout reads.
     """
 
     ranged: ClassVar[tuple[str, ...]]
@@ -33,7 +36,7 @@ class SizedRound(RoundLayout):
 
     @property
     def served(self) -> tuple[tuple[int, int], ...]:
-        """The smallest and largest value of every size."""
+        """The smallest and largest supported value of every size, in the order of ``ranged``."""
         return tuple(getattr(self, f"{name}_range") for name in self.ranged)
 
     @cached_property
@@ -56,12 +59,13 @@ class SizedRound(RoundLayout):
         return self if sizes == self._sizes else replace(self, **sizes)
 
     def _refuse_size(self, name: str, size: int, low: int, high: int) -> None:
-        """Refuse a size that this layout does not support; the error names models that do.
+        """Raise InputError for a size that this layout does not support; the message names models
+        that support it.
 
         Args:
             name: name of the size.
-            size: its value in the episodes.
-            low, high: smallest and largest value that the layout supports.
+            size: the size's value in the episodes.
+            low, high: smallest and largest value of this size that the layout supports.
         """
         from interp.model.library import serving
 
@@ -78,7 +82,7 @@ class SizedRound(RoundLayout):
         return {name: getattr(self, name) for name in self.ranged}
 
     def require_fit(self, episodes: Any) -> None:
-        """Refuse episodes with sizes other than this layout's."""
+        """Raise InputError if the sizes of ``episodes`` differ from those of this layout."""
         sizes, own_sizes = _describe_size(self.fit(episodes)._sizes), _describe_size(self._sizes)
         require(
             sizes == own_sizes,

@@ -1,7 +1,8 @@
 """Decide which column of a table has which role, such as "choice" or "reward".
 
-The user may name a column; otherwise it is found by usual spellings of its name. Names are compared
-in lower case without separators, so that ``trialNum``, ``trial_num`` and ``Trial Num`` are equal.
+The user may name the column of a role; otherwise the column is found by usual spellings of its
+name. Names are compared in lower case without separators, so that ``trialNum``, ``trial_num`` and
+``Trial Num`` are equal.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ _FREE = ("participant", "session", "order")
 @dataclass(frozen=True)
 @checked_fields
 class Columns:
-    """The columns of each role.
+    """The columns of a table by their roles, such as "choice" or "reward".
 
     Attributes:
-        by_role: role -> its columns; roles without a column are absent.
+        by_role: maps a role to the names of its columns; roles without a column are absent.
         guessed: roles whose column was found by its name instead of being named by the user.
-        unused: columns without a role.
+        unused: names of the columns without a role.
     """
 
     by_role: Mapping[str, tuple[str, ...]]
@@ -73,7 +74,7 @@ class Columns:
         return role in self.by_role
 
     def one(self, role: str) -> str:
-        """Return the single column of a role."""
+        """Return the name of a role's column, the first if it has several."""
         return self.by_role[role][0]
 
 
@@ -88,14 +89,15 @@ def choose_columns(
 
     Args:
         table: the table.
-        roles: roles that must have a column, besides the participant.
-        named: role -> the column or columns that the user named; None to find them by their names.
+        roles: roles that must have a column, in addition to "participant".
+        named: maps a role to the column or columns that the user named; None to find them by their
+            names.
         optional: roles that have a column only if the user names one.
         lists: roles that may have several columns. Unless the user names them, all columns with a
             usual spelling are taken.
 
     Returns:
-        The columns of each role.
+        The columns of the table by their roles.
 
     Raises:
         InputError: a named column is missing, occurs twice or has two roles; or a role has no
@@ -139,7 +141,9 @@ def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the column names that the user passed for a role as a tuple; empty for None."""
+    """Convert what the user passed for a role (a column's name, a list of names or None) to a tuple
+    of names; None becomes an empty tuple.
+    """
     if columns is None:
         return ()
     names = [columns] if isinstance(columns, str) else fit("columns", columns, Sequence[str])
@@ -147,18 +151,20 @@ def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def spelled(name: str) -> str:
-    """Return a column name in lower case without separators."""
+    """Return a column's name in lower case without separators, so that spellings can be compared."""
     return re.sub(r"[\W_]+", "", name.lower())
 
 
 def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) -> tuple[str, ...]:
-    """Find unused columns whose names are usual for a role, the most usual spelling first.
+    """Find the column of a role, or its columns, among unused columns by usual spellings of its
+    name. Return their names; empty if none matches.
 
     Args:
         table: the table.
         role: the role.
-        takes_all: True if the role takes all matching columns.
-        used: columns that have a role already.
+        takes_all: True to return all matching columns, False for the one with the most usual
+            spelling.
+        used: names of the columns that have a role already.
     """
     free = [name for name in table.names if name not in used]
     matches: list[str] = []
@@ -175,7 +181,12 @@ def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) 
 
 
 def _find_gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of gains and losses, if there are both."""
+    """Return the names of a column of gains and a column of losses; empty if the table lacks one of
+    them.
+
+    Args:
+        names: names of the columns to search.
+    """
     by_spelling = {spelled(name): name for name in names}
     for gain, loss in (("gain", "loss"), ("gains", "losses"), ("win", "loss"), ("wins", "losses")):
         if gain in by_spelling and loss in by_spelling:
@@ -184,10 +195,11 @@ def _find_gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
-    """Return whether cells look like measurements, such as reaction times, instead of labels.
+    """Return True if cells look like measurements, such as reaction times, and not like labels.
 
-    They do if they have at least 5 different values, all of them numbers, and one of these holds:
-    some value has a fraction, all values are at least 100, or there are more than 20 values.
+    This is so if there are at least 5 different values, all of them numbers, and one of these
+    conditions holds: some value has a fraction, all values are at least 100, or there are more than
+    20 different values.
     """
     if isinstance(cells, pd.DataFrame):  # a name that stands twice; refused where it is used
         return False
@@ -203,13 +215,14 @@ def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
 def _check_names(
     table: TextTable, role: str, names: Sequence[str], taken: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Refuse names that the table lacks or has twice, and columns that have another role already.
+    """Raise InputError if a role's column is missing in the table, occurs twice in it, or has
+    another role already.
 
     Args:
         table: the table.
         role: the role.
-        names: its columns.
-        taken: role -> columns, for the roles decided so far.
+        names: names of the role's columns.
+        taken: columns by role, for the roles that were decided before.
     """
     listed = ", ".join(table.names)
     require(

@@ -62,11 +62,12 @@ _OF_A_SAMPLE = ("id", "epoch", "target", "messages")
 @dataclass(frozen=True)
 @checked_fields
 class TextTable:
-    """A table whose cells are texts.
+    """A table read from a file, in which every cell is text.
 
     Attributes:
         path: the file.
-        cells: one column per name in the header, NaN for empty cells; indexed by line number.
+        cells: data frame with one column per name in the header. Its index are the line numbers in
+            the file; empty cells are NaN.
         encoding: the encoding of the file.
         remarks: sentences about what the user should check.
     """
@@ -78,7 +79,7 @@ class TextTable:
 
     @property
     def file(self) -> str:
-        """The file's path in quotes, for messages."""
+        """The path of the file in quotes, for error messages."""
         return repr(str(self.path))
 
     @property
@@ -88,7 +89,7 @@ class TextTable:
 
 
 def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
-    """Read a table of texts.
+    """Read a table from a file, with every cell as text.
 
     Args:
         path: a file with a header and one row per trial.
@@ -115,7 +116,9 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a file, and decompress it if it is compressed."""
+    """Read the content of a file, decompressed if it is compressed; refuse binary formats such as
+    Excel.
+    """
     with open(path, "rb") as stream:
         start = stream.read(8)
         stream.seek(0)
@@ -134,7 +137,12 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _require_size(path: Path, n_bytes: int) -> None:
-    """Refuse a table with more uncompressed bytes than :data:`MOST_BYTES`."""
+    """Raise InputError if a table has more than 256 MB uncompressed.
+
+    Args:
+        path: the file, for the error message.
+        n_bytes: number of uncompressed bytes.
+    """
     require(
         n_bytes <= MOST_BYTES,
         f"{str(path)!r} has more than {MOST_BYTES // 10**6} MB once unpacked, the most that is read; "
@@ -143,14 +151,21 @@ def _require_size(path: Path, n_bytes: int) -> None:
 
 
 def _read_at_most(path: Path, stream: Any) -> bytes:
-    """Read a stream to its end; stop and refuse it if it is too large."""
+    """Read a stream to its end; refuse it if it has more than 256 MB.
+
+    Args:
+        path: the file, for the error message.
+        stream: the open file.
+    """
     content: bytes = stream.read(MOST_BYTES + 1)
     _require_size(path, len(content))
     return content
 
 
 def _read_zip(path: Path) -> bytes:
-    """Read the only file in an archive, or the samples of an Inspect log."""
+    """Read the only file in a zip archive. If the archive is a log of Inspect, return its samples
+    as one JSON object {"samples": [...]}.
+    """
     with suppress(ImportError):  # comes with Inspect; its logs need it before Python 3.14
         import_module("zipfile_zstd")
     archive = zipfile.ZipFile(path)
@@ -174,7 +189,13 @@ def _read_zip(path: Path) -> bytes:
 
 
 def _read_members(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> list[bytes]:
-    """Return the contents of the archive's files with these names."""
+    """Return the contents of some files in a zip archive.
+
+    Args:
+        path: the archive, for error messages.
+        archive: the open archive.
+        names: names of the files in the archive.
+    """
     contents = []
     for name in names:
         try:
@@ -190,13 +211,13 @@ def _read_members(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) ->
 
 
 def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]:
-    """Decode bytes: by the given encoding, or else by UTF-16 with a byte order mark, UTF-8 or
-    Latin-1.
+    """Decode the bytes of a file to text. Without ``encoding``, the encoding is detected: UTF-32,
+    UTF-16, UTF-8, or otherwise Latin-1.
 
     Args:
         path: the file, for error messages.
-        content: its bytes.
-        encoding: the user's encoding; None to detect it.
+        content: the bytes.
+        encoding: the encoding that the user named; None to detect it.
 
     Returns:
         The text and the name of its encoding.
@@ -232,14 +253,16 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]
 
 
 def _number_lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines that are not blank, each with its line number, counted from 1."""
+    """Split text into lines, and return (line number from 1, line) for every line that is not
+    blank.
+    """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _find_separator(header: str) -> str:
-    """Find the separator of a header line: the most frequent one, or spaces if there is no
-    other.
+    """Return the separator of a table with this header line: the most frequent of tab, ";", "," and
+    "|". Without any of these, return a regular expression for spaces.
     """
     counts = {separator: header.count(separator) for separator in _SEPARATORS}
     best = max(counts, key=lambda separator: counts[separator])
@@ -249,7 +272,13 @@ def _find_separator(header: str) -> str:
 
 
 def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
-    """Split lines into a data frame with the names of the header, indexed by line number."""
+    """Split lines into a data frame, whose columns have the names of the first line and whose index
+    are the line numbers.
+
+    Args:
+        path: the file, for error messages.
+        lines: (line number, line) for every line that is not blank.
+    """
     import pandas as pd
 
     separator = _find_separator(lines[0][1])
@@ -271,11 +300,12 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
-    """Refuse the first row that has more fields than the header.
+    """Raise InputError about the first row that has more fields than the header; do nothing if
+    there is none.
 
     Args:
         path: the file, for the error message.
-        lines: number and text of each line, the header first.
+        lines: (line number, line), the header first.
         separator: the separator of fields.
     """
     n_names = len(_split(lines[0][1], separator))
@@ -292,8 +322,9 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _parse_json(path: Path, text: str) -> pd.DataFrame:
-    """Read JSON objects into a data frame: one per line, in one list, or the samples of an Inspect
-    log.
+    """Read JSON objects into a data frame with one row per object, every cell a text.
+
+    The text has one object per line, one list of objects, or the samples of an Inspect log.
 
     Numbers stay as they are written in the file.
     """
@@ -326,8 +357,8 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
 
 
 def _read_sample(sample: Any) -> Any:
-    """Return the fields of an Inspect sample that become columns: its metadata, id, epoch, target,
-    messages.
+    """Return the fields of an Inspect sample that become columns: its metadata, and "id", "epoch",
+    "target" and "messages". A value that is not a mapping is returned unchanged.
     """
     if not isinstance(sample, dict):
         return sample
@@ -337,7 +368,9 @@ def _read_sample(sample: Any) -> Any:
 
 
 def _write_json(value: Any) -> str:
-    """Return a JSON value as the text of a cell."""
+    """Convert a JSON value to the text of a cell: "" for null, "1" or "0" for a boolean, JSON for
+    lists and objects.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -72,15 +72,16 @@ _SHOWN = 8  # labels that a summary counts one by one
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How to read a table, where the table itself leaves it open.
+    """The user's answers to questions about a table that the table itself leaves open.
 
     Attributes:
-        missed: codes of missed trials, such as -999 or "timeout"; "none" if no label is such a
-            code.
+        missed: one code or several codes of missed trials, such as -999 or "timeout"; "none" if no
+            label is such a code; None if the user did not answer.
         scale: number to divide rewards by; when None, a typical size of the rewards.
         lookalikes: whether labels that differ only in spelling, such as L and l, are the "same" or
             "different"; when None, such labels are refused.
-        most_arms: largest number of labels; 20 when None.
+        most_arms: largest number of different labels, such as arms or states, that is accepted; 20
+            when None.
         encoding: encoding of the file, such as "latin-1"; detected when None.
         decimal: decimal separator, "." or ","; detected when None.
     """
@@ -109,7 +110,9 @@ class ReadingOptions:
 
 
 def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingOptions]:
-    """Split a reader's keyword arguments into column names and :class:`ReadingOptions`."""
+    """Split a reader's keyword arguments into a mapping of the other arguments, which name columns
+    by role, and :class:`ReadingOptions`.
+    """
     columns = dict(keywords)
     names = [field.name for field in fields(ReadingOptions)]
     options = {name: columns.pop(name) for name in names if name in columns}
@@ -124,11 +127,11 @@ class TrialsRead:
     Attributes:
         file: name of the file.
         encoding: encoding of the file.
-        columns: role -> the columns that have it.
-        unused: columns without a role.
-        participants, sessions, trials: their numbers.
+        columns: maps a role, such as "choice", to the names of its columns.
+        unused: names of the columns without a role.
+        participants, sessions, trials: numbers of participants, sessions and trials.
         missed: number of missed trials.
-        labels: kind of label, such as "arm" -> label -> number of trials with it.
+        labels: for each kind of label, such as "arm", the number of trials by label.
         scale: the reward in the table that is read as 1; None if there are no rewards.
         remarks: sentences about what the user should check.
     """
@@ -174,7 +177,7 @@ class TrialsRead:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The whole report, as sentences."""
+        """The whole report, one sentence per entry."""
         sentences = [self.columns_sentence, self.counts_sentence]
         if self.scale is not None:
             reward = " and ".join(self.columns.get("reward", ("reward",)))
@@ -186,7 +189,7 @@ class TrialsRead:
         return "\n".join(self.sentences)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the report as a mapping {name of the field: value}."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -208,13 +211,13 @@ def open_trials(
     Args:
         path: the file.
         roles: roles of the task's columns, besides "participant", "session" and "order".
-        named: role -> the column that the user named.
-        options: how to read the table.
+        named: maps a role to the column or columns that the user named.
+        options: answers to what the table leaves open.
         optional: roles that have a column only if the user names one.
         lists: roles that may have several columns.
 
     Returns:
-        The table, from which a task's reader takes what it needs.
+        The table with the roles of its columns, from which a task's reader makes episodes.
     """
     table = read_text_table(path, options.encoding)
     if "messages" in table.names:
@@ -226,10 +229,15 @@ def open_trials(
 
 
 class TrialTable:
-    """A table of trials whose columns have known roles.
+    """A table of trials whose columns have known roles. A task's reader makes episodes from it.
 
     Attributes:
         remarks: sentences about what the user should check; readers may add more.
+
+    Args:
+        table: the table, every cell a text.
+        columns: the columns by role.
+        options: answers to what the table leaves open.
     """
 
     def __init__(self, table: TextTable, columns: Columns, options: ReadingOptions) -> None:
@@ -241,7 +249,9 @@ class TrialTable:
     # Cells.
 
     def texts(self, role: str) -> pd.DataFrame:
-        """Return the labels in a role's columns; NaN in missed trials."""
+        """Return the labels in a role's columns, one data frame column each. Codes of missed trials
+        become NaN.
+        """
         return self._list_columns(role, self._label_cells)
 
     def _list_columns(self, role: str, read: Callable[[str], pd.Series]) -> pd.DataFrame:
@@ -252,10 +262,11 @@ class TrialTable:
         return _mask_codes(cells, self.options.codes)
 
     def numbers(self, role: str) -> pd.DataFrame:
-        """Return the numbers in a role's columns; NaN in empty cells.
+        """Return the numbers in a role's columns, one data frame column each. Empty cells and codes
+        of missed trials become NaN.
 
-        A code of missed trials counts only if it is a word, or is spelled like 99 or -999; other
-        numbers may be rewards.
+        A code is applied only if it is a word, or is spelled like 99 or -999; other numbers may be
+        rewards.
         """
         return self._list_columns(role, self._number_cells)
 
@@ -273,7 +284,10 @@ class TrialTable:
         return values
 
     def flags(self, role: str) -> pd.Series:
-        """Return True for the rows in which a yes/no column says yes; an empty cell means no."""
+        """Read a role's yes/no column; return one boolean per row, False for empty cells.
+
+        A column called "free" or "is free" is inverted: the forced trials are its rows that say no.
+        """
         name = self.columns.one(role)
         words = self.table.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_TRUE | _FALSE)
@@ -286,13 +300,14 @@ class TrialTable:
         return words.isin(_TRUE)
 
     def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
-        """Raise an error about the first of the wrong rows, with its line number and cell.
+        """Raise InputError about the first wrong row, with its line number and cell; do nothing if
+        no row is wrong.
 
         Args:
             rows: True for rows that are wrong.
             name: name of the column.
-            what: what the cell must be, in words.
-            remedy: what the user can do, in words; {0} is replaced by the cell.
+            what: requirement on the cell, such as "must be a number".
+            remedy: end of the message, what the user can do; {0} is replaced by the cell.
         """
         for line in self.table.cells.index[np.asarray(rows, bool)][:1]:
             cell = str(self.table.cells[name][line])[:40]
@@ -309,7 +324,7 @@ class TrialTable:
 
         Args:
             kind: what the labels stand for, such as "arm".
-            frames: data frames of labels, NaN where there are none.
+            frames: data frames of labels, NaN in cells without a label.
 
         Returns:
             The frames with numbers in place of labels, and the labels in the order of their
@@ -342,8 +357,12 @@ class TrialTable:
         return coded, tuple(labels)
 
     def _refuse_codes(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
-        """Refuse labels of which one looks like the code of a missed trial, unless the user has
-        decided.
+        """Raise InputError if one of the labels looks like the code of a missed trial.
+
+        Args:
+            place: columns and file of the labels, for the error message.
+            kind: what the labels stand for, such as "arm".
+            counts: number of trials with each label.
         """
         label = suspicious_label(counts)
         if label is not None:
@@ -352,13 +371,14 @@ class TrialTable:
             self.refuse_code(is_it, label, others, kind)
 
     def refuse_code(self, is_it: str, label: str, others: Sequence[str], kind: str) -> None:
-        """Raise an error that asks whether a label is the code of a missed trial.
+        """Raise InputError with the question whether a label is the code of a missed trial.
 
         Args:
-            is_it: beginning of the question, which ends with "the code of a missed trial".
+            is_it: beginning of the question, such as "'reward': is -999"; "the code of a missed
+                trial" follows.
             label: the label, as the user can pass it as ``missed``.
             others: the other labels.
-            kind: what the label is otherwise, such as "arm".
+            kind: what the label is if it is no code, such as "arm".
         """
         others_shown = ", ".join(others[:6])
         raise InputError(
@@ -367,8 +387,12 @@ class TrialTable:
         )
 
     def _refuse_lookalikes(self, place: str, labels: Iterable[str]) -> None:
-        """Refuse labels that differ only in spelling, unless the user has decided whether they are
-        the same.
+        """Raise InputError if labels differ only in spelling, such as L and l, and the option
+        ``lookalikes`` is not set.
+
+        Args:
+            place: columns and file of the labels, for the error message.
+            labels: the labels.
         """
         if self.options.lookalikes is not None:
             return
@@ -380,7 +404,14 @@ class TrialTable:
             )
 
     def _refuse_many(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
-        """Refuse measurements in place of labels, and more labels than the limit."""
+        """Raise InputError if labels look like measurements, or are more than the option
+        ``most_arms`` allows.
+
+        Args:
+            place: columns and file of the labels, for the error message.
+            kind: what the labels stand for, such as "arm".
+            counts: number of trials with each label.
+        """
         n_labels, n_trials = len(counts), len(self.table.cells)
         limit = self.options.most_arms
         is_measurement = limit is None and is_measured(pd.Series(list(counts), dtype=object))
@@ -399,25 +430,26 @@ class TrialTable:
     # Rewards.
 
     def scaled(self, rewards: pd.Series) -> tuple[pd.Series, float]:
-        """Return rewards divided by their unit.
+        """Divide rewards by the option ``scale`` or, if that is None, by their typical size.
 
         Args:
             rewards: rewards of the trials that count, NaN for other trials.
 
         Returns:
-            The scaled rewards, and the unit: the reward in the table that becomes 1.
+            The divided rewards, and the divisor: the reward in the table that becomes 1.
         """
         scale = usual_size(rewards) if self.options.scale is None else self.options.scale
         require(number("scale", scale) > 0, f"scale must be above 0, got {scale}")
         return rewards / scale, float(scale)
 
     def rewards(self, counted: pd.Series) -> pd.Series:
-        """Return the sum of the reward columns; NaN where any of them is empty.
+        """Return the reward of each row: the sum of the reward columns, NaN if any of them is
+        empty.
 
-        A column of losses without negative numbers is subtracted; a remark says so.
+        A column of losses without negative numbers is subtracted, and a remark says so.
 
         Args:
-            counted: True for trials with a choice; rewards of other trials are ignored.
+            counted: True for rows with a choice; rewards of other rows are NaN.
         """
         columns = self.numbers("reward").where(counted, axis=0)
         for name in columns:
@@ -435,7 +467,13 @@ class TrialTable:
         return columns.sum(axis=1, skipna=False)
 
     def _refuse_reward_code(self, name: str, values: pd.Series) -> None:
-        """Refuse rewards of which one is spelled like 99 or -999 and is far from all others."""
+        """Raise InputError if one of the rewards is spelled like 99 or -999 and is far from all
+        other rewards, as codes of missed trials are.
+
+        Args:
+            name: name of the column.
+            values: the rewards, NaN for empty cells.
+        """
         present = values.dropna()
         for value in present.unique():
             others = present[present != value]
@@ -450,7 +488,8 @@ class TrialTable:
         """Find the sessions of every participant.
 
         Returns:
-            For each session, the participant, and the index of its rows in the order of trials.
+            A list of pairs, one per session: the participant, and the index of the session's rows
+            in the order of trials.
         """
         columns = {"who": self._participants(), "session": self._list_session_labels()}
         keys = pd.DataFrame({**columns, "order": self._order_numbers()})
@@ -470,7 +509,7 @@ class TrialTable:
         return sessions
 
     def _participants(self) -> pd.Series:
-        """Return the participant of each row."""
+        """Return the name of each row's participant; "all" if no column names participants."""
         cells = self.table.cells
         if "participant" not in self.columns:
             return pd.Series("all", index=cells.index)
@@ -491,7 +530,7 @@ class TrialTable:
         return names
 
     def _list_session_labels(self) -> pd.Series:
-        """Return the session label of each row, joined from one or more columns."""
+        """Return the session label of each row, joined from all session columns."""
         cells = self.table.cells
         labels = pd.Series("", index=cells.index)
         for name in self.columns.by_role.get("session", ()):
@@ -500,8 +539,8 @@ class TrialTable:
         return labels
 
     def _order_numbers(self) -> pd.Series:
-        """Return the number by which each row is ordered: the order column, or the row's place in
-        the file.
+        """Return the number by which each row is ordered: that in the order column or, without such
+        a column, the index of the row in the file.
         """
         cells = self.table.cells
         if "order" not in self.columns:
@@ -514,10 +553,14 @@ class TrialTable:
         return values
 
     def _split(self, rows: pd.DataFrame) -> list[pd.DataFrame]:
-        """Split a participant's rows into sessions, each in the order of trials.
+        """Split a participant's rows into sessions, and sort each session by the order of trials.
 
-        If no order number repeats, rows are sorted by it, and a session ends where the label
-        changes. If order numbers restart in each session, all rows with one label form a session.
+        If no order number repeats, rows are sorted by these numbers, and a session ends where the
+        session label changes.
+
+        Args:
+            rows: the rows, with columns "session" (label) and "order" (number). If order numbers
+                restart in each session, all rows with one label form a session.
         If numbers repeat even within a label, consecutive rows with the same label form a session.
         """
         if rows["order"].is_unique:
@@ -530,7 +573,9 @@ class TrialTable:
         return []
 
     def _refuse_repeats(self, rows: pd.DataFrame) -> None:
-        """Refuse an order number that occurs twice in a session."""
+        """Raise InputError about the first row whose order number occurs for a second time in a
+        session.
+        """
         trial = ["session", "order"]
         hint = ""
         for column in reversed(self.columns.unused):
@@ -556,12 +601,13 @@ class TrialTable:
     def played(
         self, sessions: Sequence[tuple[str, pd.Index]], counted: pd.Series, needed: str
     ) -> list[tuple[str, pd.Index]]:
-        """Remove sessions in which no trial counts, with a warning.
+        """Return the sessions in which at least one trial counts; warn about the number of other
+        sessions.
 
         Args:
-            sessions: sessions as returned by :meth:`sessions`.
-            counted: True for rows that are trials that count.
-            needed: what such a trial must have, in words, for the warning.
+            sessions: (participant, index of the rows) of each session.
+            counted: True for the rows whose trials count.
+            needed: description of what a trial needs to count, such as "a choice", for the warning.
         """
         played = [session for session in sessions if counted[session[1]].any()]
         require(bool(played), f"no row of {self.table.file} has {needed}")
@@ -580,11 +626,11 @@ class TrialTable:
         counted: pd.Series,
         scale: float | None = None,
     ) -> TrialsRead:
-        """Return the report on how the table was read.
+        """Make the report on how the table was read.
 
         Args:
-            sessions: the sessions that are used.
-            counted: True for rows that are trials that count.
+            sessions: (participant, index of the rows) of each session that is used.
+            counted: True for the rows whose trials count; the others are reported as missed.
             scale: the reward in the table that becomes 1; None if there are no rewards.
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
@@ -606,8 +652,8 @@ class TrialTable:
         )
 
     def _list_unused_remarks(self) -> list[str]:
-        """Return remarks on unused columns that look like the order of trials or like session
-        labels.
+        """Return remarks for the user on unused columns that look like the order of trials or like
+        session labels.
         """
         remarks = []
         people = self._participants()
@@ -634,7 +680,15 @@ class TrialTable:
     def by_session(
         self, sessions: Sequence[tuple[str, pd.Index]], values: pd.Series | pd.DataFrame
     ) -> list[_Array]:
-        """Return the values of each session's rows, ``[trial]`` or ``[trial, column]``."""
+        """Return a list with the values of each session's rows.
+
+        Args:
+            sessions: (participant, index of the rows) of each session.
+            values: one value per row of the table, or several columns.
+
+        Returns:
+            One array ``[trial]`` or ``[trial, column]`` per session.
+        """
         return [values.loc[rows].to_numpy(float) for _, rows in sessions]
 
     def padded(
@@ -642,7 +696,12 @@ class TrialTable:
     ) -> _Array:
         """Return the values of all sessions as one array, with NaN after each session's end.
 
-        Its shape is ``[session, trial]``, or ``[session, trial, column]`` for several columns.
+        Args:
+            sessions: (participant, index of the rows) of each session.
+            values: one value per row of the table, or several columns.
+
+        Returns:
+            An array ``[session, trial]`` or ``[session, trial, column]``.
         """
         rows = self.by_session(sessions, values)
         longest = max(map(len, rows))
@@ -653,7 +712,9 @@ class TrialTable:
 
 
 def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
-    """Return cells with NaN in place of codes of missed trials, in any spelling."""
+    """Return cells with NaN in place of codes of missed trials, in any spelling (case, spaces, 99.0
+    for 99).
+    """
     spellings = {_normalize(code) for code in codes}
     if not spellings:
         return cells
@@ -661,8 +722,12 @@ def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
 
 
 def _is_far(value: float, others: pd.Series) -> bool:
-    """Return whether a reward is at least five times as large as all others, or the only negative
-    one.
+    """Return True if the size of a reward is at least five times that of all other rewards, or if
+    it is the only negative reward.
+
+    Args:
+        value: the reward.
+        others: all other rewards.
     """
     largest = max(others.abs().max(), 1.0)
     is_only_loss = value < 0 <= others.min()
@@ -685,12 +750,12 @@ def usual_size(rewards: pd.Series) -> float:
 def parse_numbers(
     table: TextTable, name: str, cells: pd.Series, decimal: str | None = None
 ) -> pd.Series:
-    """Parse cells as numbers; NaN for cells that are empty or no numbers.
+    """Parse cells as numbers. Cells that are empty, or are no numbers, become NaN.
 
     Args:
         table: the table, for the error message.
         name: name of the column, for the error message.
-        cells: the texts.
+        cells: the texts of the column.
         decimal: decimal separator, "." or ","; detected when None.
 
     Raises:
@@ -705,8 +770,13 @@ def parse_numbers(
 
 
 def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bool:
-    """Return whether commas are decimal separators; refuse texts in which they may separate
-    thousands.
+    """Return True if the texts of a column have commas as decimal separators; refuse texts whose
+    commas may separate thousands.
+
+    Args:
+        table: the table, for the error message.
+        name: name of the column, for the error message.
+        texts: the different texts in the column.
     """
     commas = [text for text in texts if re.fullmatch(r"[+-]?\d*,\d+", text)]
     if not commas:
@@ -729,8 +799,8 @@ def _parse_number(text: str) -> float:
 
 
 def _strip_written_fractions(cells: pd.Series) -> pd.Series:
-    """Return whole numbers that were written as 1.0, 2.0, ... as 1, 2, ...; leave other texts
-    unchanged.
+    """If all cells are whole numbers written as 1.0, 2.0, ..., return them as 1, 2, ...; otherwise
+    return the cells unchanged.
     """
     if cells.dropna().str.fullmatch(r"-?\d+\.0+").all():
         return cells.str.partition(".")[0]
@@ -738,7 +808,9 @@ def _strip_written_fractions(cells: pd.Series) -> pd.Series:
 
 
 def _normalize(text: Any) -> str:
-    """Return a normal form of a label: its number, or the text in lower case with single spaces."""
+    """Return a normal form of a label, which is equal for labels that differ only in spelling: its
+    number, or the text in lower case with single spaces.
+    """
     words = " ".join(str(text).casefold().split())
     if not re.search(r"\d", words):
         return words
@@ -755,7 +827,9 @@ def _find_lookalikes(labels: Iterable[str]) -> list[str]:
 
 
 def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
-    """Return label -> the shortest label with the same normal form."""
+    """Return a mapping from every label to the shortest label that differs from it at most in
+    spelling.
+    """
     first: dict[str, str] = {}
     for label in sorted(labels, key=lambda text: (len(text), text)):
         first.setdefault(_normalize(label), label)
@@ -763,8 +837,8 @@ def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
-    """Count the labels that occur in any of the frames; only cells of the first frame are
-    counted.
+    """Return {label: number of cells of the first frame with this label}, for all labels that occur
+    in any of the frames.
     """
     counts: dict[str, int] = {}
     for frame in frames:
@@ -777,7 +851,7 @@ def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
 
 
 def _get_sort_key(label: str) -> tuple[bool, float, str]:
-    """Return a sort key that puts numbers before words, and sorts numbers by size."""
+    """Return a key for sorting labels: numbers come before words and are sorted by size."""
     value = _parse_number(label)
     is_word = bool(np.isnan(value))
     return is_word, 0.0 if is_word else value, label
@@ -786,9 +860,9 @@ def _get_sort_key(label: str) -> tuple[bool, float, str]:
 def suspicious_label(counts: Iterable[str]) -> str | None:
     """Return a label that looks like the code of a missed trial; None if there is none.
 
-    Words such as "timeout", and numbers such as -99, always look so. A single word among numbers
-    does, and, among at least three labels, a number that does not fit into the sequence of the
-    others.
+    Words such as "timeout" and numbers such as -99 always look like codes. So do a few words among
+    at least twice as many numbers and, among at least three labels, a number that does not fit into
+    the sequence of the others.
 
     >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
     ('-1', None)
@@ -808,11 +882,15 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
 
 
 def _find_suspicious_number(numbers: Mapping[str, float]) -> str | None:
-    """Return a number that does not fit into the sequence of the other numbers; None if all fit.
+    """Return the label of a number that does not fit into the sequence of the other numbers; None
+    if all fit.
 
-    Such a number is the only negative one, the 0 between -1 and 1, or the only one with a fraction.
-    It may also consist of nines, be more than ten times the second largest, or be 0 when all others
-    are above 10.
+    Such a number is the only negative number, the 0 between -1 and 1, or the only number with a
+    fraction. It may also be the largest number if that consists of nines or is more than ten times
+    the second largest, or 0 if all other numbers are above 10.
+
+    Args:
+        numbers: the number of each label.
     """
     ordered = sorted(numbers, key=numbers.__getitem__)
     values = [numbers[label] for label in ordered]
@@ -836,24 +914,31 @@ def _is_missed_word(label: str) -> bool:
 
 
 def _is_code_of_numbers(code: str) -> bool:
-    """Return whether a code of missed trials is recognised in numeric columns, too: a word, or
-    nines.
+    """Return True if a code of missed trials is applied in columns of numbers, too: if it is a
+    word, or consists of nines.
     """
     is_word = np.isnan(_parse_number(code))
     return bool(is_word or _NINES.fullmatch(code.partition(".")[0]))
 
 
 def _split_runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split rows wherever the session label changes."""
+    """Split rows, in their order, wherever the value in the column "session" changes; return a list
+    of data frames.
+    """
     labels = rows["session"]
     numbers = (labels != labels.shift()).cumsum()
     return [part for _, part in rows.groupby(numbers, sort=False)]
 
 
 def _run_length(cells: pd.Series, people: pd.Series) -> float:
-    """Return for how many trials in a row a column keeps its value, on average over participants.
+    """Return the mean number of consecutive trials of a participant for which a column keeps its
+    value.
 
-    It is 0 if the value never changes within a participant.
+    Return 0 if the value never changes within a participant.
+
+    Args:
+        cells: the column.
+        people: the participant of each row.
     """
     labels = cells.fillna("")
     is_first = people != people.shift()
@@ -864,8 +949,12 @@ def _run_length(cells: pd.Series, people: pd.Series) -> float:
 
 
 def _find_counting(cells: pd.Series, people: pd.Series) -> str:
-    """Return how a column counts within participants: "up", "restarts" (several times), or ""
-    (neither).
+    """Return how a column counts trials within participants: "up" (1, 2, 3, ...), "restarts" (such
+    a count that begins anew several times) or "" (neither).
+
+    Args:
+        cells: the column.
+        people: the participant of each row.
     """
     values = pd.to_numeric(cells, errors="coerce")
     is_whole = values % 1 == 0
