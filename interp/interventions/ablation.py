@@ -52,14 +52,15 @@ _AT_ONCE = 8  # number of circuits that are run as one batch
 
 
 class CircuitScorer:
-    """Measures circuits in one round of a pair: runs the clean episodes with all edges outside the
-    circuit cut.
+    """Measures how well circuits (sets of edges) reproduce a model: runs the clean episodes of a
+    pair in one round, with all edges outside the circuit cut, and computes a metric.
 
     Args:
-        pair: clean and corrupted runs; it must be read in the round that is changed.
-        metric: metric, or its key; by default that of the layout.
-        ablation: what cut edges carry: "resample" (the corrupted run's value), "mean" (its mean
-            over episodes) or "zero".
+        pair: clean and corrupted runs; the round that is read must be the round that is changed.
+        metric: a metric or its key; by default the logit difference, or "prediction" if a real
+            number is predicted.
+        ablation: what cut edges carry: "resample" (the corrupted run's value), "mean" (the
+            corrupted run's mean over episodes) or "zero".
     """
 
     def __init__(
@@ -94,8 +95,11 @@ class CircuitScorer:
 
     @checked
     def through(self, metric: str | Metric) -> CircuitScorer:
-        """Return a scorer of the same circuits with another metric. Circuits that were already run
-        are not run again.
+        """Return a scorer of the same pair and ablation that measures another metric. Circuits that
+        were already run are not run again.
+
+        Args:
+            metric: a metric or its key, such as "state".
         """
         scorer = copy(self)
         scorer.measure = find_metric(metric, self.pair.layout)
@@ -104,12 +108,15 @@ class CircuitScorer:
         return scorer
 
     def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
-        """Run the round with only the edges of each circuit, several circuits at a time. Results
-        are cached.
+        """Run the round once per circuit, with only that circuit's edges intact. Results are
+        cached.
 
         Args:
             keeps: for each circuit, which edges it keeps, ``[source, destination]``: booleans, or
                 numbers from 0 to 1.
+
+        Returns:
+            For each circuit, the predictions and the carried state of the clean episodes.
         """
         keys: list[bytes] = []
         missing: dict[bytes, NDArray[Any]] = {}
@@ -132,7 +139,12 @@ class CircuitScorer:
         return [self._readouts[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
-        """Return the metric of each episode with only the circuit's edges; the result is cached."""
+        """Return the metric of each clean episode with all edges outside a circuit cut. Results are
+        cached.
+
+        Args:
+            keep: which edges the circuit has, ``[source, destination]``.
+        """
         (readout,) = self.run([keep])
         if readout not in self._measured:
             measured = self.measure.measure(readout, self.pair)
@@ -141,18 +153,18 @@ class CircuitScorer:
 
     @property
     def full(self) -> Float[np.ndarray, " episode"]:
-        """The metric of the whole model, per episode."""
+        """The metric of each episode with no edge cut (the whole model)."""
         return self.values(self.graph.mask())
 
     @property
     def empty(self) -> Float[np.ndarray, " episode"]:
-        """The metric with every edge cut, per episode."""
+        """The metric of each episode with every edge cut (the empty circuit)."""
         return self.values(self.graph.mask([]))
 
     @property
     def gap(self) -> float:
-        """The mean metric of the whole model minus that of the empty circuit. Faithfulness is a
-        share of it, so a gap of 0 is an error.
+        """The mean metric of the whole model minus that of the empty circuit. Faithfulness is
+        divided by it, so a gap of 0 is an error.
         """
         gap = float((self.full - self.empty).mean())
         require(
@@ -162,8 +174,11 @@ class CircuitScorer:
         return gap
 
     def faithfulness(self, keep: _Keep) -> float:
-        """Return the circuit's faithfulness: its mean metric, scaled so that the empty circuit has
-        0 and the whole model 1.
+        """Return a circuit's faithfulness: its mean metric, scaled so that the empty circuit has 0
+        and the whole model 1.
+
+        Args:
+            keep: which edges the circuit has, ``[source, destination]``.
         """
         gaps = self.values(keep) - self.empty
         return float(gaps.mean()) / self.gap
@@ -173,8 +188,9 @@ def _ablate_written(written: Tensor, ablation: str) -> Tensor:
     """Return the values that cut edges carry, ``[source, episode, ...]``.
 
     Args:
-        written: what each source writes in the corrupted run, ``[source, episode, ...]``.
-        ablation: "resample", "mean" or "zero".
+        written: what each source (head, MLP or embedding) writes in the corrupted run, ``[source,
+            episode, ...]``.
+        ablation: "resample" (as written), "mean" (the mean over episodes) or "zero".
     """
     if ablation == "mean":
         return written.mean(1, keepdim=True).expand_as(written)
@@ -191,6 +207,9 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
         size: number of edges in each circuit.
         n: number of circuits.
         seed: seed of the draws.
+
+    Returns:
+        One mask per circuit, ``[source, destination]``: True for the edges that it has.
     """
     integer("size", size, 0, len(graph.edges))
     refuse_endless("n", integer("n", n, 0))
@@ -203,11 +222,12 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
 
 
 def ablate(scorer: CircuitScorer) -> pd.DataFrame:
-    """Ablate each node in turn, and measure by how much the metric drops.
+    """Ablate each node (head, MLP or input) in turn, by cutting all edges that leave it, and
+    measure by how much the metric drops.
 
     Returns:
-        One row per node: the mean drop with its 95 % interval over episodes, and its share of the
-        gap between the whole model and the empty circuit.
+        One row per node: the mean drop with its 95 % interval over episodes, and ``share``, the
+        drop as a share of the gap between the whole model and the empty circuit.
     """
     rows = []
     for i, name in enumerate(scorer.graph.sources):
@@ -235,13 +255,20 @@ def evaluate(
     size as the control.
 
     Args:
-        scorer: runs circuits on one pair.
+        scorer: measures circuits on one pair of clean and corrupted runs.
         keep: which edges the circuit has, ``[source, destination]``.
         n_random: number of random circuits.
-        n_sets: number of random sets of edges to leave out; the first is empty.
+        n_sets: number of sets of edges that are left out, for completeness and minimality. The
+            first set is empty; the others contain each edge of the circuit with probability one
+            half.
         minimality: whether to measure minimality, which is most of the work: a run for each set and
             edge. False leaves it NaN.
         seed: seed of random circuits, sets and the bootstrap.
+
+    Returns:
+        A result whose table has one row: number of edges, faithfulness with its 95 % interval, mean
+        and maximum of the random circuits, incompleteness, and the smallest effect of an edge
+        (``least_minimal``). The module's docstring has the formulas.
     """
     require(
         n_random >= 1 and n_sets >= 1,
@@ -290,8 +317,8 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> In
     """Return the faithfulness of a circuit with its 95 % bootstrap interval over episodes.
 
     Args:
-        scorer: runs circuits on one pair.
-        keep: which edges the circuit has.
+        scorer: measures circuits on one pair of clean and corrupted runs.
+        keep: which edges the circuit has, ``[source, destination]``.
         seed: seed of the bootstrap.
     """
     of_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
@@ -305,20 +332,22 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> In
 def _leave_out(
     scorer: CircuitScorer, keep: _Keep, *, n_sets: int, minimality: bool, seed: int
 ) -> tuple[list[float], float]:
-    """Remove random sets of edges from a circuit and from the whole model, for completeness and
-    minimality.
+    """Remove random sets of edges both from a circuit and from the whole model, to measure
+    completeness and minimality.
 
     Args:
-        scorer: runs circuits on one pair.
-        keep: which edges the circuit has.
-        n_sets: number of sets.
-        minimality: whether each further edge is removed, too.
+        scorer: measures circuits on one pair of clean and corrupted runs.
+        keep: which edges the circuit has, ``[source, destination]``.
+        n_sets: number of sets; the first is empty.
+        minimality: whether, after each set, every remaining edge of the circuit is also removed,
+            one at a time.
         seed: seed of the sets.
 
     Returns:
-        For each set, the difference between circuit and model after its removal; and the smallest
-        effect of any edge (NaN if not measured). Both are shares of the gap between the whole model
-        and the empty circuit.
+        Two items. A list with one number per set: the absolute difference of the mean metric
+        between circuit and model after the removal. And the minimality: the largest effect that
+        removing an edge has in any set, for the edge for which it is smallest (NaN if not
+        measured). Both are shares of the gap between the whole model and the empty circuit.
     """
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
@@ -344,7 +373,7 @@ def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list
     """Draw sets of edges that contain each edge with probability one half; the first set is empty.
 
     Args:
-        edges: edges of the circuit.
+        edges: edges of the circuit, as pairs (source, destination) of indices.
         n: number of sets, including the empty one.
         seed: seed of the draws.
     """
@@ -356,8 +385,8 @@ def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list
 
 
 def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
-    """Return MIB's CPR (area under the curve of faithfulness) and CMD (area between the curve and
-    1).
+    """Return CPR and CMD of the Mechanistic Interpretability Benchmark (MIB): the area under the
+    curve of faithfulness over circuit size, and the area between this curve and 1.
 
     Args:
         shares: sizes of the circuits, as shares of all edges.
@@ -378,19 +407,20 @@ def faithfulness_curve(
     n_random: int = 5,
     seed: int = 0,
 ) -> Tabulated:
-    """Measure the faithfulness of circuits with the highest-scored edges, over circuit sizes, and
-    MIB's CPR and CMD.
+    """Measure the faithfulness of circuits that consist of the highest-scored edges, at several
+    circuit sizes. Summarise the curve by CPR and CMD (:func:`find_areas`).
 
     Args:
-        scorer: runs circuits on one pair.
-        scores: score of each edge, ``[source, destination]``; absolute values count.
+        scorer: measures circuits on one pair of clean and corrupted runs.
+        scores: score of each edge, ``[source, destination]``, such as an attribution; edges are
+            ranked by absolute value.
         shares: sizes of the circuits, as shares of all edges.
         n_random: number of random circuits of each size.
         seed: seed of the random circuits.
 
     Returns:
-        One row per size. CPR and CMD, also those of random circuits, are columns with the same
-        value in every row.
+        A result whose table has one row per size. CPR and CMD, also those of random circuits, are
+        columns with the same value in every row.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
@@ -437,6 +467,9 @@ def _select_top_edges(
         graph: the graph of all edges.
         scores: score of each edge, ``[source, destination]``.
         size: number of edges in the circuit.
+
+    Returns:
+        Which edges the circuit has, ``[source, destination]``.
     """
     ranked = sorted(graph.edges, key=lambda edge: -abs(scores[edge]))
     return graph.mask(ranked[:size])
@@ -452,9 +485,13 @@ def smallest(
     The search is a bisection, which assumes that larger circuits are not worse.
 
     Args:
-        scorer: runs circuits on one pair.
-        scores: score of each edge, ``[source, destination]``; absolute values count.
-        tolerance: largest distance of faithfulness from 1.
+        scorer: measures circuits on one pair of clean and corrupted runs.
+        scores: score of each edge, ``[source, destination]``, such as an attribution; edges are
+            ranked by absolute value.
+        tolerance: largest allowed ``|1 - faithfulness|``.
+
+    Returns:
+        Which edges the circuit has, ``[source, destination]``.
     """
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)

@@ -59,15 +59,15 @@ class Effects(Result):
 
     Attributes:
         edits: names of the edits.
-        rounds: (round edited, round read) for each entry of the round axis.
+        rounds: pairs (round edited, round read), one for each entry of the round axis.
         outcomes: names of the entries of the last axis.
         values: outcomes with the edits.
         unpatched: outcomes of the unedited run.
         seen: for each edit, the activations at the watched sites, ``[episode, round edited, ...]``.
-        counted: which episodes have both rounds; None if all do. Values of other episodes are NaN
-            and are left out of means. The same holds for edits of a cycle of a looped model that
-            did not run.
-        participants: who played each episode; intervals are over participants.
+        counted: which episodes have both the round edited and the round read; None if all do.
+            Values of other episodes are NaN and are left out of means. The same holds for edits of
+            an iteration that a looped model did not run.
+        participants: participant of each episode; intervals are over participants.
     """
 
     edits: tuple[str, ...]
@@ -85,11 +85,11 @@ class Effects(Result):
         return self.values - self.unpatched
 
     def require_taken(self, analysis: str) -> Effects:
-        """Return the effects; raise an error if an edit concerns a cycle of a looped model that did
-        not run in some episode and round.
+        """Return these effects; raise an error if an edit was to change an iteration ("cycle") that
+        a looped model did not run in some episode and round.
 
         Args:
-            analysis: name of the analysis, in words for the error.
+            analysis: name of the analysis, for the error message.
         """
         is_void = self.values.isnan().any(-1) & ~self.unpatched.isnan().any(-1)
         n_void = is_void.flatten(1).sum(1)
@@ -104,8 +104,8 @@ class Effects(Result):
 
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return one row per edit, round and outcome: the mean effect with its 95 % interval, the
-        largest first.
+        """Return a table with one row per edit, pair of rounds and outcome: the mean effect over
+        episodes with its 95 % interval, the largest first. ``seed`` is that of the bootstrap.
         """
         mean, low, high, n_episodes = self._summarize(seed)
         names = [
@@ -123,8 +123,9 @@ class Effects(Result):
         return by_size(frame)
 
     def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return means, both ends of the intervals, and numbers of episodes. The first three are
-        ``[edit, round, outcome]``, the last ``[edit, round]``.
+        """Return the mean effect over episodes, the low and the high end of its 95 % interval, and
+        the number of counted episodes. The first three are ``[edit, round, outcome]``, the last
+        ``[edit, round]``.
         """
         effects = self.effects.double().movedim(1, 0).numpy(force=True)
         is_counted = ~np.isnan(effects).any(-1)
@@ -145,8 +146,8 @@ class Effects(Result):
         return (*bounds, n_episodes)
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heat map of the mean size of effects by edit and round; by the number of rounds
-        since the edit if several rounds were edited.
+        """Draw a heat map of the mean absolute effect, with a row per edit and a column per round
+        read. If several rounds were edited, columns are the numbers of rounds since the edit.
         """
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
         starts = {edited for edited, _ in self.rounds}
@@ -164,7 +165,9 @@ class Effects(Result):
 
     @property
     def sentence(self) -> str:
-        """The largest effect, in a sentence."""
+        """The finding in a sentence: which edit has the largest effect, on which outcome and in
+        which round.
+        """
         first = self.to_frame().iloc[0]
         if np.isnan(first["effect"]):
             return f"{first['edit']} leaves outcomes without a number, such as {first['outcome']}."
@@ -183,7 +186,7 @@ class Tabulated(Result):
     Attributes:
         sentence: the finding.
         table: the table.
-        picture: function that draws the figure, given :mod:`interp.results.figures`.
+        picture: function that maps the module :mod:`interp.results.figures` to the figure.
         settings: settings, model and versions.
     """
 
@@ -202,23 +205,31 @@ class Tabulated(Result):
 
 
 def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
-    """Sort a table by the absolute value of a column, the largest first."""
+    """Return a table sorted by the absolute value of the column ``by``, the largest first."""
     return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
 def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
-    """Make a table for :func:`interp.results.figures.curves`, with several lines over one axis.
+    """Make a table for :func:`interp.results.figures.curves`, which draws several lines over one
+    axis.
 
     Args:
         x: name of the axis -> its values.
         lines: name of a line -> its values.
+
+    Returns:
+        The columns are the axis, "algorithm" (the name of the line) and "mean" (its value).
     """
     frames = [pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()]
     return pd.concat(frames)
 
 
 def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
-    """Make a table for :func:`interp.results.figures.intervals` from intervals by name."""
+    """Make a table for :func:`interp.results.figures.intervals`.
+
+    Args:
+        rows: name of a row -> its interval.
+    """
     return pd.DataFrame([{"name": name, **vars(interval)} for name, interval in rows.items()])
 
 
@@ -230,11 +241,11 @@ Again = Callable[[int, int, Tensor], Tensor]
 
 
 class Rows(NamedTuple):
-    """Rounds of many episodes as one batch: row ``e * len(rounds) + i`` is the i-th round of
-    episode e.
+    """Rounds of many episodes as one batch. A row is one round of one episode: row ``e *
+    len(rounds) + i`` is the i-th of the rounds of episode e.
 
     Attributes:
-        latents: carried state that each row reads, ``[row, ...]``.
+        latents: carried state that the model reads in each row, ``[row, latent, d_model]``.
         fed: encoded tokens and values of each row.
     """
 
@@ -252,7 +263,9 @@ class Rows(NamedTuple):
         return cls(*run.rows(rounds))
 
     def part(self, rows: slice | Tensor) -> Rows:
-        """Return some of these rows."""
+        """Return a batch with only the rows that ``rows`` selects, a slice or a tensor of
+        indices.
+        """
         return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
 
 
@@ -266,23 +279,24 @@ def passed(
     gradient: bool = False,
     before: tuple[int, Tensor] | None = None,
 ) -> tuple[Step, dict[Site, Tensor]]:
-    """Run one round of every row, with the activations at some sites changed.
+    """Run the model in one round of every row of a batch, with the activations at some sites
+    changed.
 
     Args:
         model: the model.
-        rows: what the rounds read.
+        rows: carried states and inputs of the rows; a row is one round of one episode.
         layout: token layout of the rounds.
         changes: pairs of a site and a function from its activation ``[row, ...]`` to the new one.
         watched: sites whose activations are returned.
         commit: for rounds that contain a choice: "target" keeps the choice in the tokens, "own"
             replaces it by the model's choice in this round.
         gradient: whether gradients are computed.
-        before: a layer, and the residual stream before it to start from; by default the round
-            starts from its tokens.
+        before: index of a layer, and the residual stream before this layer, from which to start; by
+            default the round starts from its tokens.
 
     Returns:
-        The step (prediction and new state), and the activations at the watched sites, in the order
-        of computation.
+        The step (prediction and new state), and a dictionary of the activations at the watched
+        sites, in the order of computation.
     """
     sites = [*(site for site, _ in changes), *watched]
     names = list(dict.fromkeys(site.hook for site in sites))
@@ -351,8 +365,12 @@ class Edit:
 
         Args:
             site: a place, a site, or the text of a site, such as "latent" or "L1H0@p?".
-            value, add, rounds: as in :class:`Edit`.
+            value: the new value: a rollout (its own activation in the same round), a tensor
+                ``[episode, round, ...]``, or a function of the current value and the slice of rows.
             model: the model that has the site; by default any transformer.
+            add: whether the tensor is added to the current value instead of replacing it.
+            rounds: rounds in which the edit is made together, as the model continues; by default it
+                is made only in the experiment's rounds.
         """
         place = site if isinstance(site, Place) else Place.of(site, model=model)
         return cls(place, value, add, rounds=rounds)
@@ -367,8 +385,8 @@ class Edit:
         return site.component == "latent" and site.position is None and place.basis is None
 
     def acts_in(self, t: int, n_rounds: int) -> bool:
-        """Return whether the edit is also made in round ``t``, after the round that the experiment
-        starts at.
+        """Return whether the edit is also made in round ``t``, a round after the one at which the
+        experiment starts.
 
         Args:
             t: index of the round.
@@ -377,8 +395,8 @@ class Edit:
         return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
-        """Return the tensor's values in some rounds, ``[row, ...]``. Values are arbitrary in rounds
-        in which the edit is not made.
+        """Return the edit's tensor in some rounds, ``[row, ...]``, with a row for every episode and
+        round. Values are arbitrary in rounds in which the edit is not made.
 
         Args:
             rounds: indices of the rounds.
@@ -423,7 +441,7 @@ class Outcome:
         carried: Tensor,
         slots: Tensor,
     ) -> Float[Tensor, "*axes number"]:
-        """Return the outcome of rounds, with any leading axes.
+        """Compute the numbers that this outcome reads from rounds.
 
         Args:
             model: the model.
@@ -431,6 +449,9 @@ class Outcome:
             prediction: predictions, ``[*axes, ...]``.
             carried: carried state after the rounds, ``[*axes, row, width]``.
             slots: index of the latent that each round wrote to, ``[*axes]``.
+
+        Returns:
+            The numbers, flattened into the last axis, in float64.
         """
         if self.key == "prediction":
             return layout.distribution(prediction).double()
@@ -444,7 +465,7 @@ class Outcome:
 
 
 class Outputs(NamedTuple):
-    """What some edits led to.
+    """Predictions and carried states of the edited runs, as :func:`batches` yields them.
 
     Attributes:
         edits: indices of the edits.
@@ -528,11 +549,13 @@ class Experiment:
 
     @property
     def every_edit(self) -> list[Edit]:
-        """The edits of all names, in one list."""
+        """All edits of the experiment, in one list."""
         return [edit for together in self.edits.values() for edit in together]
 
     def _require_run_of_rounds(self, edit: Edit) -> None:
-        """Raise an error if an edit with ``rounds`` cannot be made in all of them."""
+        """Raise an error if an edit with its own ``rounds`` cannot be made in all of these
+        rounds.
+        """
         acting = select_rounds(fit("rounds", edit.rounds, Rounds), self.run.n_rounds)
         starts = self.starts
         outside = sorted({*starts} - {*acting})
@@ -573,7 +596,7 @@ class Experiment:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(round edited, round read) for each entry of the round axis."""
+        """Pairs (round edited, round read), one for each entry of the round axis."""
         pairs: list[tuple[int, int]] = []
         for t in self.starts:
             end = min(t + self.horizon, self.run.n_rounds - 1)
@@ -582,7 +605,12 @@ class Experiment:
         return tuple(pairs)
 
     def read(self, outputs: Outputs) -> Float[Tensor, "edit episode round outcome"]:
-        """Return the numbers that the experiment reads from outputs."""
+        """Compute the experiment's readout, with one entry of the round axis per pair (round
+        edited, round read).
+
+        Args:
+            outputs: predictions and carried states of edited runs.
+        """
         if callable(self.readout):
             numbers = theirs("readout=")(self.readout)(outputs)
             return fit("what readout= gives", numbers, Float[Tensor, "edit episode round outcome"])
@@ -662,7 +690,7 @@ def run(experiment: Experiment) -> Effects:
 
 
 def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
-    """Return the outcomes of the run without edits, for the same pairs of rounds."""
+    """Return the readout of the run without edits, for each pair (round edited, round read)."""
     base, lags = experiment.run, range(experiment.horizon + 1)
     last = base.n_rounds - 1
     rounds = torch.tensor([[min(t + lag, last) for lag in lags] for t in experiment.starts])
@@ -673,8 +701,10 @@ def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outc
 
 
 def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
-    """Return for each pair of rounds which episodes have both rounds, and also the edited rounds in
-    the runs that values are taken from.
+    """Return which episodes count, for each pair (round edited, round read).
+
+    An episode counts if neither round is missing, and if no round that an edit copies from another
+    run is missing there.
     """
     base = experiment.run
     missing_of_run = torch.zeros_like(base.slots, dtype=torch.bool)
@@ -701,7 +731,7 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
     """Run every edit of an experiment. Edits that share computations are run together.
 
     Yields:
-        The outputs of one or several edits.
+        Predictions and carried states of one or several edits.
     """
     source, cells = _find_cells(experiment)
     if source is not None:
@@ -753,7 +783,7 @@ def run_on(
     latents: Tensor,
     again: Again | None = None,
 ) -> Outputs:
-    """Continue the model from given states.
+    """Continue the model from chosen carried states, with the inputs of a rollout.
 
     Args:
         model: the model.
@@ -762,6 +792,9 @@ def run_on(
         horizon: number of rounds to run.
         latents: state that each first round reads, ``[episode, round, row, width]``.
         again: function that also changes the state in later rounds (:class:`Edit`).
+
+    Returns:
+        Predictions of all rounds that were run, and the carried state after the last one.
     """
     place = Place.of("latent", model=model)
     edits = {"state": [Edit(place, latents, again=again)]}
@@ -771,12 +804,16 @@ def run_on(
 def _patch_cells(
     experiment: Experiment, cells: Sequence[Site], source: Rollout
 ) -> Iterator[Outputs]:
-    """Copy whole sites from a source run, each separately; compute only what each can change.
+    """Copy whole sites from a source run, each site separately, and compute only what each copy can
+    change.
 
     Args:
         experiment: the experiment.
         cells: the sites.
         source: the run that activations are taken from.
+
+    Returns:
+        An iterator over predictions and carried states of one or several sites.
     """
     model, base = experiment.model, experiment.run
     update = experiment.update or experiment.horizon > 0
@@ -800,7 +837,7 @@ def _patch_cells(
 def _run_edited(
     experiment: Experiment, together: Sequence[Edit]
 ) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:
-    """Run the edited rounds in batches of rows.
+    """Run the edited rounds, in batches of rows (pairs of episode and round).
 
     Args:
         experiment: the experiment.
@@ -881,6 +918,9 @@ def _list_changes(
         edits: the edits.
         rounds: indices of the edited rounds.
         part: which of the rows (pairs of episode and round).
+
+    Returns:
+        Pairs of a site and a function from its activation ``[row, ...]`` to the new one.
     """
     model, base = experiment.model, experiment.run
     layout, n_rounds = base.layout, base.n_rounds
@@ -920,8 +960,8 @@ def _read_source(
 
 
 def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
-    """Return a function that changes the activation of some rows by an edit whose value is a tensor
-    or a function.
+    """Return the function that changes an activation ``[row, ...]`` as an edit says whose value is
+    a tensor or a function.
 
     Args:
         edit: the edit.
@@ -952,7 +992,8 @@ def _run_on(
     *,
     together: Sequence[Edit] = (),
 ) -> Outputs:
-    """Run the rounds after the edited ones.
+    """Run the rounds after the edited ones, and return predictions and carried states of all these
+    rounds.
 
     Args:
         experiment: the experiment.
@@ -999,8 +1040,8 @@ def _run_on(
 
 
 def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the predictions and new states of some rounds of the unedited run, ``[episode, round,
-    ...]`` each.
+    """Return the predictions of the unedited run in some rounds, and the carried states after them,
+    ``[episode, round, ...]`` each.
     """
     base = experiment.run
     return base.predictions[:, rounds], base.latents[:, [t + 1 for t in rounds]]
@@ -1009,12 +1050,12 @@ def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor
 def _write_again(
     again: Again, starts: Sequence[int], rounds: Sequence[int], state: Tensor
 ) -> Tensor:
-    """Change the state that later rounds read, with an edit's function ``again``.
+    """Change the state that later rounds read, with the function :attr:`Edit.again`.
 
     Args:
         again: function that returns the new state.
         starts: indices of the edited rounds.
-        rounds: the later round for each of them.
+        rounds: index of the later round that follows each edited round.
         state: the state, ``[edit, episode, round, row, width]``; changed in place.
     """
     for i, (start, t) in enumerate(zip(starts, rounds, strict=True)):
@@ -1023,7 +1064,7 @@ def _write_again(
 
 
 def _acts(edit: Edit, rounds: Sequence[int], n_rounds: int) -> bool:
-    """Return whether an edit is made in any of some later rounds.
+    """Return whether an edit is also made in any of some later rounds.
 
     Args:
         edit: the edit.
@@ -1074,12 +1115,12 @@ def _run_next(
 def _list_later_changes(
     experiment: Experiment, later: Sequence[Edit], rounds: Sequence[int]
 ) -> list[tuple[Site, _Change]]:
-    """Turn edits of later rounds into pairs of a site and a function that changes only the rows in
-    which the edit is made.
+    """Return the changes that edits make in later rounds: pairs of a site and a function that
+    changes only the rows in whose round the edit is made.
 
     Args:
         experiment: the experiment, with model and run.
-        later: the edits.
+        later: the edits that are made in these rounds.
         rounds: index of the next round for each edited round.
     """
     n_rounds, n_episodes = experiment.run.n_rounds, experiment.run.n_episodes
@@ -1092,11 +1133,11 @@ def _list_later_changes(
 
 
 def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tensor) -> Tensor:
-    """Apply a change to some rows of an activation ``[row, ...]``.
+    """Apply a change to some rows of an activation ``[row, ...]``, and return the new activation.
 
     Args:
         change: function from an activation to a new one.
-        acting: which rows change.
+        acting: which rows change; the others stay equal.
         activation: the activation.
     """
     ones = [1] * (activation.ndim - 1)

@@ -1,10 +1,11 @@
 """Pairs of a clean and a corrupted run for interventions in one round, and metrics of patched runs.
 
 A metric is one number per episode, computed from predictions or from the carried state. Usually a
-higher number is closer to the clean run. ``Metric.measure`` maps a :class:`Readout` with any
-leading axes to ``[*cell, episode]``. If a model outputs probabilities, log P replaces logits, with
-P clipped to ``[1e-6, 1]``; so a difference of logits lies within +-13.8. Predictions of real
-numbers have the metrics "prediction" and "squared_error".
+higher number is closer to the clean run. ``Metric.measure`` maps a :class:`Readout` to numbers
+``[*cell, episode]``; ``*cell`` are any leading axes, such as one for the patched sites. If a model
+outputs probabilities, log P replaces logits, with P clipped to ``[1e-6, 1]``; so a difference of
+logits lies within +-13.8. Predictions of real numbers have the metrics "prediction" and
+"squared_error".
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from interp.support.errors import InputError, require, require_known
 @dataclass(frozen=True)
 @checked_result
 class Readout:
-    """What a metric is computed from.
+    """Predictions and carried state of a run, from which a metric is computed. ``*cell`` are any
+    leading axes, such as one for the patched sites.
 
     Attributes:
         predictions: ``[*cell, episode, round, ...]``, from the round of the intervention to the
@@ -84,29 +86,36 @@ class Pair:
 
     @cached_property
     def clean_readout(self) -> Readout:
-        """The clean run's predictions and state."""
+        """The clean run's predictions from the changed to the read round, and its state after the
+        read round.
+        """
         return self.readout(self.clean)
 
     @cached_property
     def corrupted_readout(self) -> Readout:
-        """The corrupted run's predictions and state."""
+        """The corrupted run's predictions from the changed to the read round, and its state after
+        the read round.
+        """
         return self.readout(self.corrupted)
 
     @property
     def _span(self) -> slice:
-        """The rounds from :attr:`round` to :attr:`read_round`."""
+        """The slice of rounds from :attr:`round` to :attr:`read_round`, both included."""
         return slice(self.round, self.read_round + 1)
 
     def readout(self, run: Rollout) -> Readout:
-        """Return a run's predictions from :attr:`round` to :attr:`read_round`, and the state after
-        it.
+        """Return a run's predictions from :attr:`round` to :attr:`read_round`, and its carried
+        state after :attr:`read_round`.
         """
         predictions = run.predictions[:, self._span]
         return Readout(predictions, run.latents[:, self.read_round + 1])
 
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
-        """Return the task's loss of predictions from :attr:`round` to :attr:`read_round`, with the
-        labels of the clean episodes.
+        """Return the task's loss of each prediction, with the labels of the clean episodes.
+
+        Args:
+            predictions: predictions in the rounds from :attr:`round` to :attr:`read_round`,
+                ``[*batch, episode, round, ...]``.
         """
         wanted = tuple(self.clean.predictions[:, self._span].shape)
         shape = tuple(predictions.shape)
@@ -120,8 +129,12 @@ class Pair:
 
 @checked
 def corruption(model: Machine, key: str = "") -> Corruption:
-    """Return a corruption of the model's task by its key; an empty key stands for the task's
-    default.
+    """Return one of the task's corruptions: a way to make pairs of clean and corrupted episodes
+    that differ in one thing.
+
+    Args:
+        model: the model, which determines the task.
+        key: key of the corruption, such as "flip-vote"; empty for the task's default.
     """
     task = catalog.of(model)
     key = key or task.analysis.default_corruption
@@ -142,17 +155,20 @@ def prepare(
     read_round: int | None = None,
     commit: str = "own",
 ) -> Pair:
-    """Run clean and corrupted episodes up to the round that is read.
+    """Run clean and corrupted episodes up to the round that is read, and return both runs as a
+    pair.
 
     Args:
         model: the model.
-        clean, corrupted: paired episodes.
+        clean, corrupted: paired episodes, such as those that a corruption builds.
         round: index of the round of the intervention; negative numbers count from the end.
         read_round: index of the round that is read; by default ``round``.
-        commit: as in :func:`interp.rollout`.
+        commit: for rounds that contain a choice: "own" feeds the model's choice into the round's
+            tokens, "target" keeps the recorded choice.
 
     Returns:
-        The pair. Episodes in which a round between the two is missing on either side are left out.
+        The pair. Episodes in which a round from ``round`` to ``read_round`` is missing on either
+        side are left out.
     """
     model.eval()
     sides = clean, corrupted
@@ -204,10 +220,15 @@ episodes."""
 
 
 def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
-    """Warn if paired clean and corrupted episodes differ as much as unpaired ones in every round.
+    """Warn if the inputs of paired clean and corrupted episodes differ as much as those of unpaired
+    ones in every round.
 
     A patch would then insert activations of an unrelated episode, but be scored with the labels of
     the clean one.
+
+    Args:
+        pair: clean and corrupted runs.
+        stacklevel: position in the call stack that the warning names, as in :func:`warnings.warn`.
     """
     n = min(pair.clean.n_episodes, _MOST_PAIRS)
     if n < _LEAST_PAIRS:
@@ -234,7 +255,9 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
 
 
 def _list_fed(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
-    """Return all inputs of the first ``n`` episodes of a run as numbers."""
+    """Return the tokens and values that were fed to the first ``n`` episodes of a run, as numbers
+    ``[episode, round, number]``.
+    """
     fed = run.fed.each(lambda part: part[:n])
     numbers = [fed.tokens.double(), fed.values.double()]
     return torch.cat(numbers, -1)
@@ -243,11 +266,12 @@ def _list_fed(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
 def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
     """Return the model's rollout of some episodes; a rollout is returned unchanged, after checks.
 
+    Episodes with missing rounds are refused.
+
     Args:
         model: the model.
         episodes: episodes, or a rollout of this model with its episodes.
-        analysis: name of the analysis, in words for errors; episodes with missing rounds are
-            refused.
+        analysis: name of the analysis, for error messages.
     """
     refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
@@ -265,12 +289,13 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
 def paired_runs(
     model: Machine, base: Episodes | Rollout, source: Episodes | Rollout, analysis: str
 ) -> tuple[Rollout, Rollout]:
-    """Return rollouts of paired episodes; see :func:`run_of`.
+    """Return the model's rollouts of paired base and source episodes; a rollout is returned
+    unchanged, after checks (:func:`run_of`).
 
     Args:
         model: the model.
         base, source: paired episodes, or rollouts of them.
-        analysis: name of the analysis, in words for errors.
+        analysis: name of the analysis, for error messages.
     """
     base_run = run_of(model, base, analysis)
     source_run = run_of(model, source, analysis)
@@ -286,7 +311,7 @@ CLIP = 1e-6
 @dataclass(frozen=True)
 @checked_fields
 class Metric:
-    """A metric of patched runs.
+    """A metric of patched runs: one number per episode.
 
     Attributes:
         key: its key.
@@ -306,38 +331,50 @@ class Metric:
 
 
 def _get_last_prediction(readout: Readout, pair: Pair) -> Tensor:
-    """Return the prediction in the round that is read."""
+    """Return the prediction of ``readout`` in the round that is read, ``[*cell, episode, ...]``."""
     round_axis = -1 - pair.layout.prediction_axes
     return readout.predictions.select(round_axis, -1)
 
 
 def _compute_probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return the predicted distribution in the round that is read."""
+    """Return the predicted distribution of ``readout`` over outcomes, in the round that is read."""
     return pair.layout.distribution(_get_last_prediction(readout, pair))
 
 
 def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return the log-probabilities of outcomes in the round that is read, clipped at log 1e-6."""
+    """Return the log-probabilities of ``readout`` over outcomes, in the round that is read, clipped
+    at log 1e-6.
+    """
     return _compute_probabilities(readout, pair).clamp_min(CLIP).log()
 
 
 def _find_risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Return for each episode the outcome whose log-probability rises most from the corrupted to
-    the clean run, and the one whose falls most.
+    """Return two indices of outcomes for each episode, ``[episode]``: the outcome whose
+    log-probability rises most from the corrupted to the clean run, and the outcome whose
+    log-probability falls most.
     """
     change = _compute_logs(pair.clean_readout, pair) - _compute_logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
 
 
 def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
-    """Return the value of one outcome per episode."""
+    """Return for each episode the value of one outcome, ``[*batch]``.
+
+    Args:
+        values: one value per outcome.
+        outcome: index of the outcome for each episode.
+    """
     index = outcome.expand(values.shape[:-1]).unsqueeze(-1)
     return values.gather(-1, index).squeeze(-1)
 
 
 def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
-    """Return the log-probability of the outcome that rises most from corrupted to clean, minus that
-    of the one that falls most.
+    """Return the difference, in ``readout``, between the log-probabilities of two outcomes of each
+    episode.
+
+    The first outcome is the one whose log-probability rises most from the corrupted to the clean
+    run; the one whose log-probability falls most is subtracted. If both are the same outcome, the
+    difference is 0.
     """
     risen, fallen = _find_risen_and_fallen(pair)
     logs = _compute_logs(readout, pair)
@@ -346,26 +383,30 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
-    """Return the probability of the outcome whose log-probability rises most from corrupted to
-    clean.
+    """Return the probability, in ``readout``, of the outcome whose log-probability rises most from
+    the corrupted to the clean run.
     """
     risen, _ = _find_risen_and_fallen(pair)
     return _pick(_compute_probabilities(readout, pair), risen)
 
 
 def _regret(readout: Readout, pair: Pair) -> Tensor:
-    """Return the loss, summed from the round of the intervention to the round that is read."""
+    """Return the loss of the predictions of ``readout`` on the clean episodes' labels, summed from
+    the changed round to the round that is read.
+    """
     return pair.losses(readout.predictions).sum(-1)
 
 
 def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
-    """Return the mean of the predicted real number in the round that is read."""
+    """Return the real number that ``readout`` predicts (the mean of the predicted distribution) in
+    the round that is read.
+    """
     return pair.layout.choose(_get_last_prediction(readout, pair))
 
 
 def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
-    """Return the position of the state on the line from the corrupted to the clean state, in units
-    of the state.
+    """Return how far the state of ``readout`` lies along the line from the corrupted to the clean
+    state, in units of the state.
 
     It is ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state.
     So it is 0 for the corrupted run, and the distance between the two states for the clean run. For
@@ -386,15 +427,17 @@ def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    """Return 1 if the most probable outcome is that of the clean run, otherwise 0."""
+    """Return 1 for each episode in which the most probable outcome of ``readout`` is that of the
+    clean run, otherwise 0.
+    """
     choice = _compute_probabilities(readout, pair).argmax(-1)
     clean = _compute_probabilities(pair.clean_readout, pair).argmax(-1)
     return (choice == clean).to(readout.predictions.dtype)
 
 
 def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    """Return the difference between the prediction and the corrupted run's, positive in the
-    direction of the clean run's.
+    """Return by how much the real number that ``readout`` predicts differs from the corrupted run's
+    prediction; positive in the direction of the clean run's prediction.
     """
     corrupted = _mean(pair.corrupted_readout, pair)
     direction = (_mean(pair.clean_readout, pair) - corrupted).sign()
@@ -402,7 +445,9 @@ def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
-    """Return the squared difference between the prediction and the clean run's."""
+    """Return the squared difference between the real numbers that ``readout`` and the clean run
+    predict.
+    """
     return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 
 
@@ -440,8 +485,8 @@ METRICS: dict[str, Metric] = unique(
 
 
 def exits(layout: RoundLayout) -> tuple[str, str]:
-    """Return the keys of two metrics for the two outputs ("exits") of a round: one reads the
-    prediction, one the carried state.
+    """Return the keys of two metrics, one for each output ("exit") of a round: the first reads the
+    prediction, the second the carried state.
 
     A component that affects only one of them does not show in the other. With both, methods find
     far more of the relevant components (``interp benchmark``).
@@ -453,8 +498,10 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
     """Return the metric with this key; a :class:`Metric` is returned unchanged.
 
     Args:
-        name: key or metric; by default the one for predictions of the layout (:func:`exits`).
-        layout: token layout; if given, a metric that cannot read its predictions is refused.
+        name: key of a metric, or a metric; by default "logit_diff", or "prediction" for a layout
+            with real-valued predictions.
+        layout: token layout of the task; with it, a metric that cannot read the task's predictions
+            is refused.
     """
     if name is None:
         name = "logit_diff" if layout is None else exits(layout)[0]

@@ -104,7 +104,7 @@ class PatchingResult(Result):
         read_round: index of the round that is read.
         propagate: whether later rounds read the changed state.
         settings: settings, model and versions.
-        participants: who played each episode; the table averages over the episodes of a
+        participants: participant of each episode; the table averages over the episodes of a
             participant.
     """
 
@@ -132,8 +132,9 @@ class PatchingResult(Result):
         return float((self.source - self.base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
-        """Return the share of the difference between base and source (in the mean metric) that each
-        patch makes up; raise an error if the two runs do not differ.
+        """Return for each site the mean effect of its patch, divided by the mean difference between
+        source and base: 0 without an effect, 1 if the patch carries the whole difference. Raise an
+        error if the two runs do not differ.
         """
         if abs(self.gap) < _NO_GAP:
             raise InputError(
@@ -145,8 +146,8 @@ class PatchingResult(Result):
         return self.effects.nanmean(-1) / of_counted
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return one row per site, the largest effect first: effect and fraction with 95 %
-        intervals, and a p-value.
+        """Return a table with one row per site, the largest effect first: effect and fraction with
+        95 % intervals, and a p-value. ``seed`` is that of the bootstrap and the permutations.
         """
         is_counted = ~self.values.isnan()
         frames: list[pd.DataFrame] = []
@@ -157,7 +158,12 @@ class PatchingResult(Result):
         return by_size(pd.concat(frames).sort_index())
 
     def _select(self, sites: Tensor, episodes: Tensor) -> PatchingResult:
-        """Return the result with only some sites and episodes, given as boolean masks."""
+        """Return the result with only some sites and episodes.
+
+        Args:
+            sites: Boolean mask of the sites.
+            episodes: Boolean mask of the episodes.
+        """
         players = self.participants
         if players is not None:
             players = players[episodes.numpy(force=True)]
@@ -171,7 +177,9 @@ class PatchingResult(Result):
         )
 
     def _list_rows(self, seed: int) -> pd.DataFrame:
-        """Return one row per site, if all sites have the same episodes."""
+        """Return the table's rows, one per site, for a result in which every site is counted in the
+        same episodes. ``seed`` is that of the bootstrap and the permutations.
+        """
         index = pd.DataFrame({"site": [str(site) for site in self.sites]})
         for part in _ADDRESS[1:]:
             index[part] = [getattr(site, part) for site in self.sites]
@@ -207,8 +215,8 @@ class PatchingResult(Result):
         return frame[[*_ADDRESS, *_NUMBERS, *index.columns[len(_ADDRESS) :]]]
 
     def _average_players(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values, base and source, averaged over the episodes of each participant if any has
-        several.
+        """Return the metric of the patched runs, of the base and of the source. If a participant
+        played several episodes, the metric is averaged over these.
         """
         sides = (self.values, self.base, self.source)
         players = self.participants
@@ -243,8 +251,10 @@ class PatchingResult(Result):
         return series.unstack().loc[row_order, column_order]
 
     def plot(self, component: str = "") -> Any:
-        """Draw heat maps of effects by layer and position: one per component, or only that of the
-        named component.
+        """Draw heat maps of mean effects by layer and position, one map per component.
+
+        Args:
+            component: name of the only component to draw; empty for all.
         """
         from interp.results import figures  # matplotlib is heavy
 
@@ -265,7 +275,9 @@ class PatchingResult(Result):
         return figures.heatmaps(panels, label=label, xlabel="position", ylabel=rows)
 
     def _name_rows(self, components: Sequence[str]) -> str:
-        """Return what the rows of the heat maps are, in words: heads, layers or hook points."""
+        """Return the label of the heat maps' vertical axis: "head", "layer" or "point" (a hook
+        point), joined by "or".
+        """
         kinds: set[str] = set()
         for site in self.sites:
             if site.component in [ALIASES.get(key, key) for key in components]:
@@ -275,8 +287,8 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The site whose patch makes up most of the difference between base and source, and its
-        share of the difference.
+        """The site whose patch carries the largest share of the difference between base and source,
+        and this share.
         """
         means = self.effects.nanmean(-1)
         first = int((means * self.gap).nan_to_num(-torch.inf).argmax())
@@ -284,7 +296,9 @@ class PatchingResult(Result):
 
     @property
     def sentence(self) -> str:
-        """Which site restores most of the difference between the runs."""
+        """The finding in a sentence: which site's patch restores most of the difference between the
+        two runs.
+        """
         name = self.metric.replace("_", " ")
         if abs(self.gap) < _NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read_round}: there is nothing to restore."
@@ -329,14 +343,16 @@ class RoundsResult(Result):
         return by_size(pd.concat(frames, ignore_index=True))
 
     def fractions(self) -> Float[Tensor, "round site"]:
-        """Return the share of each round's difference between base and source that each patch makes
-        up.
+        """Return for each round and site the mean effect of the patch, divided by the mean
+        difference between source and base in that round.
         """
         return torch.stack([result.fractions() for result in self.by_round])
 
     @property
     def sentence(self) -> str:
-        """In which round, and at which site, a patch restores most of the difference."""
+        """The finding in a sentence: in which round, and at which site, a patch restores most of
+        the difference between the two runs.
+        """
         differing = [result for result in self.by_round if abs(result.gap) >= _NO_GAP]
         if not differing:
             return self.by_round[0].sentence
@@ -464,9 +480,16 @@ def of_pair(
     Args:
         pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`), which also
             define the rounds.
-        sites, metric, direction: as in :func:`sweep`.
-        propagate: whether later rounds read the changed state; False holds them at the state of the
+        propagate: whether later rounds read the changed state; False gives them the state of the
             unpatched run.
+        sites: sites, their texts, or names of components; by default residual stream, attention
+            outputs and heads.
+        metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
+            predicted.
+        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
+
+    Returns:
+        The effects of all patches in the pair's round, measured in the round that it reads.
     """
     measure = _find_measure(metric, direction, pair.model)
     cells = select_sites(pair.model, pair.layout, sites)
@@ -510,10 +533,10 @@ def of_pair(
 
 
 def _find_measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
-    """Return the metric; raise an error if the direction is unknown.
+    """Return the metric; refuse an unknown direction.
 
     Args:
-        metric: a key, a metric, or None for the default.
+        metric: a key, a metric, or None for the default of the model's predictions.
         direction: "denoising" or "noising".
         model: the model, which determines the layout.
     """
@@ -522,7 +545,14 @@ def _find_measure(metric: str | Metric | None, direction: str, model: Machine) -
 
 
 def _find_sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
-    """Return the run that is patched, and the run that activations are taken from."""
+    """Return two runs of a pair: the base, which is patched, and the source, whose activations are
+    copied.
+
+    Args:
+        pair: clean and corrupted runs.
+        direction: "denoising" (the base is the corrupted run) or "noising" (the base is the clean
+            run).
+    """
     if direction == "denoising":
         return pair.corrupted, pair.clean
     return pair.clean, pair.corrupted
@@ -549,11 +579,14 @@ def round_map(
         clean, corrupted: paired episodes.
         sites: a site, its text, or several sites that are patched together.
         round: rounds that are patched and read: a slice, a list or "all".
-        metric, direction: as in :func:`sweep`.
+        metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
+            predicted.
+        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Returns:
-        One row per pair of rounds: mean ``effect`` with its interval, mean absolute effect of an
-        episode (``size``), and the difference between source and base without a patch (``gap``).
+        A table with one row per pair (round patched, round read): mean ``effect`` with its 95 %
+        interval, mean absolute effect of an episode (``size``), and the difference between source
+        and base without a patch (``gap``).
     """
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))
@@ -614,8 +647,12 @@ def round_map(
 
 
 def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
-    """Return one row per pair of rounds that are both keys of ``gaps``: effect with its interval,
-    size and gap.
+    """Make the table of :func:`round_map`, with one row per pair (round patched, round read).
+
+    Args:
+        effects: the effects of the patch, for every pair of rounds.
+        gaps: round -> mean metric of the source minus that of the base. Pairs whose round read is
+            not among its keys are left out.
     """
     frame = effects.to_frame().rename(columns={"edited": "patched"})
     frame = frame.drop(columns=["edit", "outcome"])
@@ -629,8 +666,12 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
 
 
 def _count_rounds_lit(grid: pd.DataFrame) -> int:
-    """Return the largest number of rounds after the patch at which the mean absolute effect is at
-    least half of its maximum.
+    """Return how long a patch stays effective: the largest number of rounds after the patch at
+    which the mean absolute effect is at least half of its maximum.
+
+    Args:
+        grid: mean effects, with a row per round patched and a column per round read; NaN before the
+            patch.
     """
     sizes = grid.abs()
     lags = range(len(grid))

@@ -69,7 +69,13 @@ def _has_places(kind: Component) -> bool:
 
 
 def component(name: str, model: Machine | None = None) -> Component:
-    """Return the component with this name, of a model or, without a model, of any transformer."""
+    """Return the component (kind of activation) with this name, such as "resid_pre" or "z"; refuse
+    a name that the model does not have.
+
+    Args:
+        name: key of the component, or the alias "head" for "z".
+        model: the model that has it; by default any transformer.
+    """
     points = COMPONENTS if model is None else model.points
     key = ALIASES.get(name, name)
     if model is not None and key in COMPONENTS and key not in points:
@@ -150,7 +156,8 @@ class Site:
         """Return the site that a text names.
 
         Args:
-            text: text such as "resid_pre[1]@p?", "L1H0" or "latent".
+            text: text such as "resid_pre[1]@p?" (layer 1, at the position labelled p?), "L1H0" or
+                "latent".
             model: the model that has the site; by default any transformer.
         """
         stripped = text.strip()
@@ -179,7 +186,7 @@ class Site:
 
     @classmethod
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
-        """Return the site of a hook's name.
+        """Return the site of a TransformerLens hook name.
 
         Args:
             hook: name such as "blocks.1.hook_resid_post".
@@ -219,8 +226,13 @@ class Site:
         return slice(None), *(by_axis.get(axis, slice(None)) for axis in axes)
 
     def _find_place(self, labels: tuple[str, ...]) -> slice | int | list[int]:
-        """Return the index of the position among ``labels``, or the sorted indices of rows if it
-        names channels of the carried state.
+        """Return the index of the site's position on its axis of positions or of rows.
+
+        It is a slice of all for a site without a position, an integer for one position, and a
+        sorted list of rows if the position names channels of the carried state, such as "h+c".
+
+        Args:
+            labels: labels of the positions, or of the rows of the carried state, in order.
         """
         if self.position is None:
             return slice(None)
@@ -244,6 +256,9 @@ class Site:
         Args:
             activation: activation at the site's hook, ``[batch, ...]``.
             layout: token layout of the round.
+
+        Returns:
+            The selected part, ``[batch, ...]``.
         """
         try:
             return activation[self.index(layout)]
@@ -262,12 +277,13 @@ def sites(
     positions: str | Iterable[str] | None = "all",
     layers: Iterable[int] | Literal["all"] = "all",
 ) -> list[Site]:
-    """Return every site of some components, ordered by component, layer, head and position.
+    """List every site of some components, ordered by component, layer, head and position.
 
     Args:
         model: the model.
         layout: token layout of the rounds; by default the model's.
-        components: names of components; by default those of :func:`swept`.
+        components: names of components; by default residual stream, attention outputs and heads, or
+            every hook point of a model that is no transformer (:func:`swept`).
         positions: labels of positions, or of rows of the carried state; "all" for each one
             separately; None for all positions together.
         layers: indices of layers, or "all".
@@ -313,8 +329,8 @@ def select_sites(
     Args:
         model: the model.
         layout: token layout of the rounds.
-        given: sites, texts of sites, or names of components; None for the components of
-            :func:`swept`.
+        given: sites, texts of sites, or names of components; None for residual stream, attention
+            outputs and heads, or every hook point of a model that is no transformer.
     """
     if given is None:
         return sites(model, layout)
@@ -363,8 +379,8 @@ def resolve_one(
 
 
 def swept(model: Machine) -> tuple[str, ...]:
-    """Return the components that are patched by default: residual stream, attention output and
-    heads of a transformer, or every hook point of another model.
+    """Return the names of the components that are patched by default: residual stream, attention
+    output and heads of a transformer, or every hook point of another model.
     """
     if "resid_pre" in model.points:
         return "resid_pre", "attn_out", "z"
@@ -372,11 +388,12 @@ def swept(model: Machine) -> tuple[str, ...]:
 
 
 def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
-    """Return which numbers of the carried state controls may change, ``[row, width]``: those of
-    channels, not those that pad rows.
+    """Return a mask ``[row, width]`` of the carried state: True for the numbers that belong to one
+    of its channels, False for the padding of rows to a common width. Random controls change only
+    these numbers.
 
-    The length of a channel that grows (``NAME_length``) is equal in every episode, and is also left
-    out.
+    The length of a channel that grows (``NAME_length``) is equal in every episode, and is also
+    False.
     """
     lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
     widths: list[int] = []
@@ -391,13 +408,13 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
 def _find_labels(
     site: Site, layout: RoundLayout, positions: str | Iterable[str] | None
 ) -> list[str | None]:
-    """Return the labels of the wanted positions that the component has; [None] for all positions
-    together.
+    """Return the labels of the positions, or rows of the carried state, at which a component's
+    sites are listed; [None] for one site of all positions together.
 
     Args:
         site: a site of the component.
         layout: token layout of the rounds.
-        positions: labels, "all", or None for all positions together.
+        positions: labels, "all" for each position separately, or None for all positions together.
     """
     if positions is None or not _has_places(site.kind):
         return [None]
@@ -438,25 +455,28 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
 
 
 def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
-    """Return new values for an activation, with infinity in entries that are NaN in both ``new``
-    and ``activation``.
+    """Return ``new``, with infinity in the entries that are NaN in both ``new`` and ``activation``.
 
-    Such entries belong to a cycle of a looped model that did not run; infinity marks the attempt to
-    write there.
+    Such entries belong to an iteration ("cycle") that a looped model did not run in this episode;
+    infinity marks that something was to be written there.
+
+    Args:
+        new: values to write.
+        activation: current values, in the same shape.
     """
     return new.masked_fill(new.isnan() & activation.isnan(), torch.inf)
 
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
-    """Return a copy of an activation with new values at the site.
+    """Return a copy of an activation with new values at a site.
 
-    Activations of a cycle of a looped model that did not run are NaN. NaN that would be written
-    there becomes infinity, to mark the attempt.
+    An activation is NaN where a looped model did not run its iteration ("cycle"). NaN that would be
+    written there becomes infinity, to mark that something was to be written.
 
     Args:
         activation: activation at the site's hook, ``[batch, ...]``.
         site: the site.
-        layout: token layout of the rounds.
+        layout: token layout of the round.
         new: the new values, in the shape that the site selects.
     """
     changed = activation.clone()
@@ -476,12 +496,13 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
 @dataclass(frozen=True)
 @checked_fields
 class Place:
-    """A site, or a subspace of the activation at a site, for interchanges.
+    """A site, or a linear subspace of the activation at a site: what an interchange intervention
+    replaces.
 
     Attributes:
         site: the site.
         basis: orthonormal basis of the subspace, ``[d, rank]``; None for the whole activation.
-        elsewhere: for a control: orthonormal basis of another subspace, ``[d, rank]``. The
+        elsewhere: for a control only: orthonormal basis of another subspace, ``[d, rank]``. The
             activation changes by the same distance, but within this subspace.
 
     >>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
@@ -503,7 +524,7 @@ class Place:
         directions: ArrayLike | Tensor | None = None,
         model: Machine | None = None,
     ) -> Place:
-        """Make a place from directions that span the subspace.
+        """Make a place from a site and directions that span the subspace.
 
         Args:
             site: a site or its text.
@@ -529,7 +550,9 @@ class Place:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole activation is replaced, and this is not a control."""
+        """Whether an interchange here replaces the whole activation: there is no subspace, and the
+        place is no control.
+        """
         return self.basis is None and self.elsewhere is None
 
     def __str__(self) -> str:
@@ -614,12 +637,13 @@ Places = Place | Site | str | Sequence[Place | Site | str]
 
 
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
-    """Return places from places, sites or texts of sites, each checked against the model.
+    """Turn places, sites or texts of sites into a list of places, and check that the model has
+    each.
 
     Args:
-        places: one or several of them.
+        places: a place, a site or a text, or several of these.
         model: the model.
-        run: a rollout of the model, which determines the layout.
+        run: a rollout of the model, which determines the token layout.
     """
     every = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
     resolved: list[Place] = []
@@ -632,7 +656,7 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
 
 
 def tile(x: Tensor, times: int) -> Tensor:
-    """Return ``x`` with its rows repeated ``times`` times."""
+    """Return ``times`` copies of the tensor ``x``, concatenated along its first axis."""
     ones = [1] * (x.ndim - 1)
     return x.repeat(times, *ones)
 

@@ -45,14 +45,17 @@ from interp.support.provenance import provenance
 
 
 def has_state_direction(model: Machine) -> bool:
-    """Return whether a state can be written exactly into the model's latents, as in handwired
-    transformers.
+    """Return whether the algorithm's state is an exact linear function of the model's latents
+    (``model.state_map``), so that a wanted state can be written into them. This holds for handwired
+    transformers only.
     """
     return model.is_handwired and hasattr(model, "state_map")
 
 
 def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
-    """Return the matrix with which a handwired transformer's state is read from its latents."""
+    """Return the matrix ``[number, d_model]`` that reads each latent's part of the state from the
+    latent in a handwired transformer; refuse any other model.
+    """
     name = model.name
     require(
         model.is_handwired,
@@ -67,8 +70,12 @@ def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
 
 
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """Return the smallest change of the latents that changes a handwired transformer's state by
-    ``change``.
+    """Return the smallest change of the latents, ``[latent, d_model]``, that changes a handwired
+    transformer's state by ``change``.
+
+    Args:
+        model: the handwired transformer.
+        change: change of the algorithm's state, in the shape and units of the state of one episode.
     """
     state_map = _find_state_map(model)
     numbers = array_of("change", change).astype(np.float64)
@@ -95,7 +102,11 @@ def write_state(
     Args:
         model: the handwired transformer.
         latents: its latents, ``[*batch, latent, d_model]``.
-        state: the wanted state, in the shape of the model's readout.
+        state: the wanted state, in the shape that ``model.read_state(latents)`` returns; leading
+            axes may be left out.
+
+    Returns:
+        The changed latents, ``[*batch, latent, d_model]``.
     """
     state_map = _find_state_map(model)
     now = model.read_state(latents)
@@ -115,19 +126,23 @@ def fitted_direction(
     change: ArrayLike,
     sites: Site | str | Sequence[Site | str] = "latent",
 ) -> Float[Tensor, "row width"]:
-    """Return the direction in which the carried state moves if the decoded memory of an algorithm
-    changes by ``change``.
+    """Return the direction in which the carried state (what the model passes from round to round)
+    moves when the algorithm's memory, decoded from it, changes by ``change``.
 
     A decoder's weights say how to *read* a memory; this direction says how states vary with what is
     read (:meth:`interp.stats.decoder.Decoder.move`).
 
     Args:
         model: the model.
-        episodes: episodes for fitting the decoder.
-        algorithm: the algorithm whose memory is decoded.
+        episodes: episodes on which the decoder is fitted, or a rollout of them.
+        algorithm: the algorithm; its memory is the variable that it carries from round to round.
         change: the change of the memory, in its shape and units.
         sites: "latent" for the whole carried state, or some channels of it: with "latent@h", only
             this channel is decoded and moved.
+
+    Returns:
+        The direction, with one row per latent or row of the carried state, ``[row, width]``. It is
+        0 in rows that are not moved.
     """
     memory = _find_memory(algorithm)
     base = run_of(model, episodes, "steering")
@@ -151,7 +166,9 @@ def fitted_direction(
 
 
 def _find_memory(algorithm: Algorithm) -> str:
-    """Return the key of the variable that is the algorithm's memory."""
+    """Return the key of the variable that is the algorithm's memory, such as "log_weights"; refuse
+    an algorithm that declares none.
+    """
     require(
         bool(algorithm.memory),
         f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
@@ -161,7 +178,8 @@ def _find_memory(algorithm: Algorithm) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _SteeringResult(Tabulated):
-    """Dose-response of a steered round.
+    """The result of :func:`steer`: the predicted probability of one outcome at each dose of a
+    direction.
 
     The table has one row per dose, with means over episodes and 95 % intervals for the model, the
     algorithm and random directions. ``difference`` is the model's probability minus the
@@ -187,13 +205,17 @@ def _tabulate(
     random: NDArray[Any],
     participants: Any,
 ) -> pd.DataFrame:
-    """Return the table of a dose-response.
+    """Make the table of a dose-response, with one row per dose.
 
     Args:
-        doses: the doses.
-        model, algorithm: probabilities, ``[dose, episode]``.
-        random: probabilities along random directions, ``[dose, direction, episode]``.
-        participants: who played each episode.
+        doses: the doses, as multiples of the direction.
+        model, algorithm: predicted probabilities of the outcome, ``[dose, episode]``.
+        random: the model's probabilities along random directions, ``[dose, direction, episode]``.
+        participants: participant of each episode; intervals are over participants.
+
+    Returns:
+        A table with the mean of each curve and its 95 % interval (columns ``NAME``, ``NAME_low``,
+        ``NAME_high``), errors, and the scores that :class:`_SteeringResult` defines.
     """
     mean_random = random.mean(1)
     series = {
@@ -228,14 +250,17 @@ def _tabulate(
 def _score_move(
     moved: NDArray[Any], wanted: NDArray[Any], at_random: NDArray[Any], participants: Any
 ) -> list[float]:
-    """Return the score of the model's change of probability with its interval, and the best score
-    of a random direction.
+    """Score how well the model's change of probability, from dose 0 to one dose, matches the
+    algorithm's.
 
     Args:
-        moved, wanted: change of the probability from dose 0, of the model and of the algorithm,
-            ``[episode]``.
-        at_random: the same of the model along random directions, ``[direction, episode]``.
-        participants: who played each episode.
+        moved, wanted: change of the probability in the model and in the algorithm, ``[episode]``.
+        at_random: change in the model along random directions, ``[direction, episode]``.
+        participants: participant of each episode.
+
+    Returns:
+        A list of four numbers: ``1 - sum |moved - wanted| / sum |wanted|``, the two ends of its 95
+        % interval, and the best score of a random direction.
     """
     missed, sizes = np.abs(moved - wanted), np.abs(wanted)
     score = ratio_interval(missed, sizes, participants=participants).complement
@@ -284,20 +309,24 @@ def steer(
     n_random: int = 8,
     seed: int = 0,
 ) -> _SteeringResult:
-    """Add doses of a direction to the state that one round reads, and compare the prediction with
-    the algorithm's.
+    """Add multiples ("doses") of a direction to the state that one round reads, and compare the
+    prediction with the algorithm's after the same change of its memory.
 
     Args:
         model: the model.
         episodes: the episodes, or a rollout of them.
         algorithm: the algorithm that the model is compared with.
-        doses: the change and its multiples.
+        doses: the change of the memory, its multiples, and the direction.
         round: index of the round; negative numbers count from the end.
-        of: index of the outcome whose probability is read; one for all episodes, or one per
-            episode. An expert's vote, for example, becomes likelier in every episode if the
-            expert's weight is raised.
+        of: index of the outcome whose probability is read: an integer for all episodes, or one
+            integer per episode. For expert advice, each episode can read the vote of the expert
+            whose weight is raised: it becomes likelier.
         n_random: number of random directions of equal norm, for the control.
         seed: seed of the random directions.
+
+    Returns:
+        The probabilities of the model, the algorithm and the random directions at every dose, with
+        a table, a figure and a sentence.
     """
     memory = _find_memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
@@ -386,9 +415,12 @@ def _find_number(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArr
     """Return a change of the algorithm's memory that is 1 at the named number and 0 elsewhere.
 
     Args:
-        name: name such as "log_weights[e_1]".
+        name: name of one number of the memory, such as "log_weights[e_1]".
         algorithm: the algorithm.
         memory: values of its memory, ``[episode, round, ...]``.
+
+    Returns:
+        The change, in the shape of the memory.
     """
     key = algorithm.memory
     numbers = [f"{key}[{label}]" for label in algorithm.variable(key).labels(memory)]
@@ -399,11 +431,12 @@ def _find_number(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArr
 
 
 def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[Any]) -> str:
-    """Return a sentence about a dose-response.
+    """Return the sentence of a dose-response: how far the model's probabilities are from the
+    algorithm's, and how far those along random directions are.
 
     Args:
-        of_model, of_algorithm, of_random: probability of the outcome with the model, with the
-            algorithm, and along random directions.
+        of_model, of_algorithm: predicted probability of the outcome, ``[dose, episode]``.
+        of_random: the model's probability along random directions, ``[dose, direction, episode]``.
     """
     error = np.abs(of_model - of_algorithm)
     at_random = np.abs(of_random - of_algorithm[:, None]).mean()
@@ -414,7 +447,13 @@ def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[
 
 
 def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
-    """Return the index of the outcome that is read, for each episode."""
+    """Return the index of the outcome that is read in each episode, ``[episode]``.
+
+    Args:
+        base: the rollout, which determines the number of episodes and the outcomes.
+        of: index of one outcome for all episodes, or one index per episode; anything else is
+            refused.
+    """
     numbers, n_outcomes = array_of("of", of), base.layout.n_outputs
     is_whole = numbers.dtype.kind in "iu"
     is_each = numbers.shape in ((), (base.n_episodes,))
@@ -430,11 +469,11 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
 def _draw_directions(
     model: Machine, direction: Float[Tensor, "row width"], n: int, seed: int
 ) -> Float[Tensor, "direction row width"]:
-    """Draw random directions with the norm of a given one, which change only the rows that it
-    changes.
+    """Draw random directions with the same norm as ``direction``. They are 0 in the rows in which
+    ``direction`` is 0, and in padding.
 
     Args:
-        model: the model.
+        model: the model, which determines which numbers of the carried state are padding.
         direction: the direction, ``[row, width]``.
         n: number of random directions.
         seed: seed of the draw.
