@@ -51,17 +51,17 @@ from interp.support.files import write_csv, write_figure, write_json
 @dataclass(frozen=True)
 @checked_fields
 class Sample:
-    """The episodes for patching.
+    """Settings for the episodes of a causal analysis: how they are sampled and corrupted.
 
     Attributes:
         corruption: key of the task's corruption; empty for its default.
         n_episodes: number of episodes.
-        n_rounds: number of rounds per episode; by default as many as are needed.
-        n_map: number of rounds, from the patched one on, in the map of effects by patched round and
-            read round; 0 for no map.
+        n_rounds: number of rounds per episode; by default as many as the analysis reads.
+        n_map: number of rounds, from the patched one on, in the map of effects by round patched and
+            round read; 0 for no map.
         seed: seed of the episodes.
         regime: regime to sample from; empty for the default.
-        sizes: sizes of the episodes, such as the number of experts, that differ from the model's.
+        sizes: sizes of the episodes that differ from the model's, such as the number of experts.
     """
 
     corruption: str = ""
@@ -80,8 +80,8 @@ class _Patching:
     Attributes:
         corruption: key of the corruption.
         sweeps: one patching sweep for each metric.
-        rounds: map of the first metric's effects by patched and read round; None if effects do not
-            propagate.
+        rounds: the first metric's effects by round patched and round read; None if effects do not
+            propagate or no map was wanted.
     """
 
     corruption: str
@@ -107,16 +107,20 @@ def patch(
     Args:
         model: the model.
         round: index of the round that is corrupted and patched.
-        components: components to patch; empty for :func:`interp.interventions.sites.swept`.
-        metrics: keys of metrics; empty for one that reads the prediction and one that reads the
-            state (``pairs.exits``), or only the latter if the former cannot show the corruption.
+        components: components to patch; empty for residual stream, attention outputs and heads, or
+            every hook point of a model that is no transformer.
+        metrics: keys of metrics. Empty for one that reads the prediction and one that reads the
+            state. If the prediction cannot show the corruption, it is only the latter.
         read_round: index of the round in which metrics are read; by default the first one in which
             the corruption can show.
-        propagate: whether later rounds read the changed state; False holds them at the state of the
+        propagate: whether later rounds read the changed state; False gives them the state of the
             unpatched run.
         direction: "denoising" patches clean activations into the corrupted run, "noising" the
             reverse.
-        sample: the episodes.
+        sample: settings of the episodes and the corruption.
+
+    Returns:
+        One patching sweep per metric, and the map of effects by round patched and round read.
     """
     record = corruption(model, sample.corruption)
     require(
@@ -169,8 +173,14 @@ def patch(
 
 
 def write(result: _Patching, folder: Path) -> list[Path]:
-    """Write ``patching.csv``, ``patching.json``, a heat map for each metric and component and, if
-    there is one, the map of rounds.
+    """Write the results of ``interp patch`` into a folder, and return the paths of the files.
+
+    The files are ``patching.csv``, ``patching.json``, a heat map for each metric and component and,
+    if there is one, the map of effects by round patched and round read.
+
+    Args:
+        result: the results.
+        folder: the folder.
     """
     import matplotlib  # half a second: where it is used
 
@@ -203,14 +213,18 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
 
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
-    """Return the ``n`` sites with the largest effects on each metric."""
+    """Return a table of the ``n`` sites with the largest effects on each metric, one row per metric
+    and site.
+    """
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]
     return pd.concat(frames, ignore_index=True)
 
 
 def corruption_names() -> str:
-    """Return the corruptions of every task in a sentence for the command's help."""
+    """Return the keys of every task's corruptions for the help of ``interp patch``, as a string
+    "TASK: KEY, KEY; TASK: KEY".
+    """
     by_task: list[str] = []
     for task in catalog.every():
         keys = [record.key for record in task.analysis.corruptions()]
@@ -220,7 +234,9 @@ def corruption_names() -> str:
 
 
 def metric_names() -> str:
-    """Return the metrics in a list for the command's help."""
+    """Return the keys of all metrics, separated by commas, as a string for the help of ``interp
+    patch``.
+    """
     return ", ".join(METRICS)
 
 
@@ -238,6 +254,9 @@ def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFra
         model: the model.
         episodes: clean episodes.
         round: index of the round that is corrupted and patched.
+
+    Returns:
+        One row per corruption and site: effect and fraction with 95 % intervals.
     """
     task = catalog.of(model)
     frames: list[pd.DataFrame] = []
@@ -265,9 +284,13 @@ def interchange_table(
         episodes, other: paired episodes, or the model's rollouts of them.
         round: index of the last of five rounds that are tested.
         seed: seed of controls and decoder.
-        claims: pairs of variable and site to test; by default those of the task.
-        drawn: regime and sizes of the episodes for the decoder of a learned model's state.
+        claims: claims that sites carry a variable; by default those of the task.
+        drawn: (regime, sizes) of the episodes on which the decoder of a learned model's state is
+            fitted.
         n_decoded: number of these episodes.
+
+    Returns:
+        One row per claim: interchange accuracy and score with intervals, and those of its control.
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
@@ -300,7 +323,8 @@ def _find_recent(round: int) -> slice:
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
-    """Train subspaces for variables at the sites where they should be, with controls.
+    """Train subspaces for variables at the sites where the task's record expects them, with
+    controls.
 
     Args:
         model: the model.
@@ -347,6 +371,9 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
         episodes: the episodes.
         round: index of the round that reads the changed state.
         seed: seed of the random directions.
+
+    Returns:
+        One row per dose (multiple of the change).
     """
     task = catalog.of(model)
     base = run_of(model, episodes, "steering")
@@ -385,15 +412,16 @@ def _require_named(task: Task, field: str, value: Any) -> Any:
 def circuit_tables(
     model: Machine, episodes: Episodes, round: int, seed: int, in_full: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Score edges by EAP-IG, find the smallest faithful circuit, compare it with random ones, and
-    ablate every node.
+    """Score edges by their attribution (EAP-IG), find the smallest circuit of high-scored edges
+    that is faithful, compare it with random ones, and ablate every node.
 
     Args:
         model: a transformer with only softmax attention.
         episodes: clean episodes.
         round: index of the round in which edges are cut.
         seed: seed of random circuits.
-        in_full: whether to measure minimality and "ablation", which are most of the work.
+        in_full: whether to measure minimality and make the table "ablation", which are most of the
+            work.
 
     Returns:
         Tables by name: "edges", "faithfulness" (by circuit size), "circuit", and "ablation" with
@@ -432,14 +460,15 @@ def circuit_tables(
 def table_makers(
     model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, Callable[[], dict[str, pd.DataFrame]]]:
-    """Return functions that compute the tables, in parts that do not depend on each other.
+    """Return functions that compute the tables of all causal analyses, in parts that do not depend
+    on each other.
 
     Args:
         model: the model.
         round: index of the analysed round, at least 1 (it needs a history).
         smooth: softmax-only variant of a model with hard attention,
             ``circuits.differentiable(model)``; its gradients score the edges.
-        sample: numbers, seed, regime and sizes of the episodes.
+        sample: settings of the episodes: their number, seed, regime and sizes.
 
     Returns:
         Name of a part -> function that returns the part's tables by name.

@@ -49,7 +49,7 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
 
     Args:
         model: the model.
-        what: what needs heads, in words for the error.
+        what: what needs heads, in the plural, for the error message, such as "edges".
     """
     if runs_from(model):
         return cast(HookedLatentTransformer, model)
@@ -157,15 +157,18 @@ class EdgeGraph:
         return self.exists & np.outer(source_writes, reads)
 
     def name(self, edge: tuple[int, int]) -> str:
-        """Return the name of an edge, ``source -> destination``, from its two indices."""
+        """Return the name of an edge, ``source -> destination``, from its indices (source,
+        destination).
+        """
         source, destination = edge
         return f"{self.sources[source]} -> {self.destinations[destination]}"
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
-        """Return the two indices of an edge.
+        """Return the indices (source, destination) of an edge; refuse a destination that is not
+        computed after the source.
 
         Args:
-            source, destination: names.
+            source, destination: names of the nodes, such as "L0H0" and "L1H0.q".
         """
         require_known("source", source, self.sources, limit=40)
         require_known("destination", destination, self.destinations, limit=40)
@@ -177,8 +180,8 @@ class EdgeGraph:
     def mask(
         self, edges: Sequence[tuple[int, int]] | None = None
     ) -> Bool[np.ndarray, "source destination"]:
-        """Return the circuit that keeps exactly ``edges``, as booleans ``[source, destination]``;
-        all edges if None.
+        """Return the circuit that consists of exactly ``edges`` (all edges if None), as booleans
+        ``[source, destination]``.
         """
         keep = np.full_like(self.exists, edges is None)
         n_sources, n_destinations = keep.shape
@@ -200,8 +203,8 @@ class EdgeGraph:
         ``[source, destination]``.
 
         Args:
-            what: name of the values, for errors.
-            values: the values.
+            what: name of the values, for error messages.
+            values: numbers or booleans, ``[source, destination]``.
             low, high: allowed range.
         """
         array, shape = array_of(what, values), self.exists.shape
@@ -226,7 +229,7 @@ class EdgeGraph:
         """Return what every source writes to the residual stream in one round.
 
         Args:
-            run: the rollout.
+            run: the rollout that provides the input and the carried state.
             round: index of the round.
         """
         (t,) = select_rounds(round, run.n_rounds)
@@ -276,8 +279,8 @@ class EdgeGraph:
         ablated: Float[Tensor, "source episode pos d_model"],
         clean: tuple[Tensor, Sequence[Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Run a round in which cut edges carry ablated values. Computation starts at the first
-        layer with a cut.
+        """Run a round once per circuit; cut edges carry ablated values. Computation starts at the
+        first layer with a cut.
 
         Args:
             run: the clean rollout.
@@ -285,10 +288,11 @@ class EdgeGraph:
             keeps: for each circuit, what each edge keeps, ``[source, destination]``. A number
                 between 0 and 1 mixes the source's current value with the ablated one.
             ablated: ablated value of each source.
-            clean: what sources write without cuts, and the residual stream before every layer.
+            clean: what sources write without cuts, ``[source, episode, pos, d_model]``, and the
+                residual stream before every layer.
 
         Returns:
-            Predictions and next latents, ``[circuit, episode, ...]`` each.
+            Predictions, and latents after the round, ``[circuit, episode, ...]`` each.
         """
         n, n_layers = len(keeps), self.model.config.n_layers
         cuts = np.stack([(1 - keep) * self.live for keep in keeps])
@@ -328,7 +332,7 @@ class EdgeGraph:
 def _record(
     graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
 ) -> Hooks:
-    """Return hooks that pass what some sources write to a function.
+    """Return hooks that pass what some sources write to the function ``take``.
 
     If one head of a layer is wanted, all heads of the layer are passed.
 
@@ -356,8 +360,8 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Return hooks that add ``sum_s weights[s, d] shift[s]`` to the input of each destination d
-    that has a cut edge.
+    """Return hooks that add ``sum_s weights[s, d] * shifts[s]``, over sources s, to the input of
+    each destination d that has a cut edge.
 
     Args:
         graph: the graph.
@@ -425,12 +429,15 @@ _MOST_STEPS = 10_000  # each step is a forward and a backward pass; far fewer su
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _AttributionResult(Tabulated):
-    """Attribution scores of edges, per episode and averaged; 0 for pairs without an edge. The table
-    lists the largest scores first.
+    """Attribution scores of edges: estimates of the effect of cutting each edge, per episode and
+    averaged.
+
+    The table lists the largest mean scores first.
 
     Attributes:
         graph: the graph.
-        scores: score of each edge in each episode.
+        scores: score of each edge in each episode; 0 for pairs (source, destination) without an
+            edge.
         edges: mean score of each edge over episodes.
     """
 
@@ -445,13 +452,19 @@ class _AttributionResult(Tabulated):
 def attribute(
     pair: Pair, metric: str | Metric | None = None, *, steps: int = 5
 ) -> _AttributionResult:
-    """Estimate the effect of every edge by gradients (EAP-IG), for a pair that is read in the round
-    that it changes.
+    """Estimate the effect of every edge by gradients: edge attribution patching with integrated
+    gradients (EAP-IG).
 
     Args:
-        pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`).
-        metric: metric to attribute, as for :func:`interp.interventions.patching.sweep`.
-        steps: number of points between the corrupted and the clean embedding; 1 is plain EAP.
+        pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`); the round that
+            is read must be the round that is changed.
+        metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
+            predicted.
+        steps: number of points between the corrupted and the clean embedding at which gradients are
+            taken; 1 is plain EAP.
+
+    Returns:
+        The scores per episode and averaged, with a table of the edges by score.
     """
     integer("steps", steps, 1, _MOST_STEPS)
     model = with_heads(pair.model, "edges")

@@ -61,8 +61,8 @@ class Memory:
         round: index of the round that reads the state.
         state: decoded variables by key, ``[episode, 1, ...]``.
         not_read: keys of the algorithm's variables that could not be decoded from the state.
-        known: other episodes, on which the maps are fitted.
-        known_state: the algorithm's variables in these episodes, as in ``state``.
+        known: other episodes, on which the decoder was fitted.
+        known_state: the algorithm's variables in these episodes, by key, ``[episode, 1, ...]``.
     """
 
     round: int
@@ -124,6 +124,11 @@ def hand_over(
         n_known: number of episodes for fitting the maps; a state of thousands of numbers (a cache)
             needs a thousand.
 
+    Returns:
+        The receiver's predictions with the transferred memory. For comparison: those with its own
+        memory after the whole episode, with its initial memory, and with the memory of another
+        episode.
+
     Raises:
         InputError: if the round is not in the run, rounds are missing, or the receiver cannot play
             the episodes. Also if no variable can be decoded, or the receiving algorithm does not
@@ -159,7 +164,7 @@ def hand_over(
 
 @checked
 def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256) -> Memory:
-    """Decode the state that a model carries into one round.
+    """Decode the state that a model carries into one round into variables of an algorithm.
 
     Args:
         run: a rollout of the model.
@@ -184,13 +189,13 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
 
 @checked
 def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
-    """Return the state of a model into which a memory is written, by an affine map fitted from the
-    variables to the model's usual states in this round.
+    """Return a carried state of ``receiver`` that contains a memory. An affine map from the
+    variables to the receiver's states in this round is fitted on other episodes.
 
     Args:
         memory: the memory, with as many episodes as the run.
-        receiver: the model.
-        run: the model's rollout; its counters and padding stay.
+        receiver: the model whose state is written.
+        run: the receiver's rollout, from which counters and padding are taken.
     """
     usual = rollout(receiver, memory.known).latents[:, memory.round]
     writer = Affine.fit(_flatten(memory.known_state), usual.flatten(1).double().cpu())
@@ -205,6 +210,9 @@ def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
         written: new states, ``[episode, row, width]``.
         run: the rollout with the right counters and padding.
         round: index of the round that reads the states.
+
+    Returns:
+        The states, ``[episode, row, width]``.
     """
     whole = run.latents[:, round]
     mask = carried_mask(run.model)[: whole.shape[1]].to(whole.device)
@@ -291,7 +299,8 @@ def _find_round(round: int, n_rounds: int) -> int:
 
 
 def _draw_known(run: Rollout, round: int, n_known: int) -> Episodes:
-    """Sample episodes for fitting maps, with the sizes of a run's episodes.
+    """Sample episodes for fitting maps, with the sizes (such as the number of experts) of a run's
+    episodes.
 
     Args:
         run: a rollout, which determines the model and the sizes.
@@ -306,8 +315,8 @@ def _draw_known(run: Rollout, round: int, n_known: int) -> Episodes:
 def _fit_reader(
     machine: Machine, known: Episodes, algorithm: Algorithm, values: Values, round: int
 ) -> tuple[Writer, tuple[str, ...]]:
-    """Fit a decoder of the algorithm's carried variables that an affine map can decode before a
-    round.
+    """Fit a decoder of the variables that an algorithm carries from round to round, as far as an
+    affine map can decode them from a model's carried state.
 
     A variable with the same value in all episodes at this round is skipped.
 
@@ -315,7 +324,7 @@ def _fit_reader(
         machine: the model.
         known: episodes for fitting.
         algorithm: the algorithm with the variables.
-        values: the algorithm's variables in these episodes.
+        values: the algorithm's variables in these episodes, ``[episode, round, ...]``.
         round: index of the round that reads the state.
 
     Returns:
@@ -348,13 +357,17 @@ def _fit_reader(
 def _play_machine(
     receiver: Machine, episodes: Episodes, memories: list[Memory]
 ) -> list[_Distributions]:
-    """Return a model's predictions with each of the memories, after the whole episode, and with its
-    initial memory.
+    """Return a model's predictions from one round on, for several states that it carries into this
+    round.
 
     Args:
         receiver: the model.
         episodes: the episodes.
         memories: memories to write, all of the same round.
+
+    Returns:
+        Predictions ``[episode, round, outcome]``: one array for each memory, one with the model's
+        own state after the earlier rounds, and one with its initial state.
     """
     run = rollout(receiver, episodes)
     round = memories[0].round
@@ -374,14 +387,18 @@ def _play_machine(
 def _play_algorithm(
     receiver: Algorithm, episodes: Episodes, round: int, states: list[_State]
 ) -> list[_Distributions]:
-    """Return an algorithm's predictions with each of the states, after the whole episode, and with
-    its initial state.
+    """Return an algorithm's predictions from one round on, for several states that it carries into
+    this round.
 
     Args:
         receiver: the algorithm.
         episodes: the episodes.
         round: index of the first round to play.
-        states: values of its variables.
+        states: values of its carried variables by key, ``[episode, 1, ...]``.
+
+    Returns:
+        Predictions ``[episode, round, outcome]``: one array for each state, one with the
+        algorithm's own state after the earlier rounds, and one with its initial state.
     """
     for key in states[0]:
         require_known(f"variable that {receiver.name} carries", key, receiver.state)
@@ -403,7 +420,7 @@ def _play_algorithm(
 
 
 def _flatten(state: Values) -> Tensor:
-    """Concatenate the elements of all variables, ``[episode, element]``."""
+    """Return the elements of all variables of one round, concatenated, ``[episode, element]``."""
     parts = [flat(numbers) for numbers in state.values()]
     return torch.from_numpy(np.concatenate(parts, axis=-1)[:, 0])
 
@@ -416,8 +433,8 @@ def _summarize(
     n_known: int,
     **fields: Any,
 ) -> HandOver:
-    """Compare the predictions with each memory with those of the receiver that saw the whole
-    episode.
+    """Compare a receiver's predictions with each memory with its predictions after the whole
+    episode, and return the result.
 
     Args:
         run: the rollout of the first model.

@@ -52,13 +52,14 @@ class InterchangeResult(Result):
         places: the sites (or subspaces) that were interchanged, as texts.
         outcome: the compared outcome, "prediction" or "state".
         correct: whether the outcome with the intervention equals the algorithm's counterfactual.
-        unpatched: whether the outcome without the intervention equals it.
+        unpatched: whether the outcome without the intervention equals the counterfactual.
         informative: whether the counterfactual differs from the algorithm's outcome on the base.
-        error: largest absolute difference from the counterfactual's probabilities, or state.
-        effect: change of each number of the outcome by the intervention.
-        wanted: change of the algorithm's outcome if the variable is set.
+        error: largest absolute difference, over the numbers of the outcome, from the
+            counterfactual.
+        effect: change of each number of the model's outcome by the intervention.
+        wanted: change of each number of the algorithm's outcome if the variable is set.
         settings: settings, model and versions.
-        participants: who played each episode; intervals are over participants.
+        participants: participant of each episode; intervals are over participants.
     """
 
     variable: str
@@ -75,32 +76,37 @@ class InterchangeResult(Result):
 
     @property
     def iia(self) -> float:
-        """Interchange intervention accuracy: the share of pairs with the counterfactual outcome."""
+        """Interchange intervention accuracy: the share of pairs whose outcome with the intervention
+        equals the algorithm's counterfactual.
+        """
         return float(self.correct.mean())
 
     @property
     def iia_informative(self) -> float:
-        """Accuracy over informative pairs; NaN if there are none."""
+        """Accuracy over informative pairs, those in which setting the variable changes the
+        algorithm's outcome; NaN if there are none.
+        """
         return self.interval().estimate
 
     def interval(self, seed: int = 0) -> Interval:
-        """Return the accuracy over informative pairs with its 95 % bootstrap interval over
-        episodes.
+        """Return the accuracy over informative pairs, those in which setting the variable changes
+        the algorithm's outcome, with its 95 % bootstrap interval over episodes.
         """
         hits = (self.correct & self.informative).sum(1)
         pairs = self.informative.sum(1)
         return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
-        """Return ``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval; NaN if no pair
-        has a wanted effect.
+        """Return ``1 - |effect - wanted|^2 / |wanted|^2``, summed over pairs, with its 95 %
+        interval. 1 means that every effect is the algorithm's; NaN means that no pair has a wanted
+        effect.
         """
         missed, wanted = self._sums
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
-        """Return the slope of the model's effects on the wanted effects (least squares); 1 means
-        the wanted size.
+        """Return the least-squares slope of the model's effects over the algorithm's effects, with
+        its 95 % interval; 1 means effects of the same size.
         """
         along = _sum_products(self.effect, self.wanted)
         _, wanted = self._sums
@@ -108,7 +114,9 @@ class InterchangeResult(Result):
 
     @property
     def sentence(self) -> str:
-        """How often the outcome is the counterfactual's, with and without the intervention."""
+        """The finding in a sentence: how often the outcome equals the counterfactual, with and
+        without the intervention.
+        """
         if not self.informative.any():
             return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
         where = " + ".join(self.places)
@@ -150,7 +158,7 @@ class InterchangeResult(Result):
 
     @property
     def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Sums of squares of ``effect - wanted``, and of ``wanted``, per episode; the score is 1
+        """Two sums of squares per episode, of ``effect - wanted`` and of ``wanted``; the score is 1
         minus their ratio.
         """
         missed = self.effect - self.wanted
@@ -158,7 +166,9 @@ class InterchangeResult(Result):
 
 
 def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sum of products over rounds and numbers, per episode."""
+    """Return the sum of ``x * y`` over rounds and numbers, ``[episode]``; both are ``[episode,
+    round, number]``.
+    """
     return np.asarray(np.einsum("btk,btk->b", x, y))
 
 
@@ -199,12 +209,19 @@ _EXACT = 1e-6  # largest error of a state with an exact readout that counts as e
 
 @dataclass(frozen=True)
 class _Grades:
-    """Arrays of an :class:`InterchangeResult`, with the same names.
+    """The comparison of a model's outcomes with the algorithm's counterfactual, in each episode and
+    round.
+
+    The fields are those of :class:`InterchangeResult` with the same names.
 
     Attributes:
-        correct, unpatched, informative: booleans, ``[episode, round]``.
-        error: ``[episode, round]``.
-        effect, wanted: ``[episode, round, number]``.
+        correct, unpatched: whether the outcome with and without the intervention equals the
+            counterfactual, ``[episode, round]``.
+        informative: whether the counterfactual differs from the algorithm's unchanged outcome,
+            ``[episode, round]``.
+        error: largest absolute difference from the counterfactual, ``[episode, round]``.
+        effect, wanted: change of the model's and of the algorithm's outcome, ``[episode, round,
+            number]``.
     """
 
     correct: NDArray[np.bool_]
@@ -218,12 +235,13 @@ class _Grades:
 def _grade_choices(
     patched: NDArray[Any], plain: NDArray[Any], before: NDArray[Any], goal: NDArray[Any]
 ) -> _Grades:
-    """Compare predicted distributions over outcomes by their most probable outcome.
+    """Compare the most probable outcomes of the model with those of the algorithm's counterfactual.
 
     Args:
         patched, plain: the model's probabilities with and without the intervention, ``[episode,
             round, outcome]``.
-        before, goal: the algorithm's probabilities without and with the variable set.
+        before, goal: the algorithm's probabilities without and with the variable set, ``[episode,
+            round, outcome]``.
     """
     wanted = _find_most_probable(goal)
     correct = _find_most_probable(patched) == wanted
@@ -256,13 +274,17 @@ def _grade_numbers(
     *,
     by_moves: bool,
 ) -> _Grades:
-    """Compare real numbers by their distance from the algorithm's.
+    """Compare real numbers of the model with those of the algorithm's counterfactual; close ones
+    count as equal.
 
     Args:
-        patched, plain, before, goal: as in :func:`_grade_choices`, ``[episode, round, number]``.
-        by_moves: whether to compare the model's change with the wanted change, and accept an error
-            of half its size. This is for decoded numbers and for learned models, which are not
-            exactly the algorithm's.
+        patched, plain: the model's numbers with and without the intervention, ``[episode, round,
+            number]``.
+        before, goal: the algorithm's numbers without and with the variable set, ``[episode, round,
+            number]``.
+        by_moves: whether to compare the model's change with the algorithm's change. An error of up
+            to half of the algorithm's change is then accepted. This is for decoded numbers and for
+            learned models, which are not exactly the algorithm's. False accepts an error of 1e-6.
     """
     effect = patched - plain
     wanted = np.asarray(goal - before, dtype=np.float64)
@@ -306,9 +328,9 @@ def graded(
         rounds: indices of the edited rounds.
         outcome: what is compared.
         algorithm: the algorithm.
-        counterfactual: the algorithm's variables on the base, and the same with the variable set,
-            ``[episode, round, ...]``.
-        **settings: further settings for the result.
+        counterfactual: the algorithm's variables on the base, and its variables with one of them
+            set, ``[episode, round, ...]`` each.
+        **settings: further settings to record in the result.
     """
     of_state = outcome.key == "state"
     effects = run(
@@ -410,6 +432,10 @@ def interchange(
             state.
         round: an int, a slice, a list or "all": rounds in which the sites are set, each separately.
             A choice in the tokens of a round stays the base's.
+
+    Returns:
+        For each episode and round, whether the outcome equals the counterfactual, with effects and
+        intervals.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -479,8 +505,8 @@ class Claim:
     def carried(
         cls, model: Machine, variable: str, outcome: str = "prediction"
     ) -> tuple[Claim, ...]:
-        """Make claims that a model's carried state holds a variable: one for the whole state and,
-        if there are several channels, one for each.
+        """Make claims that a model's carried state contains a variable: one claim for the whole
+        state and, if there are several channels, one for each channel.
 
         Args:
             model: the model.
@@ -520,16 +546,19 @@ def carriers(
     control.
 
     Args:
-        model, base, source, algorithm, round: as in :func:`interchange`.
+        model: the model.
+        base, source: episodes of the same sizes, or the model's rollouts of them.
+        algorithm: the algorithm with the variables.
         claims: the claims, at least one.
+        round: rounds in which sites are set, each separately: an int, a slice, a list or "all".
         decode: function from latents to the state, for claims about the "state" of a model without
             an exact readout.
         seed: seed of the random subspaces and of the bootstrap.
 
     Returns:
-        One row per claim: accuracy over informative pairs and score with intervals, and those of
-        its control. A site with a single number has no other direction: ``random`` is NaN there,
-        and a column ``no_random`` says so.
+        A table with one row per claim: accuracy over informative pairs and score with intervals,
+        and the accuracy and score of its control. A site with a single number has no other
+        direction: ``random`` is NaN there, and a column ``no_random`` says so.
     """
     claims = non_empty("claims", claims, "at least one claim")
     runs = paired_runs(model, base, source, "interchange")
@@ -557,14 +586,16 @@ def carriers(
 
 
 def _is_plain_vector(place: Place) -> bool:
-    """Return whether a place is a whole vector, for which a random direction could be a control."""
+    """Return whether a place is a whole vector, not a subspace, for which a random direction could
+    be a control.
+    """
     axes = place.site.kind.axes
     return place.basis is None and axes in ("pos", "latent", "")
 
 
 def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
-    """Return the control of each place that has one (:meth:`Place.placebo`), with the width of the
-    activation.
+    """Return the control of each place that has one: the same site with a random subspace
+    (:meth:`Place.placebo`).
 
     Args:
         model: the model.

@@ -68,8 +68,8 @@ _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 @dataclass(frozen=True, eq=False)
 class _Routes:
-    """Decides which sites lie between the causes (the sites that are swapped) and the outcome that
-    is read.
+    """Decides which sites lie between the causes (the sites that are set to their values in the
+    source) and the outcome that is read.
 
     In a transformer, a change at a site affects later components at the same position and, through
     attention, later positions. So layers and positions determine what lies between. In any other
@@ -79,7 +79,7 @@ class _Routes:
     Attributes:
         model: the model.
         layout: token layout of the round.
-        causes: the sites that are swapped.
+        causes: the sites that are set to their values in the source.
         read: the outcome: "prediction" or "update" (of the carried state).
         order: name of a hook -> its time within a round, for a model that is not a transformer.
     """
@@ -100,7 +100,12 @@ class _Routes:
         )
 
     def mediators(self, given: Sequence[Site | str]) -> _Sites:
-        """Return the sites, after a check that each lies between the causes and the outcome."""
+        """Check that each site lies between the causes and the outcome, and return the sites
+        without duplicates.
+
+        Args:
+            given: sites or texts of sites.
+        """
         resolved = [resolve(site, self.model, self.layout) for site in given]
         mediators = tuple(dict.fromkeys(resolved))
         require(
@@ -225,16 +230,18 @@ def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[
 
 
 def _leave_out(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
-    """Return the sites of a pool that do not overlap with known sites."""
+    """Return the sites of ``pool`` that have no activation in common with any site of ``known``."""
     return [site for site in pool if not any(_overlap(site, taken) for taken in known)]
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
-    """Return whether an activation at one time and some positions can affect another activation.
+    """Return whether an activation that is computed at one time and at some positions can affect
+    another activation, in a transformer.
 
     Args:
-        start, end: time (layer, component) of the first and of the second activation.
-        of, to: first and last position of the first and of the second activation.
+        start, end: time (layer, order of the component within the layer) of the first and of the
+            second activation.
+        of, to: (first position, last position) of the first and of the second activation.
 
     >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
     >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
@@ -283,20 +290,21 @@ class MediationResult(Result):
     Attributes:
         cause: the sites of the cause, as texts.
         outcome: key of the outcome.
-        mediators: names of the mediators.
+        mediators: names of the mediators; the last is "all".
         total: <TE, TE>, summed over the rounds of an episode.
         lost: <TE - DE, TE>, summed over the rounds of an episode.
         brought: <IE, TE>, summed over the rounds of an episode.
-        moved: share of pairs of rounds in which the cause changes the mediator at all.
+        moved: share of rows (pairs of episode and round) in which the cause changes the mediator at
+            all.
         random: shares (blocked, carried) of random other sites, as many as the mediators and of the
             same components. For the mediators in ``settings["random_of_any_point"]``, sites of any
             component were drawn.
-        n_random_sites: number of sites in such a draw; fewer than the mediators if the model has no
-            more.
-        n_pairs: number of pairs of rounds.
+        n_random_sites: number of sites in each random draw; fewer than the mediators if the model
+            has no more.
+        n_pairs: number of rows (pairs of episode and round).
         reason: why there are no shares (they are NaN then); empty if there are.
         settings: settings, model and versions.
-        participants: who played each episode; intervals are over participants.
+        participants: participant of each episode; intervals are over participants.
     """
 
     cause: tuple[str, ...]
@@ -314,14 +322,20 @@ class MediationResult(Result):
     participants: Any = None
 
     def blocked(self, mediator: str = "all") -> Interval:
-        """Return the share of the effect that is lost if the mediator is frozen, with its 95 %
-        interval.
+        """Return the share of the effect that is lost if a mediator is frozen at its base value,
+        with its 95 % interval.
+
+        Args:
+            mediator: name of the mediator; "all" for all together.
         """
         return self._share(self.lost, mediator)
 
     def carried(self, mediator: str = "all") -> Interval:
-        """Return the share of the effect that the mediator brings about alone, with its 95 %
-        interval.
+        """Return the share of the effect that arises if only a mediator is set to the value that
+        the cause gives it, with its 95 % interval.
+
+        Args:
+            mediator: name of the mediator; "all" for all together.
         """
         return self._share(self.brought, mediator)
 
@@ -329,7 +343,7 @@ class MediationResult(Result):
         """Return a share of the effect with its interval over episodes; NaN if there is no effect.
 
         Args:
-            parts: products that the share is computed from, ``[mediator, episode]``.
+            parts: numerators of the share, ``[mediator, episode]``.
             mediator: name of the mediator.
         """
         require_known("mediator", mediator, self.mediators, limit=40)
@@ -340,8 +354,8 @@ class MediationResult(Result):
 
     @property
     def sentence(self) -> str:
-        """The share of the effect that passes through all mediators, and the mediator that carries
-        most.
+        """The finding in a sentence: the share of the effect that passes through all mediators, and
+        the mediator that carries most.
         """
         if self.reason:
             return f"{self.reason.capitalize()}."
@@ -362,7 +376,8 @@ class MediationResult(Result):
         return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per mediator and one for all together, with controls; the largest share
+        """Return a table with one row per mediator and one for all together. A row has the shares
+        blocked and carried with intervals, and those of random other sites. The largest share
         carried comes first.
         """
         size = float(np.sqrt(self.total.sum() / self.n_pairs))
@@ -446,13 +461,13 @@ def mediate(
     round: Rounds = "all",
     split: Split = Split(),
 ) -> MediationResult:
-    """Measure which share of an effect passes through each mediator, and through all of them
-    together.
+    """Measure which share of a cause's effect on an outcome passes through each mediator, and
+    through all of them together.
 
     Args:
         model: the model.
-        base, source: paired episodes, or rollouts of them, as in
-            :func:`interp.interventions.interchange.interchange`.
+        base, source: paired episodes of the same sizes, or the model's rollouts of them. In a base
+            round, the cause is set to its value in the same round of the source.
         sites: the cause: sites, or places (sites with a subspace), that are set together to their
             values in the source.
         mediators: sites between the cause and the outcome; :func:`paths` lists those of a
@@ -463,6 +478,10 @@ def mediate(
             without any mediator.
         round: rounds in which the cause is set, each separately.
         split: how the effect is divided, and controls.
+
+    Returns:
+        The shares that are lost if a mediator is frozen (``blocked``), and that arise if only the
+        mediator is set (``carried``), with controls.
     """
     swap = _Swap(model, base, source, sites, outcome, round)
     if isinstance(mediators, Site | str):
@@ -520,7 +539,9 @@ def mediate(
 
 @dataclass(frozen=True)
 class _Sums:
-    """Scalar products of effects in each row (pair of rounds), for several sets of frozen sites.
+    """Scalar products of effects in each row (pair of episode and round), for several sets of
+    sites. TE is the total effect of the cause, DE its effect with the sites frozen, IE the effect
+    of setting only the sites.
 
     Attributes:
         total: <TE, TE> of each row.
@@ -537,8 +558,8 @@ class _Sums:
     is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: _Sites) -> tuple[float, float]:
-        """Return the shares (blocked, carried) over all rows; NaN without an effect or without
-        sites.
+        """Return the shares (blocked, carried) of a set of sites over all rows; NaN without an
+        effect or without sites.
         """
         if self.is_null or not case:
             return float("nan"), float("nan")
@@ -548,8 +569,15 @@ class _Sums:
 
 
 class _Swap:
-    """Sets causes in base rounds to their values in source rounds, and measures the effect on an
-    outcome.
+    """Sets the causes in base rounds to their values in source rounds, and measures the effect on
+    an outcome.
+
+    Args:
+        model: the model.
+        base, source: paired episodes, or rollouts of them.
+        sites: the causes, which are set together.
+        outcome: "prediction", "state", "latents", or an outcome with a decoder.
+        round: rounds in which the causes are set, each separately.
     """
 
     def __init__(
@@ -589,14 +617,15 @@ class _Swap:
     def run(
         self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Run edits of the base rounds.
+        """Edit the base rounds, and return the outcomes.
 
         Args:
             edits: name -> edits that are made together.
             watched: sites whose activations are returned.
 
         Returns:
-            Outcomes ``[edit, row, value]``, and the activations at the watched sites.
+            Outcomes ``[edit, row, value]``, with a row for each pair of episode and round; and for
+            each edit the activations at the watched sites.
         """
         experiment = Experiment(
             model=self.model,
@@ -611,8 +640,11 @@ class _Swap:
         return effects.values.flatten(1, 2), effects.seen
 
     def sums(self, sets: Sequence[_Sites]) -> _Sums:
-        """Measure the total effect of the cause, and the effects with each set of sites frozen, or
-        set alone.
+        """For each set of sites, measure the effect of the cause with these sites frozen, and the
+        effect of setting only these sites; also the total effect.
+
+        Args:
+            sets: the sets of sites.
         """
         every = tuple(dict.fromkeys(site for case in sets for site in case))
         whole = {"nothing": [], "swap": self.swap}
@@ -642,8 +674,8 @@ class _Swap:
 
 
 def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
-    """Return the time at which a round computes each hook point, observed in one round; None for a
-    transformer.
+    """Return for each hook point the order in which a round computes it, as ``{name of the hook:
+    index}``, observed in one round; None for a transformer.
     """
     stream = model.points.get("resid_post")
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
@@ -655,6 +687,6 @@ def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
 
 
 def _compute_products(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
-    """Return the scalar products of corresponding rows."""
+    """Return the scalar product of each row of ``x`` with the same row of ``y``, ``[row]``."""
     products = (x * y).sum(1)
     return np.asarray(products.numpy(force=True))

@@ -62,16 +62,17 @@ _HELD = 0.5  # share of a variable that latents must explain, of what earlier va
 @checked_result
 @checked
 class Writer:
-    """A decoder of some variables from the activation at one site, which can also change each
-    variable separately.
+    """A decoder of some variables from the activation at one site, which can also change the
+    activation so that one decoded variable changes and the others stay equal.
 
     Attributes:
         site: the site.
         shapes: key of a decoded variable -> its shape.
-        size: number of rows and width of the activation; one row at a site of a single vector.
+        size: number of rows (latents) and width of the activation; one row at a site of a single
+            vector.
         decoder: decoder from the activation to the concatenated elements of all variables.
-        apart: direction ``[row, width]`` of a control, which replaces every move by one of equal
-            length; None for a normal writer.
+        apart: only for a control: a direction ``[row, width]``. Every change of the activation is
+            replaced by one of equal length in this direction.
         held: False for numbers of the activation that are only padding, ``[row, width]``; None if
             there is no padding.
     """
@@ -95,13 +96,14 @@ class Writer:
         round: Rounds = "all",
         ridge: float = 0.0,
     ) -> Writer:
-        """Fit a writer on a rollout. Use other episodes for moves.
+        """Fit a decoder of variables, which can also change them, on a rollout. Use other episodes
+        to change variables.
 
         Args:
             model: the model.
             run: its rollout.
             values: an algorithm's variables in the same episodes, ``[episode, round, ...]``.
-            keys: keys of the variables that are decoded together.
+            keys: keys of the variables, which are decoded together.
             sites: "latent" for the carried state that a round reads; "latent@h+c" or ["latent@h",
                 "latent@c"] for some of its channels; a site of the residual stream; or a hook point
                 of another model.
@@ -143,10 +145,11 @@ class Writer:
         sites: Site | str | Sequence[Site | str] = "latent",
         ridge: float = RIDGE,
     ) -> Writer:
-        """Fit a writer for the carried variables from which an algorithm computes its memory.
+        """Fit a writer for the variables that an algorithm carries from round to round, and from
+        which it computes its memory.
 
-        These are the first such variable, and the others that are :func:`decodable` in addition to
-        it.
+        The first such variable is always decoded. Each further one is decoded only if the carried
+        state predicts it better than the earlier variables do (:func:`decodable`).
 
         Args:
             model: the model.
@@ -171,12 +174,13 @@ class Writer:
     def step(
         self, changes: Mapping[str, ArrayLike], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round row width"]:
-        """Return the change of the activation that changes decoded variables by given amounts.
+        """Return the change of the activation that changes decoded variables by ``changes``, and
+        leaves the other decoded variables equal.
 
         Args:
-            changes: key -> change, of a shape that broadcasts to ``[episode, round, *shape of the
-                variable]``.
-            shape: numbers of episodes and rounds.
+            changes: key -> change of this variable, of a shape that broadcasts to ``[episode,
+                round, *shape of the variable]``; missing keys are not changed.
+            shape: (number of episodes, number of rounds).
         """
         for key in changes:
             require_known("variable of this writer", key, self.shapes)
@@ -216,8 +220,9 @@ class Writer:
         return variables
 
     def _compute_moves(self) -> tuple[Tensor, int]:
-        """Return an orthonormal basis of all moves, ``[dimension, move]``, and the number of
-        dimensions without padding.
+        """Return an orthonormal basis of all changes of the activation that change decoded
+        variables, ``[dimension, move]``, and the number of the activation's dimensions without
+        padding.
         """
         steps = torch.cat([linear.steps for linear in self.decoder.maps])
         basis, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
@@ -226,8 +231,8 @@ class Writer:
         return basis[:, is_move], n_free
 
     def placebo(self, seed: int = 0) -> Writer:
-        """Return the control: a writer whose moves have the same lengths, but all go in one random
-        direction that is orthogonal to all moves of this writer.
+        """Return the control: a writer whose changes of the activation have the same lengths, but
+        all go in one random direction, orthogonal to all changes that this writer makes.
         """
         basis, n_free = self._compute_moves()
         n_moves = basis.shape[1]
@@ -250,7 +255,7 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
 
     Args:
         run: the rollout, which determines the numbers of episodes and rounds.
-        values: variables by key.
+        values: key -> values of the variable, ``[episode, round, ...]``.
         keys: keys of the needed variables.
     """
     shape = run.n_episodes, run.n_rounds
@@ -268,14 +273,14 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
 def _find_unpadded(
     model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
 ) -> Tensor | None:
-    """Return which numbers of the carried state at a site are not padding, ``[row, width]``; None
-    if there is no padding.
+    """Return a mask ``[row, width]`` of the carried state at a site: True for numbers that are not
+    padding; None if there is no padding.
 
     Args:
         model: the model.
         place: the site.
         layout: token layout of the rounds.
-        size: shape of the activation.
+        size: shape of the activation, which ends in (rows, width).
     """
     n_rows, width = size[-2:]
     rows = place.index(layout)[1]
@@ -324,12 +329,13 @@ def decodable(
     sites: Site | str | Sequence[Site | str] = "latent",
     ridge: float = RIDGE,
 ) -> tuple[str, ...]:
-    """Return the variables that the carried state contains, or the rows of it that ``sites``
-    selects ("latent@h").
+    """Return the keys of the variables that can be decoded from the carried state, or from the part
+    of it that ``sites`` selects ("latent@h").
 
-    The first variable always counts. A further one counts only if the state predicts it better than
-    the earlier variables do. The number of rounds, for example, can be computed from counts that
-    add up to it. Decoders are fitted on one half of the episodes and scored on the other.
+    The first variable is always returned. A further one is returned only if the state predicts it
+    better than the earlier variables do. The number of rounds, for example, can be computed from
+    counts that add up to it. Decoders are fitted on one half of the episodes and scored on the
+    other.
 
     Args:
         run: the rollout.
@@ -365,8 +371,8 @@ def decodable(
 
 
 def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
-    """Fit a decoder on the first half of the episodes, and return its squared error on the second
-    half.
+    """Fit an affine decoder on the first half of the episodes, and return its sum of squared errors
+    on the second half.
 
     Args:
         x: activations, ``[episode, round, row, width]``.
@@ -396,13 +402,17 @@ def move(
     Args:
         model: the model.
         episodes: the episodes, or a rollout of them.
-        algorithm: the algorithm. If it has no variable of this name, no effect is wanted.
+        algorithm: the algorithm that makes the same change. If it has no variable of this name, the
+            wanted effect is 0.
         writer: decodes and changes the variable.
         by: the variable's key, and what is added to it; of a shape that broadcasts to ``[episode,
             chosen round, ...]``.
         outcome: what is compared, "prediction" or "state".
         round: rounds in which the variable is changed, each separately: an int, a slice, a list or
             "all".
+
+    Returns:
+        Accuracy and size of the effects, compared with those in the algorithm.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -444,14 +454,14 @@ def flat(x: NDArray[Any]) -> NDArray[np.float64]:
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class StepResult(Tabulated):
-    """How well a decoded state follows an algorithm's update.
+    """How well the change of a decoded state follows an algorithm's update.
 
     Attributes:
-        missed: squared distance between the decoded state after the round and the algorithm's. Each
-            variable is in units of the root mean square of its step.
-        varied: squared deviation of the algorithm's steps from the round's mean, times n / (n - 1)
-            for n episodes (an unbiased estimate).
-        participants: who played each episode; intervals are over participants.
+        missed: squared distance between the decoded state after the round and the state that the
+            algorithm computes. Each variable is in units of the root mean square of its step.
+        varied: squared deviation of the algorithm's steps (changes of the state) from the round's
+            mean, times n / (n - 1) for n episodes (an unbiased estimate).
+        participants: participant of each episode; intervals are over participants.
     """
 
     missed: Float[np.ndarray, "episode round"]
@@ -459,7 +469,9 @@ class StepResult(Tabulated):
     participants: Any = None
 
     def r2(self, seed: int = 0) -> Interval:
-        """Return the R2 of the algorithm's steps, with its 95 % interval over episodes."""
+        """Return the R2 with which the model's decoded steps (changes of the state) predict the
+        algorithm's, ``1 - sum missed / sum varied``, with its 95 % interval over episodes.
+        """
         missed, varied = self.missed.sum(1), self.varied.sum(1)
         return ratio_interval(missed, varied, seed=seed, participants=self.participants).complement
 
@@ -533,7 +545,14 @@ class Transition:
         return missed, varied
 
     def under(self, algorithm: Algorithm) -> StepResult:
-        """Compare the model's update of the decoded state with an algorithm's update."""
+        """Compare the model's update of the decoded state with an algorithm's update.
+
+        Args:
+            algorithm: the algorithm, which starts from the state that was decoded before the round.
+
+        Returns:
+            The R2 of the algorithm's steps, as a sentence, a table and a figure over rounds.
+        """
         missed, varied = self._sum_squares(algorithm)
         players, keys = participants_of(self.episodes), " + ".join(self.shapes)
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=players).complement
@@ -561,7 +580,7 @@ class Transition:
 
     def left(self, algorithm: Algorithm) -> float:
         """Return the share of the model's steps (changes of the decoded state over the rounds) that
-        the algorithm does not explain; it can exceed 1.
+        the algorithm's update does not explain; it can exceed 1.
 
         Every variable is in units of the model's steps. The mean is over the variables that change.
         """
@@ -587,18 +606,22 @@ def transition(
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """Measure how the model updates the variables that a writer decodes, from each of some rounds
-    on.
+    """Decode variables from the carried state, let the model continue for some rounds, and decode
+    them again, from each of several rounds on.
 
     Args:
         model: the model.
         episodes: the episodes, or a rollout of them.
         writer: a writer that was fitted on other episodes, at "latent" or some channels of the
             carried state ("latent@h"); other channels stay as they are.
-        round: rounds that the model starts from, each separately: an int, a slice or a list.
+        round: rounds at which the model starts, each separately: an int, a slice or a list.
         horizon: number of rounds to run before decoding again.
-        by: changes of decoded variables before the run, ``{key: [episode, round, ...]}``; None for
-            no change.
+        by: changes of decoded variables before the model continues, ``{key: [episode, round,
+            ...]}``; None for no change.
+
+    Returns:
+        The decoded variables before and after, which :meth:`Transition.under` compares with an
+        algorithm's update.
     """
     site = writer.site
     require(

@@ -475,18 +475,19 @@ def of_pair(
     direction: str = "denoising",
     propagate: bool = True,
 ) -> PatchingResult:
-    """Patch each of several sites separately, as :func:`sweep`, in a pair whose runs already exist.
+    """Patch each of several sites separately, as :func:`sweep` does, in a pair whose runs already
+    exist.
 
     Args:
         pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`), which also
             define the rounds.
-        propagate: whether later rounds read the changed state; False gives them the state of the
-            unpatched run.
         sites: sites, their texts, or names of components; by default residual stream, attention
             outputs and heads.
         metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
             predicted.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
+        propagate: whether later rounds read the changed state; False gives them the state of the
+            unpatched run.
 
     Returns:
         The effects of all patches in the pair's round, measured in the round that it reads.

@@ -54,7 +54,7 @@ def _replay_activations(
 
 @dataclass(frozen=True)
 class _Patched:
-    """Results of some cells: patches of one site each.
+    """Results of some cells; a cell is one patch, at one site.
 
     Attributes:
         cells: indices of the cells.
@@ -71,7 +71,8 @@ class _Patched:
 
 
 class RoundPatcher:
-    """Patches sites in one round of a rollout, and stores the activations that all patches share.
+    """Patches sites in one round of a rollout, each separately, and stores the activations of the
+    unpatched round that all patches need.
 
     Args:
         model: the model.
@@ -106,6 +107,9 @@ class RoundPatcher:
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each site separately, and yield results in batches. Patches without an effect, if
         any, come in the first batch.
+
+        Args:
+            cells: the sites.
         """
         layout = self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))
@@ -141,7 +145,9 @@ class RoundPatcher:
                 )
 
     def _is_placed(self, cell: Site) -> bool:
-        """Return whether a site is at a single position of a transformer."""
+        """Return whether a site is at a single position of a transformer, not at all positions
+        together.
+        """
         return self.transformer is not None and cell.position in self.run.layout.labels
 
     def _find_start(self, cell: Site) -> int:
@@ -179,6 +185,9 @@ class RoundPatcher:
             indices: indices of the cells.
             patches: the patched sites with their source activations.
             starts: first position that each cell changes.
+
+        Returns:
+            The results, in the order in which cells joined the batch.
         """
         n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
         start = min(*starts, read)
@@ -238,6 +247,9 @@ class RoundPatcher:
             layer: index of the layer.
             patches: the patched sites with their source activations.
             starts: first position that each patch changes.
+
+        Returns:
+            The stream of every patched copy, one after another along the first axis.
         """
         cells, start = patches.cells, min(starts)
         spreads = any(cell.position is None or cell.component in _READ_LATER for cell in cells)
@@ -360,7 +372,7 @@ class _Patches:
         Args:
             name: name of the hook.
             window: first position, and end, of the positions that are run; None for all.
-            activation: activation of all cells' rows.
+            activation: activation of all cells' rows, ``[cell * episode, ...]``.
             hook: the hook point; not used.
         """
         source, mask = self.source[name], self.masks[name]

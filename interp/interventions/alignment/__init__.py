@@ -94,14 +94,16 @@ class AlignmentResult(Result):
         variable: key of the variable.
         site: the site, as text.
         rank: number of dimensions of the subspace.
-        hits: condition -> whether the model's choice is the target, for each scored pair.
+        hits: condition -> whether the model's choice is the counterfactual (the algorithm's choice
+            in the base with the source's variable), for each scored pair.
         train_accuracy: condition -> accuracy on the informative training pairs; NaN for controls
             that are not trained.
         informative: which scored pairs are informative.
-        decided: which scored pairs have no tied choice; only these count.
+        decided: which scored pairs have no tied choice (one that a tiny change of the variable
+            changes); only these count.
         fits: condition -> the trained subspace.
         settings: settings, model and versions.
-        participants: who played each scored episode; intervals are over participants.
+        participants: participant of each scored episode; intervals are over participants.
     """
 
     variable: str
@@ -121,17 +123,21 @@ class AlignmentResult(Result):
 
     @property
     def basis(self) -> Tensor:
-        """The learned basis, ``[width, rank]``. If several rows of the carried state are aligned,
-        they are flattened.
+        """The learned orthonormal basis, ``[width, rank]``. If several rows of the carried state
+        are aligned, ``width`` counts the numbers of all these rows.
         """
         return self.fits["learned"].basis
 
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
-        """Return the accuracy with its 95 % bootstrap interval over episodes.
+        """Return the interchange accuracy with its 95 % bootstrap interval over episodes.
+
+        The accuracy is the share of pairs in which the model, with the subspace taken from the
+        source, chooses what the algorithm would with the variable taken from the source.
 
         Args:
             condition: "learned" or the name of a control.
-            informative: whether only informative pairs count.
+            informative: whether only pairs count in which setting the variable changes the
+                algorithm's choice.
         """
         require_known("condition", condition, self.hits)
         counted = self.informative if informative else self.decided
@@ -139,18 +145,21 @@ class AlignmentResult(Result):
         return ratio_interval(hits, counted.sum(1), participants=self.participants)
 
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
-        """Return the accuracy.
+        """Return the interchange accuracy: the share of pairs in which the model, with the subspace
+        taken from the source, chooses what the algorithm would with the variable taken from the
+        source.
 
         Args:
             condition: "learned" or the name of a control.
-            informative: whether only informative pairs count.
+            informative: whether only pairs count in which setting the variable changes the
+                algorithm's choice.
         """
         return self.interval(condition, informative).estimate
 
     @property
     def sentence(self) -> str:
-        """How often the learned subspace makes the model choose as the algorithm, and how often the
-        best control does.
+        """The finding in a sentence: how often the learned subspace makes the model choose as the
+        algorithm does, and how often the best control does.
         """
         others = {
             name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)
@@ -161,7 +170,9 @@ class AlignmentResult(Result):
         return f"{basis} {learned}; {best}: {others[best]:.0%}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the accuracy of every condition with its interval."""
+        """Draw the interchange accuracy of the learned subspace and of every control, with 95 %
+        intervals.
+        """
         rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
         xlabel = f"interchange accuracy of {self.variable} at {self.site}"
         return figures.intervals(named(rows), xlabel=xlabel)
@@ -222,6 +233,14 @@ def align(
             channel of it ("latent@h"), or a hook point that affects the prediction.
         round: rounds to take pairs from.
         search: settings of the training; by default ``Search()``.
+
+    Returns:
+        The accuracy of the learned subspace and of its controls on held-out episodes, and the
+        learned basis.
+
+    Raises:
+        AlignmentError: if predictions cannot show whether the site carries the variable, such as
+            with too few pairs in which the variable changes the choice.
     """
     if model.layout.kind != "classes":
         raise AlignmentError(
@@ -319,7 +338,9 @@ def align(
 
 
 def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
-    """Raise an error if a part of the episodes has too few informative pairs."""
+    """Raise an error if the pairs for training, for stopping or for scoring contain too few in
+    which setting the variable changes the algorithm's choice.
+    """
     for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
         n = pairs.n_informative
         if n < fewest:
@@ -351,7 +372,8 @@ def _explain_no_gradient(model: Machine, practice: RoundsWithSite, place: Site) 
 
 
 def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
-    """Return the same pairs with a random target outcome for each source.
+    """Return the pairs with a random target outcome for each source, for the control with arbitrary
+    labels.
 
     Args:
         pairs: the pairs.
@@ -364,13 +386,13 @@ def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
 
 
 def _find_site(model: Machine, base: Any, sites: Site | str | Sequence[Site | str]) -> Site:
-    """Return the site after checks: it must be one vector, and in a residual stream it must come
-    before the prediction.
+    """Return the site to align. Refuse it if it is not one vector, or is in a residual stream after
+    the position of the prediction.
 
     Args:
         model: the model.
         base: episodes, which determine the layout.
-        sites: one site, or several rows of the carried state.
+        sites: one site, or several rows of the carried state, which are joined.
     """
     layout = model.layout.fit(base)
     place = resolve_one(sites, model, layout)

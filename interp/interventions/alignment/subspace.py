@@ -2,9 +2,9 @@
 
 A pair consists of a round of a base episode and the same round of a source episode. Its
 *counterfactual* is the algorithm's choice in the base round with one variable set to its value in
-the source round. A pair is *informative* if this differs from the algorithm's unchanged choice.
-The *rank* is the number of directions of the variable on which the algorithm's choices depend. It
-is a property of the algorithm on these pairs, not of a model.
+the source round. A pair is *informative* if its counterfactual differs from the algorithm's
+unchanged choice in the base round. The *rank* is the number of directions of the variable on which
+the algorithm's choices depend. It is a property of the algorithm on these pairs, not of a model.
 
 docs/method/alignment.md says how pairs are drawn, when training stops, and how the rank is found.
 """
@@ -62,10 +62,12 @@ class Pairs:
         n_episodes: number of base episodes.
         base, source: index of each round among all rounds, ``episode * n_rounds + round``.
         rounds: index of the round within its episode.
-        target: the algorithm's distribution over outcomes in the base with the source's variable.
-        informative: whether the target's choice differs from the algorithm's choice in the base;
-            False if either is tied.
-        tied: whether either choice is tied; such pairs are not trained on.
+        target: the algorithm's distribution over outcomes in the base round, with the variable set
+            to its value in the source round.
+        informative: whether the most probable outcome of ``target`` differs from the algorithm's
+            choice in the base round; False if either choice is tied.
+        tied: whether a tiny change of the variable changes either choice; such pairs are not
+            trained on.
     """
 
     n_episodes: int
@@ -81,12 +83,12 @@ class Pairs:
 
     @property
     def n_informative(self) -> int:
-        """Number of informative pairs."""
+        """Number of pairs in which setting the variable changes the algorithm's choice."""
         return int(self.informative.sum())
 
     def drawn(self, n: int, seed: int) -> Int[Tensor, " n"]:
-        """Draw pairs with replacement: half of them informative and half not, with every round
-        equally often in each half.
+        """Draw pairs with replacement: half of them informative (setting the variable changes the
+        algorithm's choice) and half not, with every round equally often in each half.
 
         Args:
             n: number of pairs.
@@ -106,8 +108,8 @@ class Pairs:
 
 
 def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.ndarray, " chosen"]]:
-    """Split episodes into three parts: for training, for deciding when to stop, and for scoring. A
-    participant is in only one part.
+    """Split episodes by participant into three parts: for training, for deciding when to stop, and
+    for scoring. All episodes of a participant are in the same part.
 
     >>> [len(part) for part in split(np.arange(64), 0.5)]
     [21, 11, 32]
@@ -115,6 +117,9 @@ def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.nd
     Args:
         whose: index of each episode's participant.
         held_out: share of the participants in the scoring part, which are the last ones.
+
+    Returns:
+        For each part, the indices of its episodes.
     """
     n_episodes = int(whose.max()) + 1
     scored = max(1, round(held_out * n_episodes))
@@ -136,15 +141,16 @@ def make_pairs(
     variable: str,
     episodes: Int[np.ndarray, " chosen"],
 ) -> Pairs:
-    """Pair every base episode of a part with source episodes of the same part, as many as
-    ``_LARGEST`` allows.
+    """Pair each chosen base episode with chosen source episodes, round by round.
+
+    Each base gets as many sources as keep the number of pairs within 8192, at least one.
 
     Args:
         algorithm: the algorithm, whose choices after the interchange are the targets.
         base_values, source_values: the algorithm's variables in base and source episodes,
             ``[episode, round, ...]``.
-        variable: key of the variable that is set.
-        episodes: indices of the part's episodes.
+        variable: key of the variable that is set to its value in the source.
+        episodes: indices of the chosen episodes, the same for base and source.
     """
     first_values = next(iter(base_values.values()))
     n, n_rounds = len(episodes), len(first_values[0])
@@ -172,6 +178,9 @@ def _select_rows(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
     Args:
         values: variables ``[episode, round, ...]``.
         rows: indices of rounds, ``episode * n_rounds + round``.
+
+    Returns:
+        The variables in these rounds, ``[row, 1, ...]`` each.
     """
     chosen = {}
     for key, value in values.items():
@@ -183,14 +192,17 @@ def _select_rows(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
 def _outcome(
     algorithm: Algorithm, base: Values, value: np.ndarray, variable: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the algorithm's distribution in base rounds with one variable set, and whether its
-    choice is tied.
+    """Compute the algorithm's prediction in base rounds with one variable set.
 
     Args:
         algorithm: the algorithm.
-        base: the algorithm's variables in the base rounds.
-        value: value that the variable is set to.
+        base: the algorithm's variables in the base rounds, ``[row, 1, ...]`` each.
+        value: values that the variable is set to, ``[row, 1, ...]``.
         variable: key of the variable.
+
+    Returns:
+        The distribution over outcomes, ``[row, outcome]``, and whether the choice is tied,
+        ``[row]``: whether a tiny random change of a real-valued variable changes it.
     """
     distribution = _read_outcome(algorithm, base, value, variable)
     tied = np.zeros(len(distribution), dtype=bool)
@@ -210,7 +222,10 @@ def _read_outcome(
     ``[row, outcome]``.
 
     Args:
-        algorithm, base, value, variable: as in :func:`_outcome`.
+        algorithm: the algorithm.
+        base: the algorithm's variables in the base rounds, ``[row, 1, ...]`` each.
+        value: values that the variable is set to, ``[row, 1, ...]``.
+        variable: key of the variable.
     """
     after = algorithm.interchange(base, {variable: value}, variable)
     return np.asarray(algorithm.distribution(after), np.float64)[:, 0]
@@ -229,9 +244,10 @@ def identified_rank(
 
     Args:
         algorithm: the algorithm.
-        base_values, source_values: the algorithm's variables in base and source rounds.
+        base_values, source_values: the algorithm's variables in base and source episodes,
+            ``[episode, round, ...]``.
         variable: key of the variable.
-        pairs: pairs of these rounds.
+        pairs: pairs of rounds of these episodes.
     """
     shape = base_values[variable].shape[2:]
     n, record = int(np.prod(shape)), algorithm.variable(variable)
@@ -286,13 +302,15 @@ def _find_crossings(
     """Find by bisection the point on each path at which the choice changes.
 
     Args:
-        choice: function from values of the variable to choices.
+        choice: function from values of the variable, ``[row, element]``, to choices, ``[row]``.
         before: choice at the start of each path.
-        start, path: values at the start, and difference between end and start.
-        low, high: shares of the path between which to search.
+        start, path: values of the variable at the start of each path, and difference between its
+            end and its start, ``[row, element]``.
+        low, high: shares of the path between which to search, ``[row]``.
 
     Returns:
-        The share of the path, and whether the choice changes between ``low`` and ``high``.
+        The share of the path at which the choice changes, and whether it changes between ``low``
+        and ``high``.
     """
 
     def left(share: NDArray) -> NDArray:
@@ -323,9 +341,9 @@ class RoundsWithSite:
     Row ``episode * len(rounds) + i`` is the i-th of the rounds of an episode.
 
     Attributes:
-        own, source: activations at the site in base and source, ``[row, width]``. Several rows of
-            the carried state are flattened.
-        is_used: False for numbers that only pad a channel of the carried state.
+        own, source: activations at the site in base and source, ``[row, width]``. At several
+            latents (rows of the carried state), they are concatenated.
+        is_used: False for numbers that only pad a channel of the carried state, ``[width]``.
     """
 
     def __init__(
@@ -348,7 +366,7 @@ class RoundsWithSite:
             self.is_used = site.read(rows.unsqueeze(0), self.layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
-        """Draw the basis of a random subspace, for the control; padding is left out.
+        """Draw an orthonormal basis of a random subspace, for the control; it is 0 in padding.
 
         Args:
             rank: number of dimensions.
@@ -360,8 +378,8 @@ class RoundsWithSite:
         return basis
 
     def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
-        """Return an orthonormal basis of the directions in which the activations of base and source
-        differ.
+        """Return an orthonormal basis of the directions in which the source's activations differ
+        from the base's, over all ``pairs``.
         """
         moves = self.source[pairs.source] - self.own[pairs.base]
         values, vectors = torch.linalg.eigh(moves.T @ moves)
@@ -369,10 +387,12 @@ class RoundsWithSite:
         return vectors[:, differs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-        """Compute outcomes under an intervention, with gradients.
+        """Run the base rounds of some pairs with the activation at the site changed, and return the
+        outcomes, with gradients.
 
         Args:
-            intervention: function from base and source activations to the new activation.
+            intervention: function from the base's and the source's activation to the new
+                activation.
             pairs: the pairs.
             at: indices of the pairs to run.
 
@@ -396,11 +416,17 @@ class RoundsWithSite:
         return outcomes.clamp_min(tiny).log()
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """Compute :meth:`trained` for all pairs, without gradients, on the CPU.
+        """Run the base rounds of all pairs with the activation at the site changed, without
+        gradients.
 
         Args:
-            intervention: function from base and source activations to the new activation.
+            intervention: function from the base's and the source's activation to the new
+                activation.
             pairs: the pairs.
+
+        Returns:
+            Log-probabilities, ``[pair, outcome]``, or probabilities if the model outputs these, on
+            the CPU.
         """
         chunks = torch.arange(len(pairs)).split(CHUNK)
         with torch.no_grad():
@@ -409,8 +435,8 @@ class RoundsWithSite:
 
 
 class _RoundsFromSite(RoundsWithSite):
-    """The same as :class:`RoundsWithSite` for the residual stream of a transformer: rounds are
-    computed only from the site on.
+    """A faster form of :class:`RoundsWithSite` for sites in the residual stream of a transformer:
+    rounds are computed only from the site on.
     """
 
     model: Any  # a HookedLatentTransformer
@@ -443,8 +469,10 @@ class _RoundsFromSite(RoundsWithSite):
         self.past = list(zip(keys, values, strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
-        """Run base rounds ``rows`` from the site on, and return the model's logits or
-        probabilities.
+        """Run base rounds from the site on, and return the model's logits or probabilities.
+
+        Args:
+            rows: indices of the base rounds to run.
         """
         past = None
         if self.past is not None:
@@ -455,10 +483,14 @@ class _RoundsFromSite(RoundsWithSite):
         return logits[:, : self.layout.n_outputs]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-        """Compute outcomes under an intervention, with gradients.
+        """Run the base rounds of some pairs with the activation at the site changed, and return the
+        outcomes, with gradients.
 
         Args:
-            intervention, pairs, at: as in :meth:`RoundsWithSite.trained`.
+            intervention: function from the base's and the source's activation to the new
+                activation.
+            pairs: the pairs.
+            at: indices of the pairs to run.
         """
         base, source = pairs.base[at], self.source[pairs.source[at]]
         first = torch.zeros_like(base)
@@ -467,12 +499,16 @@ class _RoundsFromSite(RoundsWithSite):
         )
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """Compute outcomes under an intervention for all pairs, without gradients. Equal rows are
-        run once.
+        """Run the base rounds of all pairs with the activation at the site changed, without
+        gradients. Equal rows are run once.
 
         Args:
-            intervention: function from base and source activations to the new activation.
+            intervention: function from the base's and the source's activation to the new
+                activation.
             pairs: the pairs.
+
+        Returns:
+            Logits or probabilities, ``[pair, outcome]``.
         """
         base = pairs.base
         new = intervention(self.own[base], self.source[pairs.source])
@@ -490,8 +526,8 @@ class _RoundsFromSite(RoundsWithSite):
 def rounds_with(
     model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
 ) -> RoundsWithSite:
-    """Return the rounds in their fast form if the model is a transformer and the site is in its
-    residual stream; otherwise in the general form.
+    """Return an object that runs the rounds with the activation at a site changed. For the residual
+    stream of a transformer, it computes rounds only from the site on.
 
     Args:
         model: the model.
@@ -506,18 +542,19 @@ def rounds_with(
 @dataclass(frozen=True)
 @checked_fields
 class Search:
-    """Settings of the search for a subspace.
+    """Settings of the search for a subspace that carries a variable.
 
     Attributes:
         rank: number of dimensions of the subspace; by default, the number of directions of the
             variable on which the algorithm's choices depend.
-        steps: most Adam steps per start.
-        restarts: most random starts.
-        seed: seed of starts and batches.
-        held_out: share of the episodes for scoring, the last ones; the others train.
+        steps: maximum number of Adam steps from each random start.
+        restarts: maximum number of random starts.
+        seed: seed of the starts and the batches.
+        held_out: share of the episodes that are used only for scoring, the last ones; the others
+            train.
         smooth: model to train with if the model itself has hard choices without gradients, such as
             ``circuits.differentiable(model)``. The learned subspace is scored in the model itself;
-            the untrained control has the shape of ``smooth``.
+            the untrained control is a copy of ``smooth`` with random weights.
     """
 
     rank: int | None = None
@@ -535,7 +572,7 @@ class Search:
 @dataclass(frozen=True)
 @checked_result
 class Fit:
-    """A trained subspace.
+    """The result of training a subspace.
 
     Attributes:
         basis: its orthonormal basis.
@@ -555,10 +592,13 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
     Args:
         rounds: runs rounds with the subspace interchanged.
         training: pairs to train on.
-        stopping: pairs that select the step and the start.
-        rank: number of dimensions.
+        stopping: pairs whose loss selects the step and the start.
+        rank: number of dimensions of the subspace.
         search: settings. A start solves the task if its loss is a tiny share of the loss without an
             intervention.
+
+    Returns:
+        The subspace with the smallest stopping loss.
     """
     fits: list[Fit] = []
     with frozen(rounds.model):
@@ -582,13 +622,13 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
 
 
 def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
-    """Return whether training can improve the subspace by gradients; also True if there is only one
-    possible subspace.
+    """Return whether a gradient of the loss reaches the subspace, so that training can improve it.
+    Also True if base and source do not differ at the site.
 
     Args:
         rounds: runs rounds with the subspace interchanged.
         training: pairs to train on.
-        rank: number of dimensions.
+        rank: number of dimensions of the subspace.
         seed: seed of the subspace to test.
     """
     frame = rounds.differences(training)
@@ -608,11 +648,11 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
 def _draw_subspace(
     frame: Float[Tensor, "d_model direction"], rank: int, seed: int
 ) -> LearnedSubspace:
-    """Draw a random subspace within a frame, in the frame's coordinates.
+    """Draw a random subspace of the space that the columns of ``frame`` span, in their coordinates.
 
     Args:
-        frame: orthonormal directions.
-        rank: number of dimensions, at most that of the frame.
+        frame: orthonormal directions, as columns.
+        rank: number of dimensions; at most the number of columns is used.
         seed: seed of the draw.
     """
     n = frame.shape[1]
@@ -637,11 +677,11 @@ def _start(
     Args:
         rounds: runs rounds with the subspace interchanged.
         frame: orthonormal directions that the subspace lies in.
-        rank: number of dimensions.
-        training, stopping: pairs to train on, and pairs that decide when to stop.
+        rank: number of dimensions of the subspace.
+        training, stopping: pairs to train on, and pairs whose loss decides when to stop.
         search: settings.
         seed: seed of the start.
-        solved: stopping loss that is low enough to stop.
+        solved: stopping loss that is low enough to end the training.
     """
     subspace = _draw_subspace(frame, rank, seed)
     optimizer = torch.optim.Adam(subspace.parameters(), lr=_RATE)
@@ -668,17 +708,17 @@ def _start(
 
 
 def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-    """Compute the cross-entropy from the counterfactual distribution; the squared distance if the
-    model outputs probabilities.
+    """Compute the mean cross-entropy of the model's outcomes with the counterfactual distributions
+    as targets; the mean squared distance if the model outputs probabilities.
 
     Targets are distributions, because with hard labels the best subspace would move the prediction
     further than the variable does.
 
     Args:
         rounds: runs rounds with the subspace interchanged.
-        step: the intervention.
+        step: function from the base's and the source's activation to the new activation.
         pairs: the pairs.
-        at: indices of the pairs that count.
+        at: indices of the pairs over which the mean is taken.
     """
     outcomes = rounds.trained(step, pairs, at)
     target = pairs.target[at].to(outcomes)
