@@ -40,7 +40,10 @@ _LOG_FLOOR = 1e-30
 
 
 class BoundRounds:
-    """A model in evaluation mode with a bank of rounds; other attributes are looked up on the
+    """A transformer with a table of rounds (the bank), which TransformerLens' tools can call with
+    row numbers of the table as tokens.
+
+    The model is in evaluation mode. Attributes that this class does not define are looked up on the
     model.
 
     Args:
@@ -104,7 +107,8 @@ class BoundRounds:
         return [part.contiguous() for part in parts]
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens, latents and payloads of the rounds with these row numbers.
+        """Return the tokens ``[batch, pos]``, latents ``[batch, latent, d_model]`` and scalar
+        payloads ``[batch, pos]`` of rows of the bank.
 
         Args:
             tokens: row numbers, ``[batch, pos]``, equal at every position.
@@ -126,17 +130,24 @@ class BoundRounds:
         return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
 
     def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
-        """Return logits at every position, or probabilities if the model's output is
-        "probability".
+        """Run rows of the bank, and return logits at every position, or probabilities if the
+        model's output is "probability".
+
+        Args:
+            tokens: row numbers, ``[batch, pos]``, equal at every position.
         """
         return self.model(*self.rows(tokens)).logits
 
     forward = __call__
 
     def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
-        """Return logits of the outcomes at the prediction position, for cross-entropy and DAS.
+        """Run rows of the bank, and return logits of the outcomes at the prediction position, for
+        cross-entropy and DAS (distributed alignment search).
 
         For a model whose output is "probability" these are log probabilities.
+
+        Args:
+            tokens: row numbers, ``[batch, pos]``, equal at every position.
         """
         outcomes = self(tokens)[:, self.predict_position, : self.round_layout.n_outputs]
         if self.model.config.output == "probability":
@@ -146,10 +157,11 @@ class BoundRounds:
     def run_with_hooks(
         self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
     ) -> Tensor:
-        """Run rows of the bank with hooks, like TransformerLens' ``run_with_hooks``.
+        """Run rows of the bank with hooks, like TransformerLens' ``run_with_hooks``, and return the
+        logits.
 
         Args:
-            tokens: row numbers, ``[batch, pos]``.
+            tokens: row numbers, ``[batch, pos]``, equal at every position.
             fwd_hooks, bwd_hooks, options: as in TransformerLens; options about tokenization are
                 ignored.
         """
@@ -159,7 +171,13 @@ class BoundRounds:
             return self(tokens)
 
     def run_with_cache(self, tokens: Tensor, **options: Any) -> tuple[Tensor, ActivationCache]:
-        """Run rows of the bank and cache activations, like TransformerLens' ``run_with_cache``."""
+        """Run rows of the bank, and return the logits and a cache of activations, like
+        TransformerLens' ``run_with_cache``.
+
+        Args:
+            tokens: row numbers, ``[batch, pos]``, equal at every position.
+            options: as in TransformerLens.
+        """
         options.pop("return_type", None)
         output, cache = self.model.run_with_cache(*self.rows(tokens), **options)
         return output.logits, cache

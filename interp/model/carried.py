@@ -13,11 +13,11 @@ from interp.support.errors import InputError
 
 
 def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
-    """Join channels to one tensor.
+    """Join the tensors of all channels (the named parts of a carried state) to one tensor.
 
     Args:
         channels: the channels, in the order of their rows.
-        tree: the tensor of each channel by name, ``[batch, *shape]``.
+        tree: name of a channel -> its tensor, ``[batch, *shape]``.
 
     Returns:
         The carried state ``[batch, row, width]``; narrow channels are padded with zeros.
@@ -45,14 +45,15 @@ def _require_shape(channel: Channel, value: Tensor | None) -> Tensor:
 
 
 def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
-    """Split a carried state into channels: the inverse of :func:`pack`.
+    """Split a carried state into the tensors of its channels (named parts): the inverse of
+    :func:`pack`.
 
     Args:
         channels: the channels, in the order of their rows.
         carried: the state, ``[..., row, width]``.
 
     Returns:
-        The tensor of each channel by name, ``[..., *shape]``.
+        Name of a channel -> its tensor, ``[..., *shape]``.
     """
     parts = carried.split([channel.rows for channel in channels], -2)
     batch = carried.shape[:-2]
@@ -66,11 +67,12 @@ def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
 def append_rows(
     channel: Channel, cache: Tensor, length: Tensor, rows: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Append a round's new rows to a growing channel, such as a key-value cache.
+    """Append a round's new rows to a growing channel of the carried state, such as a key-value
+    cache.
 
     Args:
         channel: the channel, which grows by ``channel.grows`` rows a round.
-        cache: its rows, ``[batch, *channel.shape]``.
+        cache: its rows, filled and empty, ``[batch, *channel.shape]``.
         length: Int[batch], the number of rows that are filled.
         rows: the new rows, ``[batch, channel.grows, ...]``.
 

@@ -71,8 +71,8 @@ class LayerNormPre(nn.Module):
 
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
-    """Return the normalisation layer that ``config`` asks for: pre-norm LayerNorm, or the
-    identity.
+    """Return the normalisation layer that ``config`` asks for: LayerNorm without learned
+    parameters, or the identity.
     """
     return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
@@ -96,7 +96,7 @@ class _Drawn(nn.Module):
 
 
 class Embedding(_Drawn):
-    """A table of vectors, one per row, in a parameter called ``name``.
+    """A table of learned vectors, one per row, in a parameter called ``name``.
 
     The names are TransformerLens' (``W_E``, ``W_pos``), ``W_val`` for directions of scalar
     payloads, or ``init`` for initial latents.
@@ -152,13 +152,13 @@ class Attention(_Drawn):
     def forward(
         self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Compute the summed output of all heads, ``[batch, pos, d_model]``.
+        """Compute the sum of the outputs of all heads, plus the bias.
 
         Args:
             q_in, k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head,
                 d_model]`` if each head has a separate copy.
             past: keys and values of earlier positions, to which the new keys and values are
-                appended.
+                appended; None if there are none.
         """
         q = self.hook_q(_project_per_head(q_in, self.W_Q) + self.b_Q)
         k, v = self.keys_values(k_in, v_in)
@@ -176,10 +176,12 @@ class Attention(_Drawn):
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
     def keys_values(self, k_in: Tensor, v_in: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and the values of these positions, ``[batch, pos, head, d_head]`` each.
+        """Return the keys and the values of the positions in the input, ``[batch, pos, head,
+        d_head]`` each.
 
         Args:
-            k_in, v_in: normalised inputs, as in :meth:`forward`.
+            k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head,
+                d_model]`` if each head has a separate copy.
         """
         keys = self.hook_k(_project_per_head(k_in, self.W_K) + self.b_K)
         values = self.hook_v(_project_per_head(v_in, self.W_V) + self.b_V)
@@ -189,11 +191,11 @@ class Attention(_Drawn):
 def attend_by_rules(
     scores: Tensor, rules: tuple[str, ...]
 ) -> Float[Tensor, "batch head query key"]:
-    """Turn masked scores into attention patterns, by each head's rule.
+    """Turn masked attention scores into attention patterns, with the rule of each head.
 
     Args:
         scores: ``[batch, head, query, key]``, minus infinity where masked.
-        rules: the rule of each head.
+        rules: the rule of each head: "softmax", "hard" or "linear".
     """
     runs = [(rule, len(list(heads))) for rule, heads in groupby(rules)]
     if len(runs) == 1:
@@ -211,7 +213,7 @@ def _project_per_head(
     Args:
         x: inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` if each head has
             its own.
-        weight: the matrix of each head.
+        weight: the query, key or value matrix of each head.
     """
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)
@@ -260,7 +262,7 @@ class MLP(_Drawn):
         self.reset_parameters()
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """Return the layer's output, which is added to the residual stream."""
+        """Return the MLP's output, which the block adds to the residual stream."""
         pre = self.hook_pre(x @ self.W_in + self.b_in)
         post = self.hook_post(self.act(pre))
         return post @ self.W_out + self.b_out
@@ -318,14 +320,14 @@ class Block(nn.Module):
         return self.hook_resid_post(resid)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
-        """Append the keys and values of these positions to ``past``, without computing the block's
-        output.
+        """Append the keys and values of the positions in ``resid`` to ``past``, without computing
+        the block's output.
 
-        The last block needs no more of positions at which no output is read.
+        In the last block, no more is needed of positions at which no output is read.
 
         Args:
             resid: the residual stream before the block.
-            past: keys and values, extended in place.
+            past: keys and values of earlier positions, extended in place.
         """
         normalized = self.ln1(resid)
         past.append(*self.attn.keys_values(normalized, normalized))

@@ -33,8 +33,8 @@ class LatentTransformerConfig:
         act_fn: activation function of the MLPs.
         normalization_type: "LNPre" (LayerNorm before each layer, without learned scale and bias) or
             None.
-        attention_rules: rule of each head, per layer: "softmax", "hard" (uniform over the maximal
-            scores) or "linear" (masked raw scores); softmax everywhere when empty.
+        attention_rules: rule of each head, one tuple per layer: "softmax", "hard" (uniform over the
+            maximal scores) or "linear" (masked raw scores); softmax everywhere when empty.
         attn_scale: divisor of attention scores; sqrt(d_head) when None.
         latent_update: "replace" overwrites a latent by the update, "add" adds the update to it.
         write_map: True if the update is a learned affine map of the normalised residual stream;
@@ -53,7 +53,7 @@ class LatentTransformerConfig:
         value_range: range of scalar payloads (rewards) for which a handwired model is proven
             correct; None for no limit.
         init_std: standard deviation of the initial weights of a model to be trained.
-        head_names: the paper's name of each head, per layer; empty for learned models.
+        head_names: the paper's name of each head, one tuple per layer; empty for learned models.
         name: name by which users load the model.
         origin: how to build the model again: circuit and arguments, or training preset.
     """
@@ -103,7 +103,9 @@ class LatentTransformerConfig:
             require_known("attention rule", rule, get_args(AttentionRule))
 
     def _check_output(self) -> None:
-        """Refuse an output that does not suit the layout's kind of prediction."""
+        """Refuse a field ``output`` that does not suit the layout's kind of prediction, such as
+        logits for a real number.
+        """
         require(
             not self.clipped or self.output == "probability",
             f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out",
@@ -120,7 +122,8 @@ class LatentTransformerConfig:
         )
 
     def _check_table(self, name: str, table: tuple[tuple[str, ...], ...]) -> None:
-        """Refuse a table that lacks an entry for some layer or head; an empty one is accepted.
+        """Refuse a field that does not have one entry for every layer and head; an empty one is
+        accepted.
 
         Args:
             name: name of the field.
@@ -135,7 +138,7 @@ class LatentTransformerConfig:
 
     @property
     def d_vocab(self) -> int:
-        """Number of token ids."""
+        """Number of token ids in the vocabulary."""
         return len(self.layout.vocabulary)
 
     # The number of outcomes, which are the columns of ``W_U``; and the length of the largest round.

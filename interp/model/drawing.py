@@ -29,13 +29,13 @@ def reset_parameters(module: nn.Module) -> None:
 def draw_anew(
     machine: _Machine, seed: int, draw: Callable[[_Machine], object] = reset_parameters
 ) -> _Machine:
-    """Return a copy in evaluation mode with fresh random weights; the global generator is not
-    changed.
+    """Return a copy of a model in evaluation mode with fresh random weights. The global random
+    generator is not changed.
 
     Args:
-        machine: the machine; it keeps its weights.
-        seed: seed of the weights, which are the same on every device.
-        draw: initialises the weights of the copy.
+        machine: the model; it keeps its weights.
+        seed: seed of the new weights, which are the same on every device.
+        draw: function that initialises the weights of the copy.
     """
     fresh = copy.deepcopy(machine).cpu()
     weights = _select_real(fresh.named_parameters())
@@ -71,10 +71,10 @@ def _select_real(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
 
 
 def _require_draws(machine: HookedMachine, fresh: HookedMachine, weights: dict[str, Any]) -> None:
-    """Refuse a copy with weights that were not initialised anew.
+    """Refuse a copy of a model with weights that were not initialised anew, and so are still NaN.
 
     Args:
-        machine: the original.
+        machine: the original model.
         fresh: the copy.
         weights: weights that the copy had before it was initialised.
     """
@@ -92,7 +92,7 @@ def _require_draws(machine: HookedMachine, fresh: HookedMachine, weights: dict[s
 
 
 def _draw_the_rest(module: nn.Module) -> None:
-    """Initialise the weights that are still NaN.
+    """Initialise the weights of a copy that are still NaN.
 
     It calls ``reset_parameters`` of their submodule (PyTorch's convention), or
     ``_init_weights(submodule)`` of a module that contains it (the convention of the transformers
@@ -113,7 +113,7 @@ def _draw_missing(part: nn.Module, draw: Callable[..., object], *args: nn.Module
 
     Args:
         part: the submodule.
-        draw: initialises all its weights.
+        draw: function that initialises all weights of the submodule.
         *args: arguments of ``draw``.
     """
     weights = _select_real(part.named_parameters(recurse=False)).values()

@@ -45,7 +45,9 @@ AS_REAL = "a model computes in real numbers: call .float() or .double(), or load
 
 
 class HookedMachine(HookedRootModule):
-    """Base class of all machines that are PyTorch modules: hooks, and a digest as identity."""
+    """Base class of all models that are PyTorch modules: TransformerLens' hooks, runs over
+    episodes, and a digest that identifies the model.
+    """
 
     layout: RoundLayout
     origin: Mapping[str, Any]
@@ -78,14 +80,14 @@ class HookedMachine(HookedRootModule):
             return super().__repr__()
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return a function equal to :meth:`step`, for many rounds without hooks; subclasses return
-        quicker ones.
+        """Return a function with the arguments and results of :meth:`step`, for running many rounds
+        without hooks; subclasses return quicker ones.
         """
         return self.step
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """Return encoded rounds on the machine's device and in its dtype; refuse a dtype that is
-        not real.
+        """Return encoded rounds on the model's device and in its dtype; refuse a model whose
+        weights are not real numbers.
         """
         device, dtype = self.device, self.dtype
         require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
@@ -100,10 +102,10 @@ class HookedMachine(HookedRootModule):
         return fed.each(move)
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
-        """Return the names of the hook points that a filter selects.
+        """Return the names of the hook points that a filter selects; refuse unknown names.
 
         Args:
-            names: a name, several names, or a predicate; None for all points that fire.
+            names: a name, several names, or a predicate of names; None for all points that fire.
         """
         if names is None or callable(names):
             selected = [name for name in self.hook_dict if self._fires(name)]
@@ -125,8 +127,8 @@ class HookedMachine(HookedRootModule):
         return selected
 
     def _flag(self, name: str) -> str | None:
-        """Return the name of the flag in ``self.runtime`` that switches a hook point on; None if it
-        is always on.
+        """Return the name of the flag in ``self.runtime`` that switches the hook point ``name`` on;
+        None if the point is always on.
         """
         return None
 
@@ -152,8 +154,8 @@ class HookedMachine(HookedRootModule):
     def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **options: Any
     ) -> tuple[Any, Any]:
-        """Run episodes and cache activations, ``[episode, round, ...]``, like
-        :func:`interp.rollout`.
+        """Run episodes and return the predictions with cached activations, ``[episode, round,
+        ...]`` each, like :func:`interp.rollout`.
 
         Args:
             args: episodes; or the tensors of one round, for which TransformerLens'
@@ -202,7 +204,7 @@ class HookedMachine(HookedRootModule):
         Args:
             fwd_hooks: pairs (name or predicate of hook points, function). Unknown names are
                 refused, and so are results of the wrong shape or dtype.
-            bwd_hooks: the same for gradients.
+            bwd_hooks: pairs (name or predicate of hook points, function) for gradients.
             reset_hooks_end, clear_contexts: as in TransformerLens.
         """
         forward = self._list_hooks_by_name("fwd_hooks", fwd_hooks)
@@ -235,8 +237,8 @@ class HookedMachine(HookedRootModule):
         """Return a pair (name, hook) for every hook point that the filters select.
 
         Args:
-            side: name of the argument in the error message.
-            pairs: pairs of a filter and a hook.
+            side: name of the argument in the error message, "fwd_hooks" or "bwd_hooks".
+            pairs: pairs of a filter (a name or predicate of hook points) and a hook function.
         """
         listed = fitted(Sequence[Any], pairs)
         are_pairs = listed is not NO and all(map(_is_hook, listed))
@@ -251,7 +253,7 @@ class HookedMachine(HookedRootModule):
 
     def remove_all_hook_fns(self, direction: Any = "both", *which: Any, **options: Any) -> None:
         """Remove all hooks, like TransformerLens' method, but visit only hook points that have
-        some.
+        hooks.
 
         Every context of hooks calls this when it closes, so it must be quick.
 
@@ -264,8 +266,8 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether no hook is attached and no gradient recorded, so that a cached run may be
-        used.
+        """Return whether no hook is attached and no gradient is recorded, so that an earlier run's
+        results may be used again.
         """
         if torch.is_grad_enabled() or nn.modules.module._has_any_global_hook():
             return False
@@ -283,16 +285,16 @@ class HookedMachine(HookedRootModule):
     dtype = property(attrgetter("_weight.dtype"))
 
     def precision(self) -> dict[str, Any]:
-        """Return the dtype of the weights, and the largest relative error of rounding a number to
-        it.
+        """Return a dictionary with the weights' "dtype", and "rounding", the largest relative error
+        of rounding a number to it.
         """
         dtype = self.dtype
         rounding = torch.finfo(dtype).eps / 2
         return {"dtype": str(dtype).removeprefix("torch."), "rounding": rounding}
 
     def digest(self) -> str:
-        """Return the SHA-256 of the description (:meth:`said`) and the weights, which identifies
-        the machine.
+        """Return the SHA-256 of the model's description (:meth:`said`) and weights, which
+        identifies the model.
         """
         # It is computed again if the weights, the name or the configuration have changed.
         identity = (self, self.name, getattr(self, "config", None))
@@ -353,7 +355,9 @@ def _has_episodes(args: tuple[Any, ...]) -> bool:
 
 
 def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options: Any) -> Any:
-    """Call :func:`interp.rollout`; refuse options that it does not have."""
+    """Call :func:`interp.rollout` on a model and episodes; refuse options that this function does
+    not have.
+    """
     rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
     unknown = [*map(shown, more), *(name for name in options if name not in known)]
@@ -368,7 +372,9 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options:
 
 
 def _find_tensors_with_a_past(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors that have a gradient history, within nested lists and mappings."""
+    """Yield the tensors in ``value`` that have a gradient history; lists and mappings are searched
+    recursively.
+    """
     if isinstance(value, Tensor):
         if not value.is_leaf:
             yield value
@@ -387,8 +393,8 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def written(tensor: Tensor) -> int:
-    """Return how often a tensor was written to in place; 0 for inference tensors, which do not
-    count.
+    """Return how often a tensor was written to in place; 0 for inference tensors, which have no
+    counter.
     """
     return 0 if tensor.is_inference() else tensor._version
 
@@ -405,7 +411,9 @@ def _is_hook(pair: Any) -> bool:
 
 
 def _refuse_misfits(name: str, function: Any) -> Any:
-    """Wrap a hook so that a result of the wrong shape or dtype is refused."""
+    """Return a hook that calls ``function``, and refuses a result of the wrong shape or dtype.
+    ``name`` is the hook point, for the error message.
+    """
 
     def run_checked(activation: Tensor, hook: Any) -> Tensor | None:
         try:
@@ -454,7 +462,7 @@ class FiringCounter:
         return function(activation, hook)
 
     def check(self) -> None:
-        """Refuse hooks that have not fired; the error names their hook points."""
+        """Raise an error if a hook has not fired; the message names the hook points."""
         silent = [name for name, times in zip(self.names, self.fired, strict=True) if not times]
         if silent:
             raise InputError(

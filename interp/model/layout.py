@@ -50,7 +50,7 @@ class EncodedRounds:
         values: Float[episode, round, pos], scalar payloads such as rewards; 0 where there are none.
         slots: Int[episode, round], index of the latent that the round's update is written to.
         missing: Bool[episode, round], True for missing rounds (missed trials and padding); None if
-            there are none.
+            no round is missing.
         after: names of further tensors that must not influence the prediction of their round.
     """
 
@@ -66,11 +66,13 @@ class EncodedRounds:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Apply a function to every tensor, such as one that selects some rounds."""
+        """Return the rounds with a function applied to every tensor, such as one that selects some
+        rounds.
+        """
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
     def select(self, rows: Any) -> Self:
-        """Return the selected rows (first axis).
+        """Return the selected rows (first axis) of every tensor.
 
         Args:
             rows: a slice, a mask or indices.
@@ -79,7 +81,7 @@ class EncodedRounds:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate batches of episodes."""
+        """Concatenate batches of encoded episodes along the first axis."""
         tensors = [part.tensors() for part in parts]
         if any(part.missing is not None for part in parts):
             for batch in tensors:
@@ -106,7 +108,8 @@ class EncodedRounds:
         return self.each(lambda part: part[:, t])
 
     def settled(self, prediction: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """Return predictions and states in which missing rounds have no effect.
+        """Correct the results of rounds so that missing rounds (missed trials and padding) have no
+        effect.
 
         Args:
             prediction: predictions of these rounds; NaN is written for missing ones.
@@ -124,7 +127,9 @@ class EncodedRounds:
         return prediction, torch.where(leaves_state, before, after)
 
     def at_once(self, most: int) -> int:
-        """Return how many rows to run in one batch: ``most``, or fewer for long rounds on a CPU."""
+        """Return how many rows to run in one batch: ``most``, or fewer on a CPU if rounds have many
+        positions.
+        """
         if self.tokens.device.type != "cpu":
             return most
         n_weights = self.tokens.shape[-1] ** 2
@@ -151,8 +156,8 @@ class RoundLayout:
             a "normal" distribution (mean and log variance).
         choice_label: label of the position that holds a token for the model's choice; None if
             there is none.
-        payload: what the numbers that some tokens carry are, such as "rewards"; None if no token of a
-            round carries a number.
+        payload: what the numbers ("payloads") that some tokens carry are, such as "rewards"; None
+            if no token of a round carries a number.
         payload_hint: advice in the error message about payloads outside of a handwired model's
             range.
     """
@@ -166,8 +171,8 @@ class RoundLayout:
     payload_hint: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Check that the labelled positions exist, and that update and choice come after the
-        prediction.
+        """Check that each labelled position exists exactly once, and that update and choice come
+        after the prediction.
         """
         require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Predicted))
         labels = self.labels
@@ -208,8 +213,8 @@ class RoundLayout:
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """Tokens for a random draw that tells a model whether to explore; empty if rounds have
-        none.
+        """Names of the tokens for a random draw, from which a model reads whether to explore; empty
+        if rounds contain no draw.
         """
         return ()
 
@@ -239,7 +244,7 @@ class RoundLayout:
 
     @property
     def family(self) -> tuple[RoundLayout, ...]:
-        """The layouts of all lengths that share this vocabulary, shortest first."""
+        """The layouts of all sizes of round that share this vocabulary, shortest first."""
         return (self.max_layout,)
 
     def fit(self, episodes: Any) -> RoundLayout:
@@ -249,18 +254,20 @@ class RoundLayout:
         raise NotImplementedError
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Return the tensors of ``episodes``, which must have this layout's task and sizes."""
+        """Return ``episodes`` as token ids, payloads and slots. They must have this layout's task
+        and sizes.
+        """
         raise NotImplementedError
 
     def blank(self, *sizes: int) -> Tensor:
-        """Return tokens ``[*sizes, pos]`` to fill in: ids of labels that are tokens themselves, 0
-        elsewhere.
+        """Return token ids ``[*sizes, pos]`` to fill in: at each position the id of its label if
+        the label is a token, otherwise 0.
         """
         ids = [self.token_ids.get(label, 0) for label in self.labels]
         return torch.tensor(ids).repeat(*sizes, 1)
 
     def encoded(self, episodes: Episodes) -> EncodedRounds:
-        """Return the encoded episodes with their mask of missing rounds."""
+        """Return the episodes as token ids, payloads and slots, with a mask of missing rounds."""
         rounds = self.encode(episodes)
         missing = missing_rounds(episodes)
         if missing is None:
@@ -278,7 +285,7 @@ class RoundLayout:
         return 0 if self.kind == "mean" else 1
 
     def prediction(self, probabilities: Float[Tensor, "*axes"]) -> Tensor:
-        """Return a model's prediction in the layout's form.
+        """Convert a model's output to a prediction in the layout's form.
 
         Args:
             probabilities: probabilities of outcomes, ``[..., outcome]``; for a real number the
@@ -299,7 +306,8 @@ class RoundLayout:
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
-        """Return the index of the most probable outcome, ``[...]``; the lowest one on ties.
+        """Return the index of the most probable outcome, ``[...]``; the lowest index if several are
+        tied.
 
         For a real number return its mean.
         """
@@ -312,7 +320,7 @@ class RoundLayout:
         return prediction.argmax(-1)
 
     def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Tensor:
-        """Return the loss of predictions, ``[...]``; for a task's ``losses``.
+        """Return the loss of predictions, ``[...]``; a task's ``losses`` may use it.
 
         Args:
             prediction: predictions of the layout.
@@ -353,8 +361,8 @@ class RoundLayout:
     def commit(
         self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]
     ) -> Tensor:
-        """Return tokens ``[..., pos]`` in which the model's choice is filled in; unchanged if
-        rounds hold none.
+        """Return the tokens with the model's choice filled in at the position for it; unchanged if
+        rounds contain no choice.
 
         Args:
             tokens: tokens of rounds, ``[..., pos]``.
@@ -373,25 +381,30 @@ class RoundLayout:
         return committed
 
     def choice_token(self, choice: Tensor) -> Tensor:
-        """Return the token id of a choice; layouts that have a ``choice_label`` must override
-        this.
+        """Return the token id that stands for each choice, an index of an outcome; layouts with a
+        ``choice_label`` must override this method.
         """
         raise InputError(f"a round of {self.task!r} holds no token for a choice of the model")
 
     # How the algorithm's state is distributed over latents. A layout with one latent overrides none.
 
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
-        """Return the algorithm's state from what each latent holds of it, ``[..., latent, k]``."""
+        """Return the algorithm's state, put together from the parts that the latents contain.
+
+        Args:
+            readout: the part of the state that each latent contains, ``[..., latent, k]``.
+        """
         return readout.squeeze(-2)
 
     def per_latent(self, state: Tensor) -> Tensor:
-        """Return what each latent holds of the algorithm's state, ``[..., latent, k]``: the inverse
-        of :meth:`state`.
+        """Return the part of the algorithm's state that each latent contains, ``[..., latent, k]``:
+        the inverse of :meth:`state`.
         """
         return state.unsqueeze(-2)
 
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the part of the algorithm's state that a round's update writes.
+        """Return the part of the algorithm's state that a round's update writes; the whole state if
+        there is one latent.
 
         Args:
             state: the algorithm's state.
@@ -423,15 +436,15 @@ class RoundLayout:
 
     @property
     def n_read(self) -> int:
-        """Number of positions from the prediction to the end of the round; all outputs are read at
-        these.
+        """Number of positions from the prediction to the end of the round. All outputs are read at
+        these positions.
         """
         return self.n_positions - self.predict_position
 
     @property
     def n_after(self) -> int:
-        """Number of positions from the update to the end of the round; 1 if it is read at the last
-        one.
+        """Number of positions from the update to the end of the round, both included; 1 if the
+        update is read at the last position.
         """
         return self.n_positions - self.update_position
 
@@ -446,12 +459,14 @@ class RoundLayout:
         return {token: i for i, token in enumerate(self.vocabulary)}
 
     def position(self, label: str) -> int:
-        """Return the position of ``label``."""
+        """Return the index of the position with this label."""
         require_known("position label", label, self.labels, limit=40)
         return self.labels.index(label)
 
     def positions(self, labels: str | Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of several labels; "all" stands for every position."""
+        """Return the indices of the positions with these labels; "all" stands for every
+        position.
+        """
         if isinstance(labels, str):
             labels = self.labels if labels == "all" else (labels,)
         return tuple(map(self.position, labels))
@@ -467,9 +482,12 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
     supports.
 
     Args:
-        name: name of the size in the error message.
+        name: name of the size, for the error message.
         size: the size of a round.
-        given: (smallest, largest); when None, ``size`` is both.
+        given: (smallest, largest) as a user wrote it; None if only ``size`` is supported.
+
+    Returns:
+        (smallest, largest).
     """
     size = integer(name, size, 1)
     require(

@@ -46,7 +46,9 @@ class ModelRecord:
     serves: Mapping[str, tuple[int | bool, int | bool]] = field(default_factory=dict)
 
     def reads(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the model can read episodes of these sizes."""
+        """Return whether the model can read episodes of these sizes, such as
+        ``{"n_experts": 4}``.
+        """
         served = self.serves.items()
         return all(low <= sizes.get(name, low) <= high for name, (low, high) in served)
 
@@ -58,10 +60,10 @@ def register(name: str, description: str, task: str, load: Callable[..., Machine
     """Register a handwired model.
 
     Args:
-        name: name for :func:`load`.
+        name: name by which :func:`load` finds it.
         description: one line about it.
         task: key of its task.
-        load: builds the model from the arguments of :func:`load`.
+        load: function that builds the model from the keyword arguments of :func:`load`.
     """
     _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
 
@@ -73,11 +75,12 @@ _BUILT: dict[str, ModelRecord] = {}
 def register_machine(
     name: str, build: Callable[..., Machine], *, description: str, task: str
 ) -> None:
-    """Register a builder of machines, for :func:`load`, training, checkpoints and `interp models`.
+    """Register a function that builds a model, so that :func:`load`, training, checkpoints and
+    `interp models` can use the model by name.
 
     A checkpoint stores the weights, this name and the builder's arguments, but no code. The same
     builder must be registered before such a checkpoint is loaded, so call this in an importable
-    module. A machine that the builder makes is checked by the quick checks of
+    module. A model that the builder makes is checked by the quick checks of
     ``interp.check_machine``.
 
     Args:
@@ -165,7 +168,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
 
 
 def _find_checkpoint(name: str) -> Path:
-    """Return the folder of a shipped model by name, or of a checkpoint by path."""
+    """Return the folder of the checkpoint ``name``: the name of a shipped model, or a path."""
     shipped = SHIPPED / name
     if (shipped / "config.json").is_file():
         return shipped

@@ -51,8 +51,8 @@ class MachineLock:
         return MachineLock, ()
 
     def renew(self) -> None:
-        """Replace the lock after a fork, if it was held by a thread that does not exist in this
-        process.
+        """After a fork, make the lock free if a thread that does not exist in this process
+        held it.
         """
         if not self._lock.acquire(blocking=False):
             self._lock = threading.RLock()
@@ -77,7 +77,9 @@ def lock_of(module: nn.Module) -> MachineLock:
 def exclusive(
     method: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
-    """Decorate a method so that it holds its machine's lock while it runs."""
+    """Decorate a method of a model so that the thread that calls it holds the model's lock
+    meanwhile.
+    """
 
     @wraps(method)
     def run_alone(machine: _Owner, /, *args: _P.args, **options: _P.kwargs) -> _T:

@@ -27,10 +27,12 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def gates(part: nn.Module) -> tuple[str, ...]:
-    """Return the names of the gates of a module that hooks can be attached to.
+    """Return the names of a fused recurrent cell's gates, such as ("reset", "update", "new"), to
+    which hooks can be attached.
 
-    The result is empty for modules that are no fused cells, are bidirectional, use a projection, or
-    have a replaced ``forward``. Gates of several layers are numbered, as in ``reset_1``.
+    The result is empty for modules that are no fused cells or layers, are bidirectional, use a
+    projection, or have a replaced ``forward``. Gates of several layers are numbered, as in
+    ``reset_1``.
     """
     names = _GATES.get(type(part), ())
     if "forward" in vars(part):
@@ -70,7 +72,7 @@ class OpenedCell(nn.Module):
             del fused.forward
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        """Compute the result of the fused module.
+        """Compute the result of the fused module gate by gate.
 
         Args:
             x, state: the input and the state, as the fused module takes them.

@@ -1,5 +1,5 @@
-"""Find weights that a round reads but its machine does not contain: an untrained copy would keep
-them.
+"""Find weights that a round reads although they are not part of its model. An untrained copy of the
+model would still read these trained weights.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from torch.utils._pytree import tree_leaves
 
 
 class OutsideReads(TorchDispatchMode):
-    """Context that notes the shapes of weights that are read within it but are not part of the
-    machine.
+    """Context that records the shapes of weights that are read within it but are not part of the
+    model.
 
     A tensor counts as a weight if it is a parameter, or another leaf that requires a gradient. So
     does a floating-point matrix that no operation computed, at the same address as in an earlier
     round.
 
     Args:
-        known: the machine's weights and buffers.
+        known: the model's weights and buffers.
 
     Attributes:
         round: index of the round that is running; the caller must set it.
@@ -41,7 +41,7 @@ class OutsideReads(TorchDispatchMode):
         self.allow(known)
 
     def allow(self, tensors: Iterable[Tensor]) -> None:
-        """Add tensors that do not count as weights from outside."""
+        """Add tensors that do not count as weights from outside, such as a round's inputs."""
         self._known.update(tensor.data_ptr() for tensor in tensors)
 
     def __torch_dispatch__(

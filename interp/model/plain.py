@@ -1,4 +1,6 @@
-"""Transformer blocks that run without modules and hook points, which is quicker."""
+"""A quicker form of transformer blocks, used when no hook is attached: the same operations without
+modules and hook points.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,15 @@ _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_abse
 
 
 def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
-    """Return whether the blocks of ``model`` can run as :class:`PlainBlock` without a visible
-    difference.
+    """Return whether the blocks of ``model`` can run as :class:`PlainBlock`, without modules and
+    hook points, without a visible difference.
 
     They can if no hook, gradient or flag depends on the modules.
 
     Args:
         model: the transformer.
-        runtime: its flags, which switch hook points on.
-        served: endings of hook points that may have hooks, since they still fire.
+        runtime: the model's flags, which switch hook points on.
+        served: endings of the names of hook points that may have hooks, since they still fire.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
@@ -74,6 +76,10 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
 def _is_run_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
     """Return whether a module has its original ``forward`` and no hooks; served hook points may
     have hooks.
+
+    Args:
+        module: the module.
+        served: endings of the names of hook points that may have hooks.
     """
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return False
@@ -85,7 +91,8 @@ def _is_run_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
 
 
 class PlainBlock:
-    """A block with its current weights, run without modules: the same operations in the same order.
+    """A transformer block with its current weights, run without modules: the same operations in the
+    same order.
 
     A round of one episode has little arithmetic, so hook points, modules and attribute look-ups
     take most of its time. Each operation has operands of the same shape as in :class:`Block`.
@@ -94,8 +101,8 @@ class PlainBlock:
 
     Args:
         block: the block.
-        is_handwired: True if the matrices are almost all zero; large ones are then stored as
-            sparse.
+        is_handwired: True for a handwired model, whose matrices are almost all zero; large ones are
+            then stored as sparse.
         narrow: True to leave out heads of a handwired block that write only zeros, and unused
             columns.
     """
@@ -151,10 +158,12 @@ class PlainBlock:
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Run the block, as :meth:`interp.model.components.Block.forward` does.
+        """Run the block, and return the residual stream after it.
 
         Args:
-            resid, past: as in that method.
+            resid: the residual stream before the block.
+            past: keys and values of all positions before the first one in ``resid``; None if
+                ``resid`` has all positions.
         """
         z = self._attend(self._normalize(resid), past)
         out = _multiply(z, self.out).add_(self.bias)
@@ -172,8 +181,8 @@ class PlainBlock:
         """Return the weighted sums of values of all heads, before their output matrices.
 
         Args:
-            normalized: input of the heads.
-            past: keys and values of earlier positions.
+            normalized: normalised residual stream, ``[batch, pos, d_model]``.
+            past: keys and values of earlier positions; None if there are none.
         """
         keys = self._project(normalized, self.k)
         values = self._project(normalized, self.v)
@@ -202,12 +211,12 @@ class PlainBlock:
         return z.transpose(1, 2).reshape(*normalized.shape[:2], -1)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
-        """Append the keys and values of these positions to ``past``, without computing the block's
-        output.
+        """Append the keys and values of the positions in ``resid`` to ``past``, without computing
+        the block's output.
 
         Args:
             resid: the residual stream before the block.
-            past: keys and values, extended in place.
+            past: keys and values of earlier positions, extended in place.
         """
         normalized = self._normalize(resid)
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
@@ -236,8 +245,8 @@ class PlainBlock:
         """Compute queries, keys or values of every head.
 
         Args:
-            x: input of the heads.
-            weights: the matrix and the bias of all heads.
+            x: normalised residual stream, ``[batch, pos, d_model]``.
+            weights: the matrix and the bias of all heads, for queries, keys or values.
         """
         matrix, bias = weights
         projected = _multiply(x, matrix).add_(bias)
@@ -245,7 +254,8 @@ class PlainBlock:
 
 
 def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
-    """Return how many leading columns contain all non-zero entries of the heads' matrices.
+    """Return the smallest n such that all non-zero entries of the heads' matrices are in their
+    first n columns.
 
     Args:
         weight: ``[head, d_model, d_head]``.
@@ -258,8 +268,8 @@ def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
 
 
 def _store(matrix: Tensor, is_sparse: bool) -> Tensor:
-    """Return a matrix, or its transpose in sparse form if ``is_sparse`` and almost all entries are
-    0.
+    """Return ``matrix``, in a form for :func:`_multiply`: its transpose as a sparse tensor if
+    ``is_sparse`` and almost all entries are 0, otherwise unchanged.
     """
     if not is_sparse:
         return matrix

@@ -73,22 +73,26 @@ def rollout(
     propagate: bool = True,
     clean: Rollout | None = None,
 ) -> Rollout:
-    """Run ``model`` over recorded ``episodes``.
+    """Run ``model`` over recorded ``episodes``, round after round.
 
     Args:
-        model: the machine.
+        model: the model.
         episodes: episodes of its task.
-        names_filter: hook points to cache: a name, a list of names, or a predicate; None for none.
-        rounds: the rounds to cache.
-        n_rounds: number of rounds to run, if later ones are not needed; results of these rounds do
-            not change by it.
-        commit: which choice is fed where a round contains one (``a*``): the model's "own", or the
-            "target" that was recorded.
+        names_filter: hook points whose activations are cached: a name, a list of names, or a
+            predicate; None for none.
+        rounds: the rounds to cache: an int, a slice, a list or "all".
+        n_rounds: number of rounds to run, if later ones are not needed; None for all. Results of
+            these rounds are the same as in a run over all.
+        commit: which choice is fed where a round contains one (the token ``a*``): the model's
+            "own", or the "target" that was recorded.
         fwd_hooks: pairs (hook name, function) for every round, or ``{round: pairs}``.
         propagate: True to let the effect of hooks carry over to later rounds; False to reset later
             rounds' latents to their values without hooks.
         clean: a rollout of the same episodes without hooks, from which the rounds before the first
             hooked one are copied.
+
+    Returns:
+        Predictions and carried states of every round, and the cache.
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
@@ -124,10 +128,11 @@ def rollout(
 
 
 def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -> None:
-    """Refuse a run whose tokens, payloads and states would not fit into this machine's memory.
+    """Refuse a run whose tokens, payloads (numbers that tokens carry, such as rewards) and states
+    would not fit into this machine's memory.
 
     Args:
-        model: the machine.
+        model: the model.
         episodes: the episodes to run.
         layout: layout of the rounds.
     """
@@ -142,15 +147,16 @@ def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -
 def _refuse_large_cache(
     model: Machine, episodes: Episodes, names: list[str], n_rounds: int, commit: str
 ) -> None:
-    """Refuse a cache that would not fit into this machine's memory, estimated from one round of one
-    episode.
+    """Refuse to cache activations that would not fit into this machine's memory; their size is
+    estimated from one round of one episode.
 
     Args:
-        model: the machine.
+        model: the model.
         episodes: the episodes to run.
         names: the hook points to cache.
         n_rounds: number of rounds to cache.
-        commit: "own" or "target", as in :func:`rollout`.
+        commit: which choice is fed where a round contains one: the model's ("own") or the recorded
+            one ("target").
     """
     first = episodes.select(slice(0, 1))
     round_run = rollout(model, first, names_filter=names, n_rounds=1, commit=commit)
@@ -162,7 +168,7 @@ def _refuse_large_cache(
 
 
 def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
-    """Return the first ``n_rounds`` rounds; all when None."""
+    """Return the first ``n_rounds`` rounds of every episode; all rounds when None."""
     available = encoded.tokens.shape[1]
     if n_rounds is None:
         return encoded
@@ -174,7 +180,8 @@ def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
 
 
 def _sort_hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
-    """Return the hooks of each round that has any; refuse unknown hook points.
+    """Return a dictionary from the index of a round to its hooks, for rounds that have any; refuse
+    unknown hook points.
 
     Args:
         model: the machine.
@@ -204,8 +211,8 @@ def play(
     """Let the model act: its choice in round t is its action in round t + 1.
 
     Args:
-        model: the machine that acts.
-        worlds: the environment of each episode; for Q-learning, MDPs of
+        model: the model that acts.
+        worlds: the environments, one per episode; for Q-learning, MDPs of
             ``interp.tasks.mdp.sample_mdps``.
         n_rounds: number of rounds.
         seed: seed of the environments' random draws.
@@ -214,7 +221,7 @@ def play(
             random choice by itself.
 
     Returns:
-        The episodes that result, and the rollout, in which the model's choices are fed back.
+        The episodes that result, and the rollout, in which the model's choices were fed.
     """
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
@@ -260,15 +267,16 @@ def require_own(
     encoded: EncodedRounds | None = None,
     commit: str = "",
 ) -> Rollout:
-    """Return a rollout if ``model`` made it without hooks, over the given episodes; refuse any
-    other.
+    """Return ``run`` if ``model`` made it, without hooks, over ``episodes``; otherwise raise an
+    error.
 
     Args:
         run: the rollout.
-        model: the machine that must have made it.
-        episodes: the episodes that it must be of; any when None.
+        model: the model that must have made it.
+        episodes: the episodes that it must be of; None accepts any.
         encoded: these episodes in encoded form, if already computed.
-        commit: "own" or "target", as in :func:`rollout`; "" accepts either.
+        commit: which choice must have been fed where a round contains one: the model's ("own") or
+            the recorded one ("target"); "" accepts either.
     """
     is_own = run.settings.get("digest") == model.digest()
     require(
@@ -291,7 +299,8 @@ def require_own(
 
 
 def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
-    """Return whether a rollout ran these rounds; the model's own choices are not compared.
+    """Return whether a rollout ran over these encoded rounds; choices that the model made are not
+    compared.
 
     Args:
         run: the rollout.
@@ -314,7 +323,7 @@ def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
 @dataclass(frozen=True)
 @checked_result
 class Step:
-    """Result of one round.
+    """Result of running one round of a batch.
 
     Attributes:
         prediction: what the round predicted, ``[batch, ...]``.
@@ -336,17 +345,22 @@ def run_round(
     hooks: Hooks = (),
     step: Callable[[Tensor, EncodedRounds], Stepped] | None = None,
 ) -> Step:
-    """Run one round of a batch: predict, feed the choice if the layout has one, and write the
-    update.
+    """Run one round of a batch: predict, feed the model's choice if rounds contain one, and write
+    the update into the carried state.
 
     Args:
-        model: the machine.
+        model: the model.
         encoded: the round of every episode.
         latents: the state that the round reads, ``[batch, row, width]``.
         layout: layout of the round.
-        commit: which choice is fed: the model's ("own") or the recorded one ("target").
+        commit: which choice is fed where a round contains one: the model's ("own") or the recorded
+            one ("target").
         hooks: pairs (hook name, function).
-        step: the model's ``stepper()``, for callers that run many rounds without hooks.
+        step: the model's quicker step function (``model.stepper()``), for callers that run many
+            rounds without hooks.
+
+    Returns:
+        The prediction, the state after the round, and the inputs with the choice that was fed.
     """
     forward = model.step if hooks or step is None else step
     with threads_for(model), model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
@@ -370,16 +384,18 @@ def sequential(
     hold: bool = False,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run all rounds in order; the returned rollout has no settings.
+    """Run all rounds in order, and return them as a rollout without settings.
 
     Args:
-        model: the machine.
-        encoded: the rounds.
+        model: the model.
+        encoded: the encoded rounds of every episode.
         layout: layout of the rounds.
-        commit: "own" or "target", as in :func:`rollout`.
-        hooks: round -> its hooks.
+        commit: which choice is fed where a round contains one: the model's ("own") or the recorded
+            one ("target").
+        hooks: index of a round -> pairs (hook name, function).
         clean: a rollout without hooks, from which rounds are copied that the hooks cannot affect.
-        hold: True to let every round read the latents of the clean rollout.
+        hold: True to let every round read the latents of ``clean``, so that effects of hooks do not
+            carry over.
         recorder: caches activations, after the hooks have acted.
     """
     n_episodes, n_rounds, _ = encoded.tokens.shape
@@ -438,7 +454,11 @@ def _unroll(
     """Run many rounds in one call, if the machine supports it; return None if it does not.
 
     Args:
-        model, encoded, layout, commit: as in :func:`sequential`.
+        model: the model.
+        encoded: the encoded rounds of every episode.
+        layout: layout of the rounds.
+        commit: which choice was fed, for the record: the model's ("own") or the recorded one
+            ("target").
     """
     unroll = getattr(model, "unroll", None)
     if unroll is None:
@@ -476,19 +496,20 @@ def _run_without_hooks(
     commit: str,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run all rounds in order, without hooks of the caller.
+    """Run all rounds in order, without hooks from the caller, and return the rollout.
 
     If nothing is cached and the user has attached no hook to the model, the run is computed once
     per session. On a CPU :data:`_CHUNK` episodes run at a time, or fewer if rounds are long, so
     that activations stay in the CPU's cache.
 
     Args:
-        model: the machine.
+        model: the model.
         episodes: the episodes.
-        encoded: their rounds.
+        encoded: the encoded rounds of the episodes.
         layout: layout of the rounds.
-        commit: "own" or "target", as in :func:`rollout`.
-        recorder: caches activations.
+        commit: which choice is fed where a round contains one: the model's ("own") or the recorded
+            one ("target").
+        recorder: caches activations; None caches nothing.
     """
     recorder = recorder or _CacheRecorder([], [], len(episodes))
 
@@ -518,8 +539,8 @@ def _run_without_hooks(
 
 
 def _require_numbers(model: Machine, run: Rollout) -> None:
-    """Refuse a run with NaN or infinite numbers, unless the model is an untrained copy, which may
-    overflow.
+    """Refuse a run with NaN or infinite numbers. The run of an untrained copy is accepted, because
+    its state may overflow.
     """
     if getattr(model, "may_overflow", False):
         return
@@ -533,10 +554,11 @@ def _require_numbers(model: Machine, run: Rollout) -> None:
 
 
 def _require_finite(model: Machine, what: str, values: Tensor) -> None:
-    """Refuse numbers that are not finite; the error names the first round that has one.
+    """Refuse numbers that are not finite; the error names the first round that contains such a
+    number.
 
     Args:
-        model: the machine, for its name.
+        model: the model, for its name.
         what: verb for the error message: "predicts" or "carries".
         values: ``[episode, round, ...]``.
     """
@@ -555,11 +577,14 @@ def _require_finite(model: Machine, what: str, values: Tensor) -> None:
 
 
 class _Record:
-    """Collects the results of all rounds in tensors that are allocated once.
+    """Collects the results of all rounds in tensors that are allocated once, and makes a rollout of
+    them.
 
     A list of small tensors, one per round, would fragment memory: after each round's large
     activations are freed, a small tensor between them would keep their memory from being reused.
     That cost 300 MiB in 200 rounds of 256 episodes.
+
+    ``initial`` is the state before the first round, ``[episode, row, width]``.
     """
 
     def __init__(self, initial: Tensor, n_rounds: int) -> None:
@@ -574,7 +599,7 @@ class _Record:
         return value.new_empty((len(value), n_rounds, *value.shape[1:]))
 
     def add(self, step: Step) -> None:
-        """Store the results of the next round."""
+        """Store the prediction, the state and the inputs of the next round."""
         values = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.tensors:
             self.fed = step.fed
@@ -590,7 +615,8 @@ class _Record:
 
         Args:
             layout: layout of the rounds.
-            commit: "own" or "target", as in :func:`rollout`.
+            commit: which choice was fed where a round contains one: the model's ("own") or the
+                recorded one ("target").
             settings: the settings of the run.
         """
         predictions = self.tensors.pop("predictions")
@@ -635,7 +661,7 @@ class _CacheRecorder:
         """Write NaN into the cache for episodes in which the current round is missing.
 
         Args:
-            missing: Bool[batch], True where the round is missing; None if it is missing nowhere.
+            missing: ``[batch]``, True where the round is missing; None if it is missing nowhere.
         """
         place = self.places.get(self.t)
         if missing is None or place is None:
@@ -658,12 +684,13 @@ def replay(
     """Run chosen rounds of a rollout again, all in one batch, from its latents and tokens.
 
     Args:
-        model: the machine.
-        run: a rollout of it.
-        rounds: the rounds to run.
-        names_filter: hook points to cache; None for none.
-        fwd_hooks: hooks on the whole batch; its row ``e * len(rounds) + i`` is episode e in the
-            i-th chosen round.
+        model: the model.
+        run: a rollout of this model.
+        rounds: the rounds to run: an int, a slice, a list or "all".
+        names_filter: hook points whose activations are cached: a name, a list of names, or a
+            predicate; None for none.
+        fwd_hooks: pairs (hook name, function), for hooks on the whole batch; its row ``e *
+            len(rounds) + i`` is episode e in the i-th chosen round.
         chunk: number of rows to run at a time, to bound memory. Hooks then see one chunk after the
             other, so they must treat all rows alike. When None, all rows run at once if there are
             hooks.

@@ -28,7 +28,8 @@ Rounds = int | slice | Sequence[int] | Literal["all"]
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Rollout:
-    """What a model did over a batch of episodes.
+    """What a model did over a batch of episodes: predictions, carried states, inputs, and cached
+    activations.
 
     Attributes:
         predictions: probabilities of outcomes, ``[episode, round, outcome]``, or the form that the
@@ -116,11 +117,12 @@ class Rollout:
     slots = property(attrgetter("fed.slots"))
 
     def rows(self, rounds: Rounds) -> tuple[Tensor, EncodedRounds]:
-        """Return chosen rounds of every episode, flattened into one batch
-        (:meth:`EncodedRounds.rows`).
+        """Return chosen rounds of every episode as one batch; row ``e * len(rounds) + i`` is
+        episode e in the i-th chosen round.
 
         Returns:
-            The latents that the rounds read, and the rounds.
+            The latents that the rounds read, ``[row, latent, d_model]``, and the inputs of the
+            rounds.
         """
         chosen = select_rounds(rounds, self.n_rounds, twice=True)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
@@ -190,11 +192,12 @@ class Rollout:
 
 
 def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list[int]:
-    """Return the indices of the rounds that a selector names.
+    """Return the indices of the rounds that a selector names, counted from 0; refuse rounds that do
+    not exist.
 
     Args:
         rounds: an int (negative counts from the end), a slice, a list, or "all".
-        n_rounds: number of rounds.
+        n_rounds: number of rounds that exist.
         twice: True if the same round may be named more than once.
     """
     rounds = fit("rounds", rounds, Rounds)
@@ -227,8 +230,8 @@ def _cut_rounds(rounds: slice, n_rounds: int) -> list[int]:
 
 
 def room(machine: Machine, n_rounds: int) -> int:
-    """Return ``n_rounds``, or fewer if the machine's growing channels have room for fewer
-    rounds.
+    """Return the number of rounds that a model can run, at most ``n_rounds``: a growing channel of
+    its carried state (such as a cache) may have room for fewer.
     """
     for channel in machine.channels:
         if channel.grows:

@@ -41,8 +41,12 @@ _EDITED = "it was cut short or edited; save the rollout again"
 
 @checked
 def save(run: Rollout, path: str | Path) -> Path:
-    """Write a rollout with its cache to ``path``, such as ``run.safetensors``; replace an existing
-    file.
+    """Write a rollout with its cache of activations to a file, and return the path; replace an
+    existing file.
+
+    Args:
+        run: the rollout.
+        path: the file, such as ``run.safetensors``.
     """
     rounds = run.fed.tensors()
     extra = sorted(rounds.keys() - set(_ROUNDS))
@@ -72,7 +76,7 @@ def save(run: Rollout, path: str | Path) -> Path:
 
 @checked
 def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
-    """Read a rollout from a file, on the CPU.
+    """Read a rollout from a file that :func:`save` wrote, on the CPU.
 
     Args:
         path: the file.
@@ -114,7 +118,12 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
 
 
 def _require_fitting(run: Rollout, where: str) -> None:
-    """Refuse a rollout whose parts differ in their numbers of episodes or rounds."""
+    """Refuse a rollout whose tensors differ in their numbers of episodes or rounds.
+
+    Args:
+        run: the rollout.
+        where: path of its file, for the error message.
+    """
     require_known("commit", run.commit, ("own", "target"))
     n_episodes, n_rounds = by_round = run.predictions.shape[:2]
     by_position = (*by_round, run.layout.n_positions)
@@ -142,8 +151,12 @@ def _require_fitting(run: Rollout, where: str) -> None:
 
 
 def _read_header(path: Path, stored: Any) -> dict[str, Any]:
-    """Return the description in a file's header; refuse another format version and an edited
-    file.
+    """Return the description of a rollout that is stored in its file's header. Refuse another
+    format version and an edited file.
+
+    Args:
+        path: the file, for error messages.
+        stored: the opened safetensors file.
     """
     header = (stored.metadata() or {}).get("rollout")
     if header is None:
