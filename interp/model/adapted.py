@@ -126,8 +126,8 @@ class AdaptedMachine(HookedMachine):
         self.setup()
 
     def setup(self) -> None:
-        """Name the hook points ``hook_latents`` and ``points.KEY``, or ``points.KEY.RUN`` for
-        repeated submodules.
+        """Give the hook points their names: ``hook_latents``, and ``points.KEY`` for each point;
+        ``points.KEY.RUN`` if its submodule runs several times.
         """
         modules = self.__dict__["_modules"]
         module = modules.pop("module")  # its parts may have names of their own, and get none here
@@ -142,8 +142,8 @@ class AdaptedMachine(HookedMachine):
                 self.mod_dict[hook_point.name] = hook_point
 
     def train(self, mode: bool = True) -> Self:
-        """Set the machine's mode. In evaluation mode rounds ignore the modes that the module's
-        parts have.
+        """Set the model to training mode, or to evaluation mode. In evaluation mode, rounds run as
+        if all parts of the module were in it.
 
         The parts keep their modes, which belong to the module's owner.
         """
@@ -153,8 +153,8 @@ class AdaptedMachine(HookedMachine):
         return self
 
     def to(self, *args: Any, **options: Any) -> Self:
-        """Move or cast the machine; complex buffers stay complex, in the precision of the
-        weights.
+        """Move the model to a device, or cast it to a dtype. Complex buffers stay complex, in the
+        precision of the weights.
         """
         constants = []
         for part in self.modules():
@@ -206,8 +206,8 @@ class AdaptedMachine(HookedMachine):
         return pack(self.channels, tree).expand(n_episodes, -1, -1)
 
     def _call_start(self) -> Any:
-        """Call the user's ``initial=`` function. Random numbers are drawn in float32 for every
-        dtype.
+        """Call the user's function ``initial=``, and return what it returned. Random numbers are
+        drawn in float32 for every dtype.
 
         A copy of the machine in another precision then has the same initial state.
         """
@@ -220,7 +220,7 @@ class AdaptedMachine(HookedMachine):
             return self._call("initial=", self.start, self.module, generator)
 
     def started(self, seed: int) -> Self:
-        """Return the same machine with another random initial state; the weights are shared.
+        """Return the same model with another random initial state. The weights are shared.
 
         All episodes begin with this state. This separates the effect of the initial state from that
         of the episode.
@@ -237,7 +237,9 @@ class AdaptedMachine(HookedMachine):
         return other
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return :meth:`step` with ``occurs=True``, for runs without interventions."""
+        """Return :meth:`step` with ``occurs=True``, for running many rounds without
+        interventions.
+        """
         return partial(self.step, occurs=True)
 
     @exclusive
@@ -246,7 +248,7 @@ class AdaptedMachine(HookedMachine):
 
         Args:
             carried: the state that the round reads, ``[batch, row, width]``.
-            fed: the round's encoded inputs.
+            fed: the encoded inputs of the round.
             occurs: True if the state comes from a run without interventions. Predictions must then
                 be valid probabilities; after an intervention they may not be.
 
@@ -276,9 +278,10 @@ class AdaptedMachine(HookedMachine):
         """Convert the module's scores to predictions.
 
         Args:
-            scores: what the module returned.
+            scores: what the module returned: logits, probabilities or values, ``[batch, outcome]``.
             fed: the rounds, one per row.
-            occurs: as in :meth:`step`.
+            occurs: True if the rounds are of a run without interventions; the scores must then be
+                valid probabilities.
         """
         n_rows, n_positions = fed.tokens.shape
         layout = self._of_length.get(n_positions, self.layout)
@@ -315,7 +318,7 @@ class AdaptedMachine(HookedMachine):
         return Stepped(predictions.unflatten(0, by_round), left.unflatten(0, by_round))
 
     def _mark_void(self, stepped: Stepped, void: Tensor) -> Stepped:
-        """Fill the result of a round with NaN in void rows.
+        """Return the result of a round with NaN in void rows.
 
         A row is void if a hook changed an activation of a loop that had already halted in this row.
 
@@ -338,8 +341,8 @@ class AdaptedMachine(HookedMachine):
         return any(hook_point.fwd_hooks for hook_point in self.hook_points())
 
     def _split_result(self, result: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scores and the channels from what the user's step returned; refuse anything
-        else.
+        """Return the scores, and the new state as a dictionary of channels, from what the user's
+        function ``step=`` returned; refuse anything else.
         """
         if isinstance(result, tuple) and len(result) == 2:
             scores, after = result
@@ -351,7 +354,8 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _fit_scores(self, scores: Tensor, layout: RoundLayout, n_rows: int) -> Tensor:
-        """Check the module's scores, and drop those of outcomes that the layout does not have.
+        """Check the scores that the module returned, and return them without those of outcomes that
+        the layout does not have.
 
         Args:
             scores: what the module returned, ``[batch, outcome]``.
@@ -386,7 +390,8 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _call(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the user's; convert its errors to an InputError that names it.
+        """Call a function of the user's and return its result. An error in it becomes an InputError
+        that names the function.
 
         Args:
             what: name of the function in the error message.
@@ -403,8 +408,8 @@ class AdaptedMachine(HookedMachine):
 
     @contextmanager
     def _set_mode(self, dtype: torch.dtype) -> Iterator[None]:
-        """Open a context in which the module is in evaluation mode, unless it is trained, with a
-        default dtype.
+        """Open a context in which the module is in evaluation mode, unless the model is being
+        trained, and ``dtype`` is PyTorch's default dtype.
         """
         awake = [] if self.training else [part for part in self.module.modules() if part.training]
         try:
@@ -418,8 +423,11 @@ class AdaptedMachine(HookedMachine):
 
     @contextmanager
     def _open_points(self, n_rows: int) -> Iterator[None]:
-        """Open a context in which hooked submodules are connected to their hook points, and fused
-        cells opened.
+        """Open a context in which submodules with hooks are connected to their hook points, and
+        fused recurrent cells run gate by gate.
+
+        Args:
+            n_rows: number of rows of the batch that runs.
         """
         with ExitStack() as stack:
             for cell in self.opened.values():
@@ -432,7 +440,9 @@ class AdaptedMachine(HookedMachine):
             yield
 
     def _find_submodule(self, name: str) -> nn.Module:
-        """Return a submodule by name, or a gate of an opened fused cell."""
+        """Return the submodule called ``name``, or the gate of a fused recurrent cell
+        ("cell.reset").
+        """
         cell, _, gate = name.rpartition(".")
         if cell in self.opened:
             return self.opened[cell].get_submodule(gate)
@@ -460,8 +470,8 @@ class AdaptedMachine(HookedMachine):
 
     @checked
     def untrained(self, seed: int = 0) -> AdaptedMachine:
-        """Return a control: a copy with fresh random weights. The global random generator is not
-        changed.
+        """Return a control: a copy with fresh random weights, drawn with ``seed``. The global
+        random generator is not changed.
         """
         draw = self.reset or reset_parameters
         blank = draw_anew(self, seed, lambda fresh: self._call("reset=", draw, fresh.module))
@@ -479,8 +489,8 @@ class AdaptedMachine(HookedMachine):
         return blank
 
     def said(self) -> str:
-        """Return the text that the digest includes besides the weights: a description, and outputs
-        in six rounds.
+        """Return the text that the digest includes besides the weights: a description of the model,
+        and its outputs in six rounds.
 
         The rounds are run anew each time, since a step may depend on values outside of the module's
         state: a closure, a global, an attribute. The digest misses changes that appear only in
@@ -511,10 +521,11 @@ class AdaptedMachine(HookedMachine):
     @exclusive
     @plainly()
     def _describe_behaviour(self, reads: OutsideReads | None = None) -> str:
-        """Return predictions and mean state sizes in rounds of two episodes, rounded, as text.
+        """Run a few rounds of two episodes, and return predictions and mean absolute states as
+        text, rounded.
 
         Args:
-            reads: notes weights that are read from outside of the machine; None to note nothing.
+            reads: records weights that are read from outside of the model; None to record nothing.
                 The sampling of episodes is not observed, since it may use the trained module.
         """
         try:
@@ -549,7 +560,7 @@ class AdaptedMachine(HookedMachine):
 
     @contextmanager
     def _remove_hooks(self) -> Iterator[None]:
-        """Open a context in which the machine runs without its hooks and in evaluation mode."""
+        """Open a context in which the model runs without its hooks and in evaluation mode."""
         with ExitStack() as stack:
             for part in (self, *self.hook_points()):
                 attributes = part.__dict__
@@ -580,7 +591,8 @@ def adapt(
     origin: Mapping[str, Any] | None = None,
     check: bool = True,
 ) -> AdaptedMachine:
-    """Make a machine from ``module``, and check it on a few episodes of its task.
+    """Make a model that the toolkit can run from a PyTorch module, and check it on a few episodes
+    of its task.
 
     Rounds run in evaluation mode, whatever mode the module is in. The module itself is not changed.
 
@@ -597,22 +609,25 @@ def adapt(
         channels: everything that passes from round to round.
         points: where hooks can be attached: key -> name of a submodule (its output), or a
             :class:`Point`.
+        sizes: sizes of the task's episodes, such as ``n_experts``; the task's defaults when
+            missing.
         initial: maps the module to the state that the first round reads, ``[*shape]`` per channel;
             missing channels are zero. If it takes a second argument, a ``torch.Generator``, the
             state is random, by the seed of :meth:`AdaptedMachine.started`.
-        read: maps channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine with
-            an exactly known state.
-        algorithm: the algorithm that such a machine was built to compute, which analyses compare it
-            with; the task's default when None.
-        reset: initialises the weights of a module anew; when None, ``reset_parameters`` of every
-            submodule does.
+        read: maps channels ``{name: [..., *shape]}`` to the algorithm's state, for a model whose
+            state is known exactly.
+        algorithm: the algorithm that a model with ``read`` was built to compute; analyses compare
+            the model with it. None for the task's default.
+        reset: function that initialises the weights of a module anew; when None,
+            ``reset_parameters`` of every submodule is called.
         output: what the scores are: "logits" (when None), "probability" of each outcome, or "value"
             if the layout predicts a real number.
-        sizes: sizes of the task's episodes, such as ``n_experts``; the task's defaults when
-            missing.
         name: name of the machine; the class name of the module when empty.
         origin: how to build the machine again, for results and checkpoints.
         check: True to run :func:`check_machine`, whose error names the rule that is broken.
+
+    Returns:
+        The model.
     """
     layout = layout_for(task, sizes)
     scores_are = _choose_output(layout, output)
@@ -650,8 +665,13 @@ def adapt(
 
 
 def _choose_output(layout: RoundLayout, output: str | None) -> str:
-    """Return what the scores of a layout are; refuse a kind of output that does not suit the
-    layout.
+    """Return what a module's scores are: "logits", "probability" or "value". Refuse an output that
+    does not suit the layout.
+
+    Args:
+        layout: layout of the rounds, which determines whether classes or a real number are
+            predicted.
+        output: the output that the user named; None for the default.
     """
     is_real = layout.kind != "classes"
     if output is None:
@@ -701,7 +721,7 @@ def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
 
 
 def _require_dense(machine: AdaptedMachine) -> None:
-    """Refuse weights that are complex or sparse, which cannot be copied or initialised anew.
+    """Refuse a model with complex or sparse weights, which cannot be copied or initialised anew.
 
     A constant buffer may have any dtype.
     """
@@ -722,10 +742,11 @@ def _require_dense(machine: AdaptedMachine) -> None:
 def layout_for(
     task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None
 ) -> RoundLayout:
-    """Return the layout of a task's rounds; sizes that are not given have the task's default
-    values.
+    """Return the token layout of a task's rounds; if ``task`` is a layout, return it unchanged.
 
-    If ``task`` is a layout, it is returned.
+    Args:
+        task: a task, its key, or a layout.
+        sizes: sizes of the rounds, such as ``n_experts``; the task's defaults for missing ones.
     """
     if isinstance(task, RoundLayout):
         require(not sizes, f"a layout has its sizes, so sizes={sizes} says nothing; give either")
@@ -735,13 +756,13 @@ def layout_for(
 
 
 def _named(module: nn.Module) -> dict[str, nn.Module]:
-    """Return every submodule by all of its names: a submodule that is used twice has two names."""
+    """Return every submodule by name; a submodule that is used twice is listed under both names."""
     return dict(module.named_modules(remove_duplicate=False))
 
 
 def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
-    """Return an :class:`OpenedCell` for each fused cell whose gates are among the points, by the
-    cell's name.
+    """Return a gate-by-gate version of each fused recurrent cell whose gates are among the points,
+    by the cell's name.
     """
     parents = {point.module.rpartition(".")[0] for point in points}
     parts = _named(module).items()

@@ -77,13 +77,13 @@ repeated.
 
 @plainly()
 def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
-    """Build a machine by a registered builder, and check it; its ``origin`` records how it was
-    built.
+    """Build a model with a registered builder, and check it; the model's ``origin`` records builder
+    and arguments.
 
     Args:
-        builder: name of the builder.
+        builder: name of the builder, a function that was registered by ``interp.register_machine``.
         arguments: its arguments, as JSON values.
-        task: key of the task that the machine must be for; "" for any.
+        task: key of the task that the model must be for; "" for any.
     """
     if builder not in BUILDERS:
         entry("learners")  # whose builders made the machines that ship
@@ -116,12 +116,13 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
 
 
 def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
-    """Call a builder with a fixed random seed.
+    """Call a builder with a fixed random seed, and return the model.
 
     Args:
         builder: name of the builder.
-        values: its arguments.
-        is_checked: True if its machine has passed the checks before.
+        values: the builder's arguments.
+        is_checked: True if a model with this recipe has passed the checks before, so that they are
+            skipped.
     """
     build = BUILDERS[builder]
     signature = inspect.signature(build)
@@ -151,14 +152,14 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
 
 @checked
 def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
-    """Write ``model`` to ``folder``, which must not exist yet.
+    """Write ``model`` to a new folder, and return its path.
 
     The model's task must be registered, and its weights must be finite. A machine that is no
     transformer must come from a registered builder: ``interp.load(BUILDER, **arguments)``.
 
     Args:
         model: the model.
-        folder: where to write it.
+        folder: the folder, which must not exist yet.
         card: text of ``README.md``; None to write no such file.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
@@ -200,7 +201,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
 def _write_files(
     staging: Path, tensors: dict[str, torch.Tensor], description: dict[str, Any], card: str | None
 ) -> None:
-    """Write the files of a checkpoint.
+    """Write the files of a checkpoint into a folder.
 
     Args:
         staging: the folder.
@@ -223,7 +224,9 @@ def _hash_file(path: Path) -> str:
 
 
 def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the description of a model for its checkpoint: configuration and predictions."""
+    """Return the part of a checkpoint's ``config.json`` that describes the model: its
+    configuration, and predictions on a few episodes.
+    """
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
     predicting = model
@@ -235,7 +238,7 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 @checked
 @torch.random.fork_rng(devices=[])
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
-    """Load the model in ``folder`` on the CPU, in evaluation mode.
+    """Load the model in a checkpoint folder, on the CPU and in evaluation mode.
 
     It is in float32, or in float64 if it was saved so. A machine with an unregistered builder is
     refused; the error says how to register it.
@@ -307,7 +310,9 @@ def _is_ours(builder: str) -> bool:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a checkpoint; refuse another format version and an edited file."""
+    """Return the content of a checkpoint's ``config.json``; refuse another format version and an
+    edited file.
+    """
     require(
         folder.is_dir(),
         f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors",
@@ -342,7 +347,9 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
-    """Refuse the configuration of a machine if a field is missing or its task is not registered."""
+    """Refuse the configuration of a model with a builder if a field is missing or its task is not
+    registered.
+    """
     missing = [
         name for name, kind in _MACHINE_FIELDS.items() if not isinstance(config.get(name), kind)
     ]
@@ -354,7 +361,7 @@ def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
 
 
 def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
-    """Load weights into ``model``, in the precision in which they were saved.
+    """Load weights into ``model``, in the precision in which they were saved, and return the model.
 
     Args:
         model: the model.
@@ -383,8 +390,8 @@ def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str
 
 
 def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the configuration of a machine for its checkpoint; refuse one that cannot be built
-    again.
+    """Return the configuration of a model with a builder for its checkpoint; refuse a model that
+    cannot be built again.
     """
     origin = machine.origin
     is_exact = machine.dtype in (torch.float32, torch.float64)
@@ -413,7 +420,7 @@ def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dic
 
 
 def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
-    """Build a machine again from its configuration and weights.
+    """Build a model again from its configuration and weights.
 
     Args:
         config: the configuration in its checkpoint.
@@ -434,9 +441,13 @@ def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str
 
 
 def _measure_gap(machine: Machine, then: dict[str, Any]) -> float:
-    """Return the largest difference between a machine's outputs now and when it was saved.
+    """Return the largest difference between a model's outputs now and when it was saved.
 
-    It is relative to the largest output. If the task now samples other episodes, it is 0.
+    It is relative to the largest output. If the task now samples other episodes, 0 is returned.
+
+    Args:
+        machine: the model.
+        then: the outputs when it was saved, as :func:`_run_few_episodes` returned them.
     """
     now = _run_few_episodes(machine, *np.shape(then["predictions"])[:2])
     if now["episodes"] != then["episodes"]:  # the task samples others now
@@ -452,12 +463,15 @@ def _measure_gap(machine: Machine, then: dict[str, Any]) -> float:
 
 
 def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict[str, Any]:
-    """Run a few episodes, and return the predictions, the mean size of the carried state, and any
-    exact state.
+    """Run a few sampled episodes, and return what identifies a model's behaviour.
 
     Args:
-        machine: the machine.
-        n_episodes, n_rounds: how many to run.
+        machine: the model.
+        n_episodes, n_rounds: numbers of episodes and of rounds to run.
+
+    Returns:
+        A dictionary: a hash of the episodes, predictions ``[episode, round, ...]``, the mean
+        absolute carried state ("carries"), and the exact state if the model has one.
     """
     task = catalog.get(machine.layout.task)
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)

@@ -55,8 +55,14 @@ _N_SHIFTS = 3
 
 
 class _Case:
-    """A machine with encoded episodes. Steps get copies of tensors, since a faulty step may
-    overwrite them.
+    """A model with encoded episodes, on which checks run it. Checks get copies of the tensors,
+    since a faulty step may overwrite them.
+
+    Args:
+        machine: the model.
+        episodes: the episodes.
+        reference: the model's own forward pass over whole episodes, to compare with; None if there
+            is none.
     """
 
     def __init__(
@@ -77,21 +83,21 @@ class _Case:
 
     @property
     def rounds(self) -> EncodedRounds:
-        """All rounds of every episode."""
+        """The inputs of all rounds of every episode."""
         return self._fed.each(torch.clone)
 
     @property
     def start(self) -> Tensor:
-        """The state that the first round reads."""
+        """The state that the first round reads, ``[episode, row, width]``."""
         return self.machine.initial(len(self.episodes), self.layout).clone()
 
     def fed(self, t: int) -> EncodedRounds:
-        """Return round ``t`` of every episode."""
+        """Return the inputs of round ``t`` of every episode."""
         return self._fed.at(t).each(torch.clone)
 
     @cached_property
     def steps(self) -> list[Stepped]:
-        """Results of the first rounds, run one by one."""
+        """Predictions and states of the first rounds, run one by one."""
         steps = []
         carried = self.start
         for t in range(min(N_ROUNDS, self.n_rounds)):
@@ -101,7 +107,9 @@ class _Case:
         return steps
 
     def step_rows(self, rows: Tensor) -> Stepped:
-        """Run round 1 of the selected episodes."""
+        """Run round 1 of the episodes with the indices ``rows``, and return the prediction and the
+        state.
+        """
         fed = self.fed(1).each(lambda part: part[rows])
         return self.machine.step(self.run.latents[rows, 1].clone(), fed)
 
@@ -117,7 +125,7 @@ def _gap(tensor: Tensor, other: Tensor) -> float:
 
 
 def _compare_results(result: Stepped, other: Stepped) -> float:
-    """Return how much two results of a round differ: the largest difference in predictions or
+    """Return the largest absolute difference between two results of a round, in predictions or
     states.
     """
     return max(map(_gap, result, other))
@@ -220,8 +228,8 @@ def _check_rows(case: _Case) -> Iterator[str]:
 
 
 def _compare_first_rows(result: Stepped, other: Stepped) -> float:
-    """Return how much two results of a round differ in the first episode: the largest difference of
-    any number.
+    """Return the largest absolute difference between two results of a round in the first episode,
+    in predictions or states.
     """
     return max(
         _gap(part[:1], other_part[:1]) for part, other_part in zip(result, other, strict=True)
@@ -229,11 +237,11 @@ def _compare_first_rows(result: Stepped, other: Stepped) -> float:
 
 
 def _check_truth(case: _Case) -> Iterator[str]:
-    """Check that predictions do not change if later tokens of the round are taken from other
-    rounds.
+    """Yield a sentence if a prediction changes when later tokens of its round are replaced by those
+    of other rounds: the model then sees the truth before it predicts.
 
-    All rounds of the run are rows of one batch, so that it is noticed if only a late round sees the
-    truth.
+    All rounds of the run are rows of one batch, so that the check also finds a model in which only
+    a late round sees the truth.
     """
     layout = case.layout
     # What is declared counts, whatever is read.
@@ -269,7 +277,8 @@ def _check_truth(case: _Case) -> Iterator[str]:
 
 
 def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> EncodedRounds:
-    """Return rounds in which the tokens at one position, or another tensor, come from other rows.
+    """Return a batch of rounds in which the tokens at one position, or another input tensor, come
+    from other rows.
 
     Args:
         fed: the rounds.
@@ -336,13 +345,13 @@ def _check_points(case: _Case) -> Iterator[str]:
 
 
 def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
-    """Yield a sentence if rows that have halted, by ``alive=`` of a point, still influence the
-    result.
+    """Yield a sentence if rows that have halted, according to a point's ``alive=``, still influence
+    the result.
 
     The check alters activations in loop runs after a row has halted, and compares results.
 
     Args:
-        case: the machine with encoded episodes.
+        case: the model with encoded episodes.
         key: key of the point.
         tap: the hook points of this point.
         plain: result of the round without the change.
@@ -363,11 +372,12 @@ def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[s
 
 
 def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -> Iterator[str]:
-    """Yield what is wrong with a hook point: how often it fires, its axes, its labels, its effect.
+    """Yield a sentence for everything that is wrong with a hook point: how often it fires, its
+    axes, its labels, or an effect of a hook that changes nothing.
 
     Args:
-        case: the machine with encoded episodes.
-        component: the machine's description of the point.
+        case: the model with encoded episodes.
+        component: the model's description of the point.
         name: name of the hook point.
         plain: result of the round without a hook.
     """
@@ -503,20 +513,21 @@ def check_machine(
     only: Sequence[str] | None = None,
     cheap: bool = False,
 ) -> str:
-    """Check that ``machine`` keeps its interface, and return a text such as "12 checks passed".
+    """Check that a model keeps the toolkit's interface, and return a text such as "12 checks
+    passed".
 
     Args:
-        machine: the machine; it is not changed.
+        machine: the model; it is not changed.
         episodes: episodes of its task, at least 2 with at least 2 rounds; a few are sampled when
             None.
-        reference: the model's forward pass over whole episodes, to compare the machine with. It
-            maps ``fed``, with ``fed.tokens`` ``[episode, round, pos]``, to scores ``[episode,
-            round, outcome]`` of the same kind as those of the machine's step.
+        reference: the model's own forward pass over whole episodes, to compare with. It maps
+            ``fed``, with ``fed.tokens`` ``[episode, round, pos]``, to scores ``[episode, round,
+            outcome]`` of the same kind as those of the model's step.
         only: names of the checks to run, from ``interp.MACHINE_CHECKS``; all when None.
         cheap: True to skip checks that copy the machine, or take time that grows with its weights.
 
     Raises:
-        InputError: the machine breaks a rule; the message has a sentence for every problem.
+        InputError: the model breaks a rule; the message has a sentence for every problem.
     """
     for key in only or ():
         require_known("check of a machine", key, MACHINE_CHECKS, limit=20)
@@ -542,7 +553,9 @@ def check_machine(
 
 
 def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Exception | None]:
-    """Run checks; return a sentence for every problem, and the last error that a check raised."""
+    """Run the checks named in ``selected``. Return a sentence for every problem, and the last error
+    that a check raised, or None.
+    """
     problems: list[str] = []
     cause: Exception | None = None
     for key, check in MACHINE_CHECKS.items():
@@ -561,8 +574,8 @@ def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Except
 
 
 def _sample_episodes(machine: Machine) -> Episodes:
-    """Sample a few episodes of a machine's task, with as many rounds as its channels and data
-    allow.
+    """Sample a few episodes of a model's task, with as many rounds as the model's state and the
+    task's data allow.
     """
     task = catalog.get(machine.layout.task)
     n_rounds = task.at_most(room(machine, _N_RUN))

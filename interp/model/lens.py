@@ -38,7 +38,7 @@ _HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
 
 
 def _stack_heads(lens: LensSurface, name: str) -> Tensor:
-    """Stack one attention weight of all blocks: ``[layer, head, ...]``."""
+    """Stack the attention weight ``name``, such as "W_Q", of all blocks: ``[layer, head, ...]``."""
     return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
 
 
@@ -92,8 +92,8 @@ class LensSurface(HookedMachine):
     def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **options: Any
     ) -> tuple[Any, Cache | ActivationCache]:
-        """Run episodes, or one round ``run_with_cache(tokens, latents, values)``, and cache
-        activations.
+        """Run episodes, or one round as ``run_with_cache(tokens, latents, values)``, and return the
+        output and the cached activations.
 
         For one round the cache is TransformerLens' ``ActivationCache``.
         """
@@ -139,7 +139,8 @@ class LensSurface(HookedMachine):
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
-        """Return the sum of the biases that are written to the residual stream before a layer.
+        """Return the sum of the biases that all earlier layers write to the residual stream before
+        a layer.
 
         Args:
             layer: index of the layer.
@@ -167,7 +168,9 @@ class LensSurface(HookedMachine):
         return tokens
 
     def to_single_token(self, outcome: str | int) -> int:
-        """Return the index of an outcome, such as "q1" or "a_2"."""
+        """Return the index of an outcome, given its name, such as "q1" or "a_2"; an index is
+        returned unchanged.
+        """
         if isinstance(outcome, int):
             return outcome
         require_known("outcome", outcome, self.outcomes)
@@ -206,7 +209,10 @@ class LensSurface(HookedMachine):
     )  # names of the outcomes: the columns of ``W_U``
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
-        """Return the column of ``W_U`` for each outcome index: ``[...] -> [..., d_model]``."""
+        """Return the column of the unembedding ``W_U`` for each outcome, ``[..., d_model]``.
+
+        ``tokens`` are indices of outcomes, ``[...]``, or the name of one outcome.
+        """
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)
         return self.W_U.T[self._read_outcome_indices(tokens)]

@@ -23,7 +23,7 @@ _MOST_RUNS = 1000  # of a submodule in a round: every run has a hook point of it
 @dataclass(frozen=True)
 @checked_fields
 class Point:
-    """A place to attach hooks: the input or the output of a submodule.
+    """A place in a PyTorch module to attach hooks to: the input or the output of a submodule.
 
     Attributes:
         module: name of the submodule, as in ``named_modules``; "" for the whole module.
@@ -32,7 +32,7 @@ class Point:
         item: where in that value the tensor is: an index (an ``LSTMCell`` returns ``h`` and ``c``),
             a key, an attribute, or a path of several, such as ``("past", 0, "h")``.
         times: how often the submodule runs in a round, as in a loop; the site ``KEY[2]`` is its
-            third run. With ``alive`` it is the largest number of runs.
+            third run. With ``alive`` it is the maximum number of runs.
         alive: for a loop that may halt early. It maps the outputs of ``gate`` in the runs so far,
             ``[row, ...]`` each, to whether the next run takes place, Bool[row] or Bool[row, pos]. A
             row that has halted stays halted. Hooks and caches see NaN for a run that does not take
@@ -80,7 +80,9 @@ class Point:
 
 
 def list_parts(value: Any) -> Mapping[Any, Any]:
-    """Return the elements of a value, by index, and by key or attribute name if there are any."""
+    """Return the parts of a value, such as a module's output, in a dictionary: by index, and by key
+    or attribute name if there are any.
+    """
     if isinstance(value, Tensor):
         return {0: value}
     if isinstance(value, Mapping):
@@ -94,7 +96,7 @@ def list_parts(value: Any) -> Mapping[Any, Any]:
 
 
 def replace_part(value: Any, key: Any, part: Any) -> Any:
-    """Return a copy of a value with one part replaced.
+    """Return a copy of a value, such as a module's output, with one part replaced.
 
     Args:
         value: a tensor, a sequence, a mapping or an object.
@@ -117,7 +119,8 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
 
 
 class Halting:
-    """Which rows of a batch have not halted yet, in a loop with early halting, during one round.
+    """Records during one round, for a loop with early halting, which rows of the batch have not
+    halted yet.
 
     Attributes:
         disturbs: True to alter activations of halted rows, to test that they have no effect.
@@ -133,7 +136,8 @@ class Halting:
         self.outputs: list[Tensor] = []
 
     def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
-        """Update which rows continue; a forward hook of the gate.
+        """Determine from the gate's output which rows run once more. This is a forward hook of the
+        gate, the submodule that decides about halting.
 
         Args:
             gate, args: not used.
@@ -155,12 +159,12 @@ class Halting:
 
     @property
     def _rows(self) -> Tensor:
-        """Bool[row], rows in which at least one position continues."""
+        """Bool[row], True for rows in which at least one position has not halted."""
         return self.alive.flatten(1).any(1) if self.alive.ndim > 1 else self.alive
 
     def _spread(self, value: Tensor) -> Tensor:
-        """Return a tensor with all rows of the batch; rows that have halted and were left out are
-        NaN.
+        """Return ``value`` with all rows of the batch. If the loop ran only the rows that have not
+        halted, the other rows are NaN.
         """
         if len(value) == self.n_rows:
             return value
@@ -174,10 +178,11 @@ class Halting:
         return spread.index_put((rows,), value)
 
     def look(self, hook_point: nn.Module, value: Tensor) -> Tensor:
-        """Pass an activation through its hooks, which see NaN where the run does not take place.
+        """Pass the activation of one run through its hook point. Hooks see NaN in rows that have
+        halted.
 
         Args:
-            hook_point: the hook point.
+            hook_point: the hook point of this run.
             value: the activation.
 
         Returns:
@@ -197,13 +202,14 @@ class Halting:
         return edited if len(value) == self.n_rows else edited[self._rows]
 
     def _find_void(self, alive: Tensor, whole: Tensor, result: Tensor) -> Tensor:
-        """Return Bool[row], rows in which a hook changed values of a run that did not take place.
+        """Return Bool[row], True for rows in which a hook changed an activation of a run that did
+        not take place.
 
         Adding to NaN leaves NaN, so such a change cannot be seen. A hook that changes every row
         that continues is assumed to change the halted rows, too.
 
         Args:
-            alive: rows, or positions, that continue.
+            alive: rows, or positions, that have not halted.
             whole: the activation before the hooks.
             result: the activation after the hooks.
         """
@@ -218,7 +224,9 @@ class Halting:
 
 
 class Tap(nn.Module):
-    """The hook points of one :class:`Point`: one for each run of the submodule in a round."""
+    """The hook points of one :class:`Point` (a submodule's input or output): one hook point for
+    each run of the submodule in a round.
+    """
 
     def __init__(self, point: Point) -> None:
         super().__init__()
@@ -237,12 +245,12 @@ class Tap(nn.Module):
 
     @contextmanager
     def attached_to(self, module: nn.Module, gate: nn.Module, n_rows: int) -> Iterator[None]:
-        """Open a context in which the submodule's input or output passes through the hook points.
+        """Open a context in which a submodule's input or output passes through the hook points.
 
         Args:
             module: the submodule.
             gate: the submodule that decides about halting, if the point has ``alive``.
-            n_rows: number of rows of the batch.
+            n_rows: number of rows of the batch that runs.
         """
         self.n_runs = 0
         if self.point.of == "output":
@@ -261,8 +269,8 @@ class Tap(nn.Module):
                 handle.remove()
 
     def _require_runs(self) -> None:
-        """Refuse more runs than were declared; let hooks see NaN for runs that an early halt left
-        out.
+        """Refuse more runs of the submodule than the point declares. For runs that an early halt
+        left out, pass NaN to the hooks.
         """
         name, times, n_runs = self.point.module, self.point.times, self.n_runs
         require(
@@ -294,7 +302,9 @@ class Tap(nn.Module):
         return (self._pass(args[0]), *args[1:]), options
 
     def _pass(self, value: Any) -> Any:
-        """Return a value whose tensor has passed through the hook point of the current run."""
+        """Pass the tensor in ``value``, the submodule's input or output, through the hook point of
+        the current run, and return the value with the result.
+        """
         self.n_runs += 1
         if self.n_runs > self.point.times:  # only counted, to report how often it runs
             return value

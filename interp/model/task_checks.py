@@ -34,8 +34,8 @@ _PROBLEM = "this task's record does not keep what it says"
 
 @checked
 def check_task(task: Task) -> None:
-    """Raise an error if a task's record is inconsistent; the message describes the first
-    problem.
+    """Raise an error if a task's record is inconsistent; the message describes the first problem
+    found.
     """
     sizes = task.default_sizes
     n_rounds = max(2, task.at_most(N_ROUNDS))
@@ -73,7 +73,9 @@ def _require(holds: bool, problem: str) -> None:
 
 
 def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function of the record; convert any error to an InputError about ``what``."""
+    """Call a function of the task's record, and return its result. An error in it becomes an
+    InputError that names ``what`` was called.
+    """
     return theirs(f"{_PROBLEM}: {what}")(function)(*args, **options)
 
 
@@ -204,7 +206,8 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
 
 
 def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
-    """Check the losses of constant predictions, without and with an additional leading batch axis.
+    """Check that the losses of constant predictions have the right shape and are not NaN, without
+    and with an additional leading batch axis.
 
     Args:
         task: the task that defines the losses.
@@ -223,11 +226,11 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
 def _check_loss(
     task: Task, predictions: torch.Tensor, episodes: Any, shape: tuple[int, ...]
 ) -> None:
-    """Refuse losses that are NaN or have the wrong shape.
+    """Refuse losses of constant predictions that are NaN or have the wrong shape.
 
     Args:
         task: the task that defines the losses.
-        predictions: constant predictions of all rounds.
+        predictions: constant predictions of all rounds, ``[..., episode, round, ...]``.
         episodes: the episodes that are predicted.
         shape: the shape that the losses must have.
     """
@@ -265,8 +268,12 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
 
 
 def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> None:
-    """Refuse targets that are no probabilities; all zeros are accepted, for rounds without a
-    prediction.
+    """Refuse training targets that are no probabilities. Targets that are all 0 are accepted, for
+    rounds without a prediction.
+
+    Args:
+        name: name of the targets, for the error message.
+        targets: the targets, ``[episode, round, outcome]``.
     """
     totals = targets.sum(-1)
     low = targets.min()

@@ -85,7 +85,8 @@ _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
 
 class HookedLatentTransformer(LensSurface):
-    """A causal transformer over the tokens and latents of one round.
+    """A causal transformer over the tokens of one round, in which continuous latents, carried from
+    round to round, take the place of some tokens.
 
     Args:
         config: its configuration.
@@ -152,7 +153,10 @@ class HookedLatentTransformer(LensSurface):
         Args:
             tokens: token ids; those at latent positions are ignored.
             latents: vectors for the latent positions 1, 2, ...
-            values: scalar payloads, such as rewards; none when None.
+            values: scalar payloads, such as rewards; None if no token carries a number.
+
+        Returns:
+            The prediction, the update, logits at every position, and the latents that were read.
         """
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
@@ -169,7 +173,9 @@ class HookedLatentTransformer(LensSurface):
         """Return only the prediction of :meth:`forward`; positions after it are not computed.
 
         Args:
-            tokens, latents, values: as in :meth:`forward`.
+            tokens: token ids; those at latent positions are ignored.
+            latents: vectors for the latent positions 1, 2, ...
+            values: scalar payloads, such as rewards; None if no token carries a number.
         """
         _check_round(self, tokens, latents, values)
         n_positions = tokens.shape[1]
@@ -190,7 +196,9 @@ class HookedLatentTransformer(LensSurface):
         """Return the residual stream before the first block.
 
         Args:
-            tokens, latents, values: as in :meth:`forward`.
+            tokens: token ids; those at latent positions are ignored.
+            latents: vectors for the latent positions 1, 2, ...
+            values: scalar payloads, such as rewards; None if no token carries a number.
         """
         n_positions = tokens.shape[1]
         embedded = nn.functional.embedding(tokens, self.W_E)
@@ -226,8 +234,8 @@ class HookedLatentTransformer(LensSurface):
                 ``resid``; new ones are appended. None if ``resid`` has all positions.
             n_read: number of last positions at which the result is needed; the last block computes
                 only these. All when None.
-            blocks: all blocks as :func:`_plain_blocks` returns them, for callers that run many
-                rounds.
+            blocks: all blocks in their quicker form (:func:`_plain_blocks`), for callers that run
+                many rounds; None to choose the form here.
         """
         if blocks is None:
             blocks = _plain_blocks(self, past is None)
@@ -250,7 +258,7 @@ class HookedLatentTransformer(LensSurface):
         resid: Float[Tensor, "batch pos d_model"],
         latents: Float[Tensor, "batch latent d_model"],
     ) -> _RoundOutput:
-        """Return prediction, update and logits from the residual stream after the last block.
+        """Compute prediction, update and logits from the residual stream after the last block.
 
         Args:
             resid: the residual stream at all positions.
@@ -268,7 +276,7 @@ class HookedLatentTransformer(LensSurface):
     def update(
         self, read: Float[Tensor, "batch d_model"], n_positions: int
     ) -> Float[Tensor, "batch d_model"]:
-        """Return the vector that is written to a latent.
+        """Return the vector that a round writes into a latent.
 
         Args:
             read: the normalised residual stream at the round's update position.
@@ -307,9 +315,9 @@ class HookedLatentTransformer(LensSurface):
 
         Args:
             carried: the latents that the round reads.
-            fed: the round's encoded inputs.
-            before: (layer, residual stream before it) to run the round from there; None to run all
-                of it.
+            fed: the encoded inputs of the round.
+            before: (index of a layer, residual stream before this layer) to run the round from
+                there; None to run all of it.
 
         Returns:
             The prediction, and the latents that the next round reads.
@@ -322,7 +330,8 @@ class HookedLatentTransformer(LensSurface):
         return Stepped(output.prediction, self.write(output.latents, output.update, fed.slots))
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return a quicker :meth:`step`, for many rounds without hooks: blocks are prepared once.
+        """Return a quicker :meth:`step`, for running many rounds without hooks; it prepares the
+        blocks once.
 
         The last block computes only the positions that are read. Results therefore equal those of
         :meth:`step` up to rounding; bit for bit for a handwired machine without choices. A round
@@ -339,7 +348,7 @@ class HookedLatentTransformer(LensSurface):
     def initial(
         self, n_episodes: int, layout: RoundLayout | None = None
     ) -> Float[Tensor, "batch latent d_model"]:
-        """Return the latents before the first round.
+        """Return the latents that the first round reads.
 
         Args:
             n_episodes: size of the batch.
@@ -355,8 +364,8 @@ class HookedLatentTransformer(LensSurface):
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """Return rounds on the model's device, with payloads in its dtype; refuse payloads outside
-        of its range.
+        """Return encoded rounds on the model's device and in its dtype; refuse payloads (numbers
+        that tokens carry, such as rewards) outside of the model's range.
         """
         if self.config.value_range is not None:
             self._require_payloads_in(*self.config.value_range, fed.values)
@@ -389,8 +398,8 @@ class HookedLatentTransformer(LensSurface):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether no hook, gradient or flag depends on how the blocks run, so that a cached
-        run may be used.
+        """Return whether no hook, gradient or flag depends on how the blocks run, so that an
+        earlier run's results may be used again.
         """
         return unobserved(self, self.cfg, served=())
 
@@ -402,7 +411,9 @@ class HookedLatentTransformer(LensSurface):
 
     @property
     def points(self) -> Mapping[str, Component]:  # type: ignore[override]
-        """The components of this model by key, with its numbers of layers and heads."""
+        """The components (kinds of activations) of this model by key, with its numbers of layers
+        and heads.
+        """
         points = {}
         for kind in _KINDS:
             if self.config.d_mlp or kind.key not in _OF_AN_MLP:
@@ -419,14 +430,15 @@ class HookedLatentTransformer(LensSurface):
         update: Float[Tensor, "batch d_model"],
         slots: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch latent d_model"]:
-        """Return the latents of the next round, with the update written to one of them.
+        """Return the latents that the next round reads: those of this round, with its update
+        written into one of them.
 
         The latent in the slot becomes ``latent_kept`` times its old value, plus the update.
 
         Args:
             latents: the latents that the round read.
             update: the update.
-            slots: Int[batch], index of the latent to write.
+            slots: index of the latent to write, ``[batch]``.
         """
         in_slot = nn.functional.one_hot(slots, latents.shape[1])
         written = update.unsqueeze(1)
@@ -471,8 +483,8 @@ class HookedLatentTransformer(LensSurface):
         return json.dumps(self.config.to_dict(), sort_keys=True)
 
     def precision(self) -> dict[str, Any]:
-        """Return the dtype of the weights, and the largest relative error of rounding a number to
-        it.
+        """Return a dictionary with the weights' "dtype", and "rounding", the largest relative error
+        of rounding a number to it.
 
         Warn about a handwired model in a dtype coarser than float32, where its error bounds do not
         hold.
@@ -490,8 +502,8 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def untrained(self, seed: int = 0) -> HookedLatentTransformer:
-        """Return a copy with fresh random weights (:func:`untrained`), and so without an exact
-        state.
+        """Return a copy with fresh random weights, drawn with ``seed``, and so without an exactly
+        known state.
 
         The weights equal those of TransformerLens' ``tools.analysis.interchange.reinitialized`` (a
         test compares them), whose import would take three seconds.
@@ -503,7 +515,9 @@ class HookedLatentTransformer(LensSurface):
 
 
 def _number_positions(config: LatentTransformerConfig) -> Tensor:
-    """Return ids for the position embedding: row n has the ids for a round of n positions."""
+    """Return the ids of position embeddings, ``[n, pos]``: row n has the ids for a round of n
+    positions.
+    """
     codes = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
     if config.position_codes == "label":
         for layout in config.layout.family:
@@ -529,20 +543,22 @@ class _RanRound:
     prediction: Tensor
 
     def is_of(self, carried: Tensor, fed: EncodedRounds) -> bool:
-        """Return whether a call runs this round again, only with another choice.
+        """Return whether a call of the model's step runs this round again, only with another
+        choice.
 
         Args:
-            carried, fed: arguments of the new call.
+            carried: the latents that the call passes.
+            fed: the inputs that the call passes.
         """
         return carried is self.carried and fed.values is self.fed.values
 
 
 class _Stepper:
-    """Runs rounds of a transformer without hooks, by blocks that are prepared once.
+    """Runs rounds of a transformer without hooks, with blocks that are prepared once.
 
     Args:
         model: the transformer.
-        blocks: its plain blocks.
+        blocks: the model's blocks in their quicker form.
         is_quiet: True if no hook is attached at all, so that only the positions that are read need
             to be computed.
     """
@@ -580,6 +596,9 @@ class _Stepper:
             carried: the latents that the round reads.
             fed: the round's inputs.
             layout: layout of the round.
+
+        Returns:
+            The prediction, and the latents that the next round reads.
         """
         model = self.model
         resid = model.embedded(fed.tokens, carried, fed.values)
@@ -599,7 +618,7 @@ class _Stepper:
         return self._write(normalized, prediction, carried, fed, layout)
 
     def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
-        """Return the prediction.
+        """Return the prediction of a round.
 
         Args:
             normalized: the normalised residual stream after the last block, at the last positions.
@@ -616,7 +635,7 @@ class _Stepper:
         fed: EncodedRounds,
         layout: RoundLayout,
     ) -> Stepped:
-        """Return the prediction, and the latents with the update written.
+        """Return the prediction, and the latents with the round's update written into them.
 
         Args:
             normalized: the normalised residual stream after the last block, at the last positions.
@@ -635,14 +654,16 @@ def _cut_past(past: KeyValues, n_positions: int) -> KeyValues:
 
 
 def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[PlainBlock] | None:
-    """Return the model's blocks as plain blocks, with the current weights.
+    """Return the model's blocks in their quicker form, without modules and hook points, with the
+    current weights.
 
-    Return None if plain blocks cannot be used: a hook is attached, a gradient recorded, a module
+    Return None if this form cannot be used: a hook is attached, a gradient recorded, a module
     changed, or the class is a subclass.
 
     Args:
         model: the transformer.
-        narrow: passed to :class:`PlainBlock`.
+        narrow: whether heads of a handwired model that write only zeros, and unused columns, are
+            left out.
     """
     if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None
@@ -654,8 +675,8 @@ _AnyMachine = TypeVar("_AnyMachine", bound=Machine)
 
 @checked
 def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
-    """Return a control for claims about what a machine has learned: a copy with fresh random
-    weights.
+    """Return a copy of a model with fresh random weights: a control for claims about what the model
+    has learned.
 
     An effect that is also found in the copy comes from the architecture or the method, not from
     training. The copy is in evaluation mode, on the machine's device. A seed gives the same weights
@@ -665,6 +686,10 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
     >>> import interp
     >>> untrained(interp.load("wma-handwired", n_experts=4)).name
     'wma-handwired-untrained'
+
+    Args:
+        model: the model; it is not changed.
+        seed: seed of the weights.
     """
     fit("model", model, Machine)
     key = ("untrained", seed, model.weights_version())
@@ -672,12 +697,14 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
-    """Refuse arguments that are not a batch of rounds of ``model``, with a clearer error than
-    PyTorch's.
+    """Refuse arguments of ``forward`` that are not a batch of rounds of ``model``, with a clearer
+    error than PyTorch's.
 
     Args:
         model: the transformer.
-        tokens, latents, values: arguments of its ``forward``.
+        tokens: must be token ids, ``[batch, pos]``.
+        latents: must be real numbers, ``[batch, latent, d_model]``.
+        values: must be payloads, ``[batch, pos]``, or None.
     """
     layouts = model.layout_of_length
     is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)

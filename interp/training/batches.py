@@ -43,7 +43,8 @@ class Batch:
 
     Attributes:
         rounds: the encoded rounds of all episodes.
-        targets: probability of each outcome to be learned, or the number to predict.
+        targets: probability of each outcome to be learned; for a real number, the number to
+            predict.
         layout: the token layout of a round.
     """
 
@@ -57,8 +58,8 @@ class Batch:
         return self.targets.shape[1]
 
     def windows(self, n_rounds: int) -> Iterator[Batch]:
-        """Yield the batch in consecutive windows of ``n_rounds`` rounds; the last may be shorter. 0
-        yields the whole batch.
+        """Yield batches with consecutive windows of ``n_rounds`` rounds of this batch; the last may
+        be shorter. 0 yields the whole batch.
         """
         length = n_rounds or self.n_rounds
         for start in range(0, self.n_rounds, length):
@@ -74,7 +75,7 @@ class Batch:
 
 
 def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
-    """Encode episodes as a batch.
+    """Encode episodes as token ids, and compute their training targets.
 
     Args:
         episodes: episodes of one task.
@@ -112,7 +113,7 @@ class EpisodeSource:
         self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
-        """Sample the batch of an optimizer step.
+        """Sample and encode the training batch of an optimizer step.
 
         Args:
             step: index of the step; with the run's seed it determines the batch.
@@ -144,7 +145,7 @@ class EpisodeSource:
         Args:
             rng: the random generator of the step.
             n_episodes: number of episodes.
-            stage: determines the bounds of sizes.
+            stage: stage of the curriculum, which bounds the sizes.
         """
         allowed = self._dataset
         bounds = []
@@ -192,7 +193,8 @@ class EpisodeSource:
         Args:
             rng: random generator for the seed and the sizes.
             n_episodes: number of episodes.
-            stage: determines the number of rounds, and the bounds of sizes.
+            stage: stage of the curriculum, which determines the number of rounds and bounds the
+                sizes.
             turn: index of the batch, which determines its regime.
             fixed: sizes that are not drawn, by name.
         """
@@ -209,7 +211,9 @@ class EpisodeSource:
 
     @cached_property
     def _dataset(self) -> list[Episodes]:
-        """The fixed data set, as a list of batches; the episodes of a batch have equal sizes."""
+        """The episodes of the fixed data set, as a list of batches; the episodes of a batch have
+        equal sizes.
+        """
         config = self.config
         stage = Stage(max(stage.n_rounds for stage in config.curriculum), 1)
         n_batches = math.ceil(config.dataset_episodes / config.batch_size)
@@ -218,12 +222,13 @@ class EpisodeSource:
 
 
 class RoundsLoss(nn.Module):
-    """Mean cross-entropy of the predictions in consecutive rounds. The carried state gets no
-    targets.
+    """The training loss: mean cross-entropy of the predictions in consecutive rounds. The carried
+    state gets no targets.
 
-    ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2).
-    If the task predicts a real number, the target ``[episode, round, 1]`` is that number, and the
-    loss is defined by the token layout.
+    ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2),
+    over episodes b = 1 ... B, rounds t = 1 ... T and outcomes o. If the task predicts a real
+    number, the target ``[episode, round, 1]`` is that number, and the loss is defined by the token
+    layout.
 
     Args:
         model: a transformer with output "logits", or any other model with a ``step`` per round.
@@ -247,7 +252,7 @@ class RoundsLoss(nn.Module):
     def forward(
         self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """Compute the loss, and the state that is carried after the last round.
+        """Return the mean loss, and the state that is carried after the last round.
 
         Args:
             batch: rounds and targets.
@@ -282,11 +287,12 @@ class RoundsLoss(nn.Module):
         Args:
             tokens: tokens of the round, ``[episode, pos]``.
             values: scalar payloads of the positions, such as rewards, ``[episode, pos]``.
-            latents: the state that the round reads.
+            latents: the state that the round reads, ``[episode, latent, d_model]``.
             layout: the token layout of the round.
 
         Returns:
-            Logits of the outcomes, and the update of the state.
+            Logits of the outcomes, ``[episode, outcome]``, and the update of the state, ``[episode,
+            d_model]``.
         """
         model = self.model
         payloads = None if layout.payload is None else values
@@ -310,7 +316,8 @@ def _compute_loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout
 
     Args:
         logits: logits of the outcomes, ``[episode, outcome]``.
-        targets: probability of each outcome, or the number to predict.
+        targets: probability of each outcome, ``[episode, outcome]``, or the number to predict,
+            ``[episode, 1]``.
         layout: the token layout of the round.
     """
     if layout.kind != "classes":
@@ -323,7 +330,8 @@ def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: Rou
 
     Args:
         prediction: the prediction in the form that the layout defines.
-        targets: probability of each outcome, or the number to predict.
+        targets: probability of each outcome, ``[episode, outcome]``, or the number to predict,
+            ``[episode, 1]``.
         layout: the token layout of the round.
     """
     if layout.kind != "classes":
@@ -368,9 +376,13 @@ def _evaluate(predictions: Tensor, targets: NDArray[Any], layout: RoundLayout) -
     """Return the loss of predictions, and its excess over the lowest possible loss.
 
     Args:
-        predictions: predictions of every round, in float64.
-        targets: the distribution, or the number, to predict.
+        predictions: predictions of every round, in float64, ``[episode, round, ...]``.
+        targets: the distribution, ``[episode, round, outcome]``, or the number, ``[episode, round,
+            1]``, to predict.
         layout: the token layout of the rounds.
+
+    Returns:
+        "cross_entropy" (for a real number "loss", the layout's) and "excess".
     """
     if layout.kind != "classes":
         loss = float(layout.loss(predictions, torch.from_numpy(targets)[..., 0]).mean())

@@ -67,11 +67,11 @@ _LEFT_OUT: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "
 @dataclass(frozen=True)
 @checked_fields
 class Stage:
-    """A stage of the curriculum: ``steps`` batches of episodes with ``n_rounds`` rounds.
+    """A stage of the curriculum: up to ``steps`` batches of episodes with ``n_rounds`` rounds.
 
     Attributes:
         n_rounds: number of rounds per episode.
-        steps: largest number of batches.
+        steps: maximum number of batches.
         sizes: name of a size -> its bound in this stage: the largest value, or a pair (smallest,
             largest). The run's own bounds also hold; 0 or a missing size sets no further bound.
         until: name of an evaluation number -> threshold. The stage ends early after an evaluation
@@ -106,8 +106,11 @@ class Stage:
         return min(max(smallest, low), high), min(largest, high)
 
     def mastered(self, evaluation: Mapping[str, float]) -> bool:
-        """Return whether an evaluation ends the stage early: all numbers in ``until`` reach their
-        thresholds. False if ``until`` is empty.
+        """Return whether an evaluation ends the stage early: whether all numbers in ``until`` reach
+        their thresholds. False if ``until`` is empty.
+
+        Args:
+            evaluation: name of a progress number, such as "accuracy" -> its value.
         """
         for name in self.until:
             require_known("number that a stage waits for", name, evaluation)
@@ -147,7 +150,8 @@ class Stage:
 @dataclass(frozen=True)
 @checked_fields
 class TrainingConfig:
-    """The settings of a training run; the presets are examples.
+    """The settings of a training run; presets of a task (:func:`interp.training.goal.preset`) are
+    examples.
 
     Attributes:
         task: key of the task.
@@ -155,8 +159,9 @@ class TrainingConfig:
         d_model to init_std: settings of the transformer
             (:class:`~interp.model.config.LatentTransformerConfig`); ignored with a ``machine``.
         anneal_latents: two indices of batches (first, last), for a model that replaces its latents
-            in each round. The recurrence is ``m <- a m + h``: a is 1 up to the first batch, falls
-            linearly to 0 at the last, and stays 0. If empty, a is 0 from the beginning.
+            in each round. A round then writes ``a m + h`` into a latent, where m is its old value
+            and h the update: a is 1 up to the first batch, falls linearly to 0 at the last, and
+            stays 0. If empty, a is 0 from the beginning.
         machine: a registered model to train instead of a transformer: the name of its "builder"
             and its "arguments"; empty for a transformer.
         sizes: name of a size of the task -> its smallest and largest value; by default the task's
@@ -170,9 +175,10 @@ class TrainingConfig:
             step.
         commit: which choice a round contains if it contains one: the model's ("own") or the
             recorded one ("target").
-        mix: probability that a batch comes from an earlier stage of the curriculum.
-        batch_size, lr, warmup_steps, weight_decay, betas, clip: settings of AdamW; ``clip`` is the
-            largest norm of the gradient.
+        mix: probability that a batch is drawn with the settings of an earlier stage of the
+            curriculum.
+        batch_size, lr, warmup_steps, weight_decay, betas, clip: number of episodes per batch, and
+            settings of AdamW; ``clip`` is the largest norm of the gradient.
         decay: how learning rates reach zero after the warm-up: "cosine", or "linear" in the second
             half of the run.
         muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale. 0 trains
@@ -248,8 +254,8 @@ class TrainingConfig:
         self._check_numbers()
 
     def _list_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return the bounds of every size of the task; the task's default value if the run names
-        none.
+        """Return the bounds (smallest, largest) of every size of the task; for a size that the run
+        does not name, both are the task's default value.
         """
         sizes = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
         for name, bounds in self.sizes.items():
@@ -260,7 +266,7 @@ class TrainingConfig:
         return sizes
 
     def _check_machine(self) -> None:
-        """Refuse a ``machine`` without a builder's name and arguments, and settings that only
+        """Refuse a field ``machine`` without a builder's name and arguments, and settings that only
         transformers have.
         """
         builder = self.machine.get("builder")
@@ -280,7 +286,7 @@ class TrainingConfig:
         )
 
     def _check_numbers(self) -> None:
-        """Refuse numbers outside their range."""
+        """Refuse fields with numbers outside their range."""
         for name in _POSITIVE:
             value = getattr(self, name)
             require(value > 0, f"{name} must be positive, got {value!r}")
@@ -296,8 +302,8 @@ class TrainingConfig:
         )
 
     def _check_annealing(self) -> None:
-        """Refuse an annealing whose batches are out of order, or of a model that adds to its
-        latents.
+        """Refuse ``anneal_latents`` if its two batches are out of order, or if the model adds
+        updates to its latents.
         """
         require(
             self.latent_update == "replace" and not self.machine,
@@ -313,8 +319,8 @@ class TrainingConfig:
         )
 
     def latent_kept(self, step: int) -> float:
-        """Return the factor ``a`` of the recurrence ``m <- a m + h`` in batch ``step`` (see
-        ``anneal_latents``).
+        """Return the factor by which a latent's old value is multiplied when batch ``step`` adds an
+        update to it: 1 adds, 0 replaces (see ``anneal_latents``).
 
         >>> from interp.training.goal import preset
         >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}
@@ -341,7 +347,9 @@ class TrainingConfig:
         return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:
-        """Return the configuration of the transformer that this run trains, with the given name."""
+        """Return the configuration of the transformer that this run trains. The model is called
+        ``name``.
+        """
         sizes: dict[str, Any] = {}
         for size, (low, high) in self.sizes.items():
             sizes[size] = high
@@ -358,8 +366,8 @@ class TrainingConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as values for JSON. Fields that older runs do not have are included
-        only if they are set.
+        """Return the fields as a dictionary of JSON values. Fields that older runs do not have are
+        included only if they are set.
         """
         values = asdict(self)
         for name, default in _LEFT_OUT.items():
@@ -383,7 +391,7 @@ class TrainingConfig:
 
 
 def _make_stage(stage: Any) -> Stage:
-    """Return the stage, or make one from a dictionary of its fields."""
+    """Return ``stage`` as a :class:`Stage`; a dictionary of its fields is converted."""
     if isinstance(stage, Stage):
         return stage
     names = {known.name for known in fields(Stage)}
@@ -405,8 +413,8 @@ def _require_fields(values: Mapping[str, Any]) -> None:
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
-    """Return ``config`` with some fields replaced. Of the field ``sizes``, only the sizes named in
-    ``values`` are replaced.
+    """Return a training configuration with some fields replaced. Of the field ``sizes``, only the
+    sizes named in ``values`` are replaced.
 
     Args:
         config: the configuration.
@@ -434,7 +442,9 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """Parse ``FIELD=VALUE``, with the value in TOML, and return a dictionary with this one field."""
+    """Parse a text ``FIELD=VALUE``, with the value in TOML, and return a dictionary with this one
+    field.
+    """
     with theirs(
         f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError
     ):
@@ -443,10 +453,12 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 @cache
 def shipped(task: str) -> Mapping[str, Any]:
-    """Read the TOML file of a task that comes with the package: its presets, and the texts for
-    model cards (table ``about``).
+    """Read the TOML file of a task that comes with the package, and return its presets and the
+    texts for model cards (table ``about``), as arguments of
+    :class:`~interp.training.goal.TrainingGoal`.
 
-    A preset may take its settings from an earlier one (``like``) and change some.
+    A preset in the file may take its settings from an earlier preset (field ``like``) and change
+    some.
 
     >>> sorted(shipped("experts")["presets"])
     ['laptop', 'laptop-replaced', 'laptop-wide', 'paper']

@@ -43,8 +43,7 @@ class TrainingGoal:
 
     Attributes:
         targets: function from episodes to the distribution to learn, Float[episode, round,
-            outcome]; or to the number itself, Float[episode, round, 1], if the task predicts a real
-            number.
+            outcome]; if the task predicts a real number, to this number, Float[episode, round, 1].
         other_targets: name -> function for other targets that a run may learn instead (a run's
             field ``targets``). The progress numbers stay the same, so that learning curves can be
             compared.
@@ -77,8 +76,8 @@ class TrainingGoal:
     limits: tuple[str, ...] = ()
 
     def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
-        """Return the function for the targets with this name; an empty name stands for the main
-        targets.
+        """Return the function from episodes to the targets called ``name``; an empty name stands
+        for the main targets.
         """
         if not name:
             return self.targets
@@ -96,7 +95,7 @@ def goal_of(task: Task) -> TrainingGoal:
 
 
 def preset(task: str, name: str) -> TrainingConfig:
-    """Return the settings of a preset, such as ("experts", "laptop")."""
+    """Return the settings of a task's preset, such as ``preset("experts", "laptop")``."""
     trained = {known.key: goal_of(known) for known in every() if known.training is not None}
     require_known("task to train", task, trained)
     require_known(f"preset of {task!r}", name, trained[task].presets)
@@ -104,7 +103,9 @@ def preset(task: str, name: str) -> TrainingConfig:
 
 
 def presets() -> str:
-    """List the tasks that can be trained, one per line, with the names of their presets."""
+    """Return a text that lists the tasks that can be trained, one per line, with the names of their
+    presets.
+    """
     trained = [task for task in every() if task.training is not None]
     return "\n".join(
         f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained

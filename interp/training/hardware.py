@@ -15,7 +15,9 @@ from interp.training.config import TrainingConfig
 
 
 def _get_capabilities() -> dict[str, Any]:
-    """Return what torch reports about this CPU; empty in versions of torch that report nothing."""
+    """Return what torch reports about this CPU as a dictionary; empty in versions of torch that
+    report nothing.
+    """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities
 
@@ -29,8 +31,8 @@ def _name_bfloat16_units() -> str:
 
 
 def this_machine() -> str:
-    """Describe this process's hardware in words: architecture, CPU, number of cores, vector units,
-    GPU.
+    """Return a description of this computer's hardware in words: architecture, CPU, number of
+    cores, vector units, GPU.
     """
     capabilities = _get_capabilities()
     parts = [platform.machine(), capabilities.get("cpu_name"), f"{os.cpu_count()} CPU cores"]
@@ -43,7 +45,8 @@ def this_machine() -> str:
 
 
 def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
-    """Return the precision of a run, and the reason for it.
+    """Return the precision of a training run, "float32" or "bfloat16", and the reason for it in
+    words.
 
     Args:
         config: settings of the run.
@@ -75,8 +78,8 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
 
 
 def kind_of(device: str) -> str:
-    """Return the type of device for ``device``; "auto" is this machine's accelerator, or "cpu" if
-    it has none.
+    """Return the type of device, such as "cuda", that ``device`` stands for; "auto" is this
+    machine's accelerator, or "cpu" if it has none.
     """
     if device != "auto":
         return device

@@ -21,19 +21,25 @@ _ADAM_RMS = 0.2
 
 
 def is_stack(name: str, parameter: Tensor) -> bool:
-    """Return whether Muon trains a parameter: weight matrices of the blocks, but no biases,
-    embeddings or unembedding.
+    """Return whether Muon trains a parameter: True for weight matrices of the blocks, False for
+    biases, embeddings and unembedding.
+
+    Args:
+        name: name of the parameter, such as "blocks.0.attn.W_Q".
+        parameter: the parameter.
     """
     is_weight = name.rpartition(".")[2].startswith("W_")
     return is_weight and name.startswith("blocks.") and parameter.ndim >= 2
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer for matrices and stacks of matrices.
+    """The optimizer Muon for matrices and stacks of matrices: momentum SGD whose update of each
+    matrix is orthogonalised.
 
-    ``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``,
-    where ``O`` orthogonalises. The learning rate is on AdamW's scale, and weight decay is decoupled
-    as in AdamW.
+    ``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``.
+    Here ``W`` is the matrix, ``g`` its gradient, ``m`` the momentum, ``wd`` the weight decay, and
+    ``O`` orthogonalises. The learning rate ``lr`` is on AdamW's scale, and weight decay is
+    decoupled as in AdamW.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:

@@ -59,9 +59,11 @@ class Progression:
         step: number of batches so far.
         stage: index of the current stage of the curriculum.
         stage_step: number of batches in this stage.
-        epoch_loss: mean loss of the current epoch, summed up so far.
-        best_epoch_loss: lowest mean loss of an epoch in this stage.
-        stale_epochs: number of epochs in a row without a gain.
+        epoch_loss: sum of the current epoch's losses so far, divided by the epoch's number of
+            batches.
+        best_epoch_loss: lowest mean loss of an epoch in this stage so far.
+        stale_epochs: number of epochs in a row whose mean loss was not lower than the best one by
+            ``min_gain``.
         seconds: time spent on training steps.
         last_evaluation: progress numbers of the newest evaluation.
     """
@@ -79,7 +81,7 @@ class Progression:
 @dataclass(frozen=True)
 @checked_result
 class RunState:
-    """The content of a state file.
+    """The content of a run's state file: weights, optimizer moments, settings and progress.
 
     Attributes:
         progress: the progress of the run.
@@ -93,7 +95,9 @@ class RunState:
     tensors: dict[str, Tensor]
 
     def load_weights(self, model: torch.nn.Module) -> None:
-        """Load the weights into ``model``; refuse a weight that is missing or has another shape."""
+        """Copy the stored weights into ``model``; refuse a weight that is missing or has another
+        shape.
+        """
         with torch.no_grad():
             for key, parameter in model.named_parameters():
                 parameter.copy_(self._read_tensor(f"model.{key}", parameter))
@@ -101,8 +105,8 @@ class RunState:
                 buffer.copy_(self._read_tensor(f"buffer.{key}", buffer))
 
     def load_moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
-        """Load the optimizer moments of every parameter; refuse a moment that is missing or has
-        another shape.
+        """Load the stored optimizer moments of every parameter; refuse a moment that is missing or
+        has another shape.
 
         Args:
             model: the model with the parameters.
@@ -173,11 +177,15 @@ def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def make_model(config: TrainingConfig, name: str) -> Any:
-    """Make the model that a run trains, with its initial weights: a transformer, or a model of a
-    registered builder.
+    """Make the model that a training run trains, with its initial weights: a transformer, or a
+    model of a registered builder.
 
     The weights of a builder's model are drawn from the run's seed, those of a transformer from
     PyTorch's global generator.
+
+    Args:
+        config: settings of the run.
+        name: name of the model.
     """
     if not config.machine:
         return HookedLatentTransformer(config.model_config(name))
@@ -190,7 +198,9 @@ def make_model(config: TrainingConfig, name: str) -> Any:
 
 
 def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
-    """Refuse a run with sizes that its model does not support."""
+    """Refuse a run if the range of a size (such as the number of experts) exceeds what its model
+    can read.
+    """
     sizes = machine.layout.to_dict()
     for size, (smallest, largest) in config.sizes.items():
         fixed = (sizes.get(size, smallest), sizes.get(size, largest))
@@ -203,8 +213,8 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
 
 
 def keep_state(folder: Path, step: int) -> None:
-    """Copy the newest state of a run, that of ``step``, into the folder ``kept``, where later
-    states do not replace it.
+    """Copy a run's newest state file into the subfolder ``kept``, where later states do not replace
+    it. ``step`` is the state's step, and names the copy.
     """
     write_atomic(
         folder / KEPT_FOLDER / f"{step:08d}.safetensors",
@@ -213,8 +223,10 @@ def keep_state(folder: Path, step: int) -> None:
 
 
 def kept(folder: str | Path) -> dict[int, Path]:
-    """Return the stored states of a run: step -> path. They are in the folder ``kept`` of the run,
-    or in ``folder`` itself.
+    """Return the stored states of a run as a dictionary from the step to the file.
+
+    ``folder`` is the run's folder, whose subfolder ``kept`` is read, or a folder with the files
+    themselves.
     """
     folder = Path(folder)
     places = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
@@ -234,8 +246,8 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> RunState | None:
-    """Read a state file, or the state in a run's folder; None if there is none yet. A damaged or
-    edited file is refused.
+    """Read a state file, given its path or the run's folder; return None if there is no such file.
+    A damaged or edited file is refused.
     """
     path = path / STATE_FILE if path.is_dir() else path
     if not path.is_file():
@@ -253,8 +265,8 @@ def read_state(path: Path) -> RunState | None:
 
 
 def cut_metrics(folder: Path, step: int) -> None:
-    """Remove the metrics of steps after ``step``, that of the loaded state, because these steps
-    will run again.
+    """Remove from a run's metrics the lines of steps after ``step``. A run that is resumed at this
+    step runs these steps again.
     """
     path = folder / METRICS_FILE
     if not path.is_file():
@@ -290,7 +302,7 @@ def _read_records(path: Path) -> list[tuple[str, dict[str, Any]]]:
 @dataclass(frozen=True)
 @checked_result
 class TrainedRun:
-    """A training run as of its newest state.
+    """A training run as of its newest state, or of a stored state.
 
     Attributes:
         model: the model in evaluation mode, on the CPU.
@@ -357,7 +369,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
 
 
 def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
-    """Read every evaluation of several runs of one task, finished or not.
+    """Return every evaluation of several runs of one task, finished or not, as a table.
 
     Args:
         folders: folders of the runs, such as output/training/NAME.
@@ -393,8 +405,10 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
 
 
 def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
-    """Return a label for each run: the settings in which runs differ. If these are several, the
-    label has only the values that most runs do not have.
+    """Return a label for each run: the settings in which runs differ, such as "lr=0.001".
+
+    If runs differ in several settings, the label of a run has only the values that most runs do not
+    have.
     """
     settings = [{"machine": {}, **asdict(run.config), "seed": None} for run in runs]
     first = settings[0]
@@ -414,12 +428,15 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
 
 
 def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
-    """Compute mean, lowest and highest ``excess`` over the seeds of each setting, at the steps that
-    all of its seeds reached.
+    """Return the mean, lowest and highest ``excess`` over the seeds of each setting, with one row
+    per setting and step. Only steps that all of a setting's seeds reached are included.
 
     >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
     >>> over_seeds(frame).to_dict("records")
     [{'setting': 'a', 'step': 50, 'mean': 0.5, 'low': 0.25, 'high': 0.75, 'n_seeds': 2}]
+
+    Args:
+        curves: the table of :func:`learning_curves`.
     """
     by_step = curves.groupby(["setting", "step"], sort=False)["excess"]
     spread = by_step.agg(mean="mean", low="min", high="max", n_seeds="size").reset_index()
@@ -429,8 +446,10 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def shipped_curves(source: str) -> pd.DataFrame | None:
-    """Read the learning curves in the folder of a checkpoint, given by name or path; None if there
-    are none.
+    """Return the table of learning curves in the folder of a checkpoint; None if there is none.
+
+    Args:
+        source: name of a shipped model, or path of a checkpoint folder.
     """
     for folder in (SHIPPED / source, Path(source)):
         if (folder / LEARNING_FILE).is_file():
@@ -439,7 +458,9 @@ def shipped_curves(source: str) -> pd.DataFrame | None:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting as text for a label; for a curriculum, the numbers of rounds of its stages."""
+    """Return a setting as text for a label, such as "lr=0.001"; for a curriculum, the numbers of
+    rounds of its stages.
+    """
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
     if name == "machine":
@@ -448,6 +469,8 @@ def setting_text(name: str, value: Any) -> str:
 
 
 def describe_machine(machine: Mapping[str, Any]) -> str:
-    """Return a machine's builder and arguments, such as "gru(d=16)"."""
+    """Return the builder and the arguments of a run's field ``machine`` as text, such as
+    "gru(d=16)".
+    """
     arguments = [f"{name}={value!r}" for name, value in machine["arguments"].items()]
     return f"{machine['builder']}({', '.join(arguments)})"

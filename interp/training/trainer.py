@@ -108,8 +108,12 @@ def train(
 
 
 def _start_accelerator(device: str, n_processes: int) -> Accelerator:
-    """Make accelerate's Accelerator. Refuse a device that is not available, or a wrong number of
-    processes.
+    """Return accelerate's Accelerator. Refuse a device that is not available, or a wrong number of
+    running processes.
+
+    Args:
+        device: "cpu", "cuda" or "mps"; "auto" for any.
+        n_processes: number of processes that must be running.
     """
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
@@ -132,6 +136,8 @@ def _start_accelerator(device: str, n_processes: int) -> Accelerator:
 
 class TrainingLoop:
     """One training run, in one process.
+
+    ``train`` makes it, calls :meth:`resume` and then :meth:`train_until`.
 
     Attributes:
         model: the trained model.
@@ -169,7 +175,9 @@ class TrainingLoop:
                 stage.mastered(evaluation)
 
     def _settle_precision(self, config: TrainingConfig) -> tuple[Any, str]:
-        """Return the precision, which is the same in every process, and the reason for it."""
+        """Return the precision of the run, "float32" or "bfloat16", and the reason for it in words.
+        All processes get the same.
+        """
         settled: list[Any] = [None]
         if self.is_main:
             kind = self.accelerator.device.type
@@ -180,7 +188,9 @@ class TrainingLoop:
         return precision, reason
 
     def _make_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Make AdamW; also Muon for the blocks' weight matrices if it has a learning rate."""
+        """Return the optimizers: AdamW, and Muon for the blocks' weight matrices if ``muon_lr`` is
+        above 0.
+        """
         config = self.config
         uses_muon = config.muon_lr > 0 and not config.machine
         by_adam, by_muon = [], []
@@ -200,7 +210,7 @@ class TrainingLoop:
     # Checkpoints.
 
     def resume(self) -> None:
-        """Load the state in the folder, or write the record of a new run."""
+        """Load the state in the run's folder; if there is none, write the record of a new run."""
         state = runs.read_state(self.folder)
         config = self.config.to_dict()
         if state is not None:
@@ -229,7 +239,7 @@ class TrainingLoop:
             runs.cut_metrics(self.folder, self.at.step)
 
     def save(self) -> None:
-        """Write the whole state; the file is replaced by a rename."""
+        """Write the whole state of the run to its folder; the file is replaced by a rename."""
         if self.is_main:
             config = self.config.to_dict()
             runs.write_state(self.folder, self.at, config, self.model, self.optimizers)
@@ -240,7 +250,9 @@ class TrainingLoop:
     # The loop.
 
     def train_until(self, last_step: int) -> None:
-        """Train up to a step, or to the end of the curriculum, where the final model is saved."""
+        """Train until ``last_step`` batches are done, or until the curriculum ends; then the final
+        model is saved.
+        """
         path = self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, self.is_main)
         with (
@@ -277,9 +289,7 @@ class TrainingLoop:
         return self.at.stage >= len(self.config.curriculum)
 
     def _train_batch(self) -> dict[str, float]:
-        """Train on one batch, evaluate if it is time to, and return the batch's line for the
-        metrics.
-        """
+        """Train on one batch, evaluate if it is time to, and return the metrics of this batch."""
         progress = self.at
         started = time.perf_counter()
         loss = self.step()
@@ -300,8 +310,8 @@ class TrainingLoop:
         }
 
     def step(self) -> float:
-        """Train on one batch of episodes and return its loss. Learning rates follow
-        :func:`_schedule`.
+        """Train on one batch of episodes, with the learning rates of its step, and return
+        its loss.
         """
         shard = self.accelerator.process_index
         device = self.accelerator.device
@@ -339,8 +349,8 @@ class TrainingLoop:
                 group["lr"] = rate * share
 
     def _backpropagate(self, batch: Batch) -> Tensor:
-        """Backpropagate through the windows of a batch, step the optimizers, and return the batch's
-        mean loss.
+        """Backpropagate through a batch, window by window, step the optimizers, and return the
+        batch's mean loss.
         """
         steps_each_window = self.config.step_each == "window"
         device = self.accelerator.device
@@ -369,20 +379,20 @@ class TrainingLoop:
             optimizer.zero_grad()
 
     def _set_recurrence(self) -> None:
-        """Set how much of the old latent a transformer keeps in the next batch; see
-        ``TrainingConfig.anneal_latents``.
+        """Set the factor of a latent's old value when an update is written, for the next batch of a
+        transformer (see ``TrainingConfig.anneal_latents``).
         """
         if isinstance(self.model, HookedLatentTransformer):
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the numbers that show progress, such as the loss, on the evaluation episodes."""
+        """Return the numbers that show progress, such as ``excess``, on the evaluation episodes."""
         self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)
 
     def _advance(self, loss: float) -> None:
-        """Count a batch. End the stage if it had all of its batches, or if its loss has stopped
-        falling.
+        """Count a batch with this loss. End the stage if it had all of its batches, or if its loss
+        has stopped falling.
         """
         progress, config = self.at, self.config
         progress.step += 1
@@ -409,7 +419,7 @@ class TrainingLoop:
 
 
 def _schedule(step: int, config: TrainingConfig) -> float:
-    """Return the fraction of the learning rate at a step: a linear warm-up, then a decay to zero.
+    """Return the factor of the learning rate at a step: a linear warm-up to 1, then a decay to 0.
 
     Neither decay is always better. In runs of equal length with seed 0, the linear one ended with a
     lower excess loss for the laptop presets of expert advice (.0006 against .0014; wide: .006
@@ -429,7 +439,12 @@ def _schedule(step: int, config: TrainingConfig) -> float:
 
 
 def _make_recipe(machine: str | Machine) -> dict[str, Any]:
-    """Return how to make a machine again: its builder and the builder's arguments."""
+    """Return how to make a model again, as the field ``machine`` of a run: its builder and the
+    builder's arguments.
+
+    Args:
+        machine: name of a builder, or a model that a builder made.
+    """
     if isinstance(machine, str):
         return {"builder": machine}
     if "builder" not in machine.origin:
@@ -441,7 +456,8 @@ def _make_recipe(machine: str | Machine) -> dict[str, Any]:
 
 
 def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
-    """Set the weights before the first step.
+    """Set the weights of a model before the first step: by a named start of the goal, or from a
+    trained model.
 
     Args:
         model: the model to train.
@@ -481,7 +497,9 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
 
 
 def _shape_of(model: Any) -> dict[str, Any]:
-    """Return the settings that two models must share for the weights of one to fit the other."""
+    """Return the settings that two models must share so that the weights of one fit the other, as a
+    dictionary.
+    """
     is_transformer = isinstance(model, HookedLatentTransformer)
     description = model.config.to_dict() if is_transformer else _make_recipe(model)
     return {key: value for key, value in description.items() if key not in _NOT_OF_WEIGHTS}

@@ -19,8 +19,12 @@ def _targets(episodes: ExpertEpisodes) -> NDArray[Any]:
 
 
 def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, float]:
-    """Return the numbers that show progress in training: ``log_loss``, its ``excess`` over the
-    Bayes predictor with the regime's prior, and ``accuracy``.
+    """Return the numbers that show progress in training, means over rounds: ``log_loss``, its
+    ``excess`` over the log loss of the Bayes predictor with the regime's prior, and ``accuracy``.
+
+    Args:
+        predictions: probability of label 1, ``[episode, round]``.
+        episodes: the episodes with the true labels.
     """
     best = bayes(episodes).predictions
     log_loss = regret.log_loss(predictions, episodes)

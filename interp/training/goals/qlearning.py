@@ -30,7 +30,9 @@ _QUANTITIES = {
 
 
 def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
-    """Return the uniform distribution over the greedy actions of each round."""
+    """Return the training targets, ``[episode, round, action]``: in each round, the uniform
+    distribution over the actions with the largest Q-value.
+    """
     is_greedy = episodes.greedy_sets
     targets: NDArray[Any] = is_greedy / is_greedy.sum(-1, keepdims=True)
     return targets
@@ -38,16 +40,23 @@ def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
 
 def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
     """Return the numbers that show progress in training: ``cross_entropy``, its ``excess`` over the
-    lowest possible one, and ``agreement`` with greedy actions on steps without ties (NaN if there
-    are none).
+    lowest possible one, and ``agreement``, the share of rounds without ties in which the greedy
+    action is chosen (NaN if there are none).
+
+    Args:
+        policy: predicted probabilities of actions, ``[episode, round, action]``.
+        episodes: the episodes with the greedy actions.
     """
     numbers = agreement(policy, episodes, n_resamples=1).numbers  # no interval is read
     return {name: numbers[quantity, "all"].estimate for name, quantity in _QUANTITIES.items()}
 
 
 def _list_held_out_sizes(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping[str, int], ...]:
-    """Return the fixed sizes of each evaluation batch: one batch per number of actions. The number
-    of states is drawn.
+    """Return the sizes that each evaluation batch fixes: one batch per number of actions. The
+    number of states is drawn.
+
+    Args:
+        bounds: name of a size -> its smallest and largest value.
     """
     fewest, most_actions = bounds["n_actions"]
     return tuple({"n_actions": n} for n in range(fewest, most_actions + 1))

@@ -57,6 +57,9 @@ def _targets(
         spread: share of the target on all nodes reached so far. With 0, all of it is on the
             candidate that has been reached, or half on each if both or none have.
         first: index of the first round with a target; earlier rounds have zeros, which add no loss.
+
+    Returns:
+        Probabilities, ``[episode, round, node]``; zeros in rounds without a target.
     """
     targets: NDArray[Any] = breadth_first(spread).run(episodes)["prediction"].copy()
     targets[:, :first] = 0.0
@@ -70,6 +73,10 @@ def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict
     ``accuracy`` is over all rounds from the depth d of the target on, which can know the answer.
     For targets at depth d, ``answered_d`` is the accuracy in round d, the first that can know;
     ``accuracy_d`` is that in the last round.
+
+    Args:
+        predictions: predicted probabilities of nodes, ``[episode, round, node]``.
+        episodes: the episodes, with the depth of each target (its distance from the root).
     """
     targets = _targets(episodes)[:, 1:]
     loss = _cross_entropy(targets, predictions[:, 1:])
@@ -116,8 +123,8 @@ def _copy_what_matches(attn: Attention) -> None:
 
 
 def _start_matching(model: HookedLatentTransformer) -> None:
-    """Set heads to match and copy. MLPs start small, so that their random outputs do not drown the
-    copies.
+    """Set the initial weights of the start "matching": heads match similar content and copy it.
+    MLPs start small, so that their random outputs do not drown the copies.
     """
     for block in model.blocks:
         for head in (*block.attn.W_Q, *block.attn.W_V):
@@ -142,8 +149,8 @@ def _write_weights(model: HookedLatentTransformer) -> Tensor:
 
 
 def _start_factored(model: HookedLatentTransformer) -> None:
-    """Make each position embedding the sum of a vector for its group (an edge, the question or the
-    root) and a smaller one for its role.
+    """Set the position embeddings of the start "factored": each is the sum of a vector for its
+    group (an edge, the question or the root) and a smaller one for its role.
     """
     generator = torch.Generator().manual_seed(0)
     codes: dict[str, Tensor] = {}
@@ -165,8 +172,8 @@ def _start_factored(model: HookedLatentTransformer) -> None:
 
 
 def _start_apart(model: HookedLatentTransformer) -> None:
-    """Split the residual stream into one half for tokens and one for positions. Half of the heads
-    match by position, the others by content.
+    """Set the initial weights of the start "apart": one half of the residual stream is for tokens,
+    the other for positions. Half of the heads match by position, the others by content.
 
     All heads copy content, and only content is written to the latent.
     """
@@ -192,16 +199,16 @@ def _start_apart(model: HookedLatentTransformer) -> None:
 
 
 def _leave_empty(table: Tensor, columns: slice) -> None:
-    """Set some columns of an embedding table, half of them, to zero, and scale the rest so that
-    vectors keep their length.
+    """Set ``columns`` of an embedding table, half of all columns, to zero, and scale the rest so
+    that vectors keep their length.
     """
     table[:, columns] = 0.0
     table.mul_(2**0.5)
 
 
 def _start_bound(model: HookedLatentTransformer) -> None:
-    """Apply :func:`_start_apart`, with orthogonal token embeddings, and separate dimensions for
-    copies by heads that match by position.
+    """Set the initial weights of the start "bound": those of "apart", with orthogonal token
+    embeddings, and separate dimensions for copies by heads that match by position.
 
     Tokens and copies have ``d_head`` dimensions each. Heads that match by content compare with
     both. So training decides whether an edge is found by its own node, or by the node that was
@@ -251,8 +258,8 @@ def _draw_orthogonal(like: Tensor, size: int) -> Tensor:
 
 
 def _make_start(*starts: _Start) -> _Start:
-    """Return a function that sets a model's initial weights by several such functions, one after
-    the other.
+    """Return a function that sets a model's initial weights by calling several such functions, one
+    after the other.
     """
 
     def set_weights(model: HookedLatentTransformer) -> None:
