@@ -45,10 +45,10 @@ _N_NAMED = 3  # so many items are named in a sentence
 
 
 class _RefusedError(Exception):
-    """Raised when a method gets no scores.
+    """Raised inside the grading when a method gets no scores on a subject.
 
-    Its arguments are a sentence that says why, and True if the refusal is final: the method would
-    refuse this subject again, so that it is not called again.
+    Its arguments are a sentence with the reason, and a boolean. True means that the method itself
+    refuses this subject, so that later runs do not try again; False means that it failed.
     """
 
 
@@ -56,8 +56,11 @@ def _ask(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, fl
     """Call a method and check that its answer can be scored.
 
     Args:
-        ask: calls the method; returns its answer and CPU seconds.
+        ask: function that calls the method and returns its answer and CPU seconds.
         truth: the true kind of every item of the question.
+
+    Returns:
+        The answer and the CPU seconds.
 
     Raises:
         _RefusedError: the method raised an error, or its answer cannot be scored.
@@ -75,7 +78,12 @@ def _ask(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, fl
 
 
 def _find_problem(answer: Any, truth: Truth) -> str:
-    """Return a sentence that says why an answer cannot be scored, or "" if it can."""
+    """Return a sentence that says why an answer cannot be scored, or "" if it can.
+
+    Args:
+        answer: what a method returned.
+        truth: the true kind of every item of the question.
+    """
     if not isinstance(answer, Answer):
         return f"gave {type(answer).__name__}, and must give an Answer"
     if not isinstance(answer.scores, Mapping):
@@ -103,8 +111,8 @@ def _find_problem(answer: Any, truth: Truth) -> str:
 
 
 def _is_number(x: Any) -> bool:
-    """Return True if ``x`` is one real number, finite or infinite. NaN is refused, since it cannot
-    be ranked.
+    """Return True if ``x`` is a real number or a tensor of one, finite or infinite. NaN gives
+    False, since it cannot be ranked.
     """
     if isinstance(x, torch.Tensor) and x.ndim == 0:
         x = x.item()
@@ -129,13 +137,13 @@ _COLUMNS = (
 @dataclass(frozen=True)
 @checked_result
 class BenchmarkResult(Result):
-    """Scores of interpretability methods on subjects.
+    """Scores of interpretability methods on machines with known mechanisms (subjects).
 
     Attributes:
-        rows: one row per subject, seed, question, method and score, with the columns
-            :data:`_COLUMNS`.
-        refusals: one row per refusal of a method: subject, seed, question, method and the reason as
-            a sentence.
+        rows: one row per subject, seed, question, method and score, with the columns subject,
+            machine, form, variant, seed, question, method, score and value.
+        refusals: one row per method that gave no valid answer: subject, seed, question, method and
+            the reason as a sentence.
         settings: effort, seeds, subjects, time and other provenance.
     """
 
@@ -149,9 +157,11 @@ class BenchmarkResult(Result):
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """Mean headline score of every method on every question, the best method first.
+        """Table of mean scores, one row per method and one column per question; the best method
+        comes first.
 
-        Of a method with several readings ("eap:single", "eap:joined"), the best one counts.
+        The score of a question is its headline score. Some methods come in several settings, such
+        as "eap:single" and "eap:joined"; the row "eap" shows the best of them for each question.
         """
         columns = {}
         for key in dict.fromkeys(row["question"] for row in self.rows):
@@ -165,7 +175,7 @@ class BenchmarkResult(Result):
 
     @property
     def sentence(self) -> str:
-        """The best method for each question, with its mean score."""
+        """The best method for each question, with its mean score, as one sentence."""
         methods = self.means.drop(index=["oracle", "random"], errors="ignore")
         answered = methods.dropna(how="all", axis="columns")
         best = [f"{name}: {x.idxmax()} ({x.max():.2f})" for name, x in answered.items()]
@@ -173,14 +183,15 @@ class BenchmarkResult(Result):
         return f"The best method for each question, with its mean score: {shown}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heatmap of the mean scores, methods by questions."""
+        """Draw a heatmap of the mean scores, with methods as rows and questions as columns."""
         return figures.heatmaps({"": self.means}, label="mean score", limit=1.0, width=4.1)
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
-        """Compute the mean of a score for each method, with a 95 % interval.
+        """Return the mean of one score for each method, with a 95 % interval.
 
-        The interval is a bootstrap over forms of machines.
+        A score is averaged over the variants and seeds of each form of a machine; the mean and the
+        bootstrap interval are over forms.
 
         Args:
             question: key of the question.
@@ -188,7 +199,8 @@ class BenchmarkResult(Result):
             by: further columns to group by, such as "variant".
 
         Returns:
-            One row per method (and per value of ``by``), best first.
+            One row per method (and per value of ``by``), best first, with the columns mean, low,
+                high and subjects (their number).
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -219,13 +231,13 @@ class BenchmarkResult(Result):
 
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
-        """Return mean scores with methods in rows and scores in columns.
+        """Return the mean scores of one question, with methods as rows and scores as columns.
 
         Means are taken over variants and seeds first, then over forms of machines.
 
         Args:
             question: key of the question.
-            scores: the columns to show; all when empty.
+            scores: names of the scores to show; all when empty.
         """
         require_known("question", question, QUESTIONS)
         frame = self.to_frame()
@@ -242,7 +254,7 @@ class BenchmarkResult(Result):
         return wide.sort_values(sorted_by, ascending=False, kind="stable")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values; a missing number is None."""
+        """Return the result as a dictionary of JSON values; a missing number is None."""
         methods = {f"{question}/{key}": m.name for (question, key), m in METHODS.items()}
         return {
             "format": _FORMAT,
@@ -254,8 +266,11 @@ class BenchmarkResult(Result):
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``benchmark.json``, the tidy table ``scores.csv``, and one ``QUESTION.csv`` per
-        question.
+        """Write ``benchmark.json``, the table of all scores ``scores.csv``, and a table
+        ``QUESTION.csv`` per question.
+
+        Returns:
+            The paths of the files.
         """
         folder = Path(folder)
         tables = {"scores": self.to_frame()}
@@ -309,14 +324,15 @@ def run(
     """Run every method on every subject and grade its answers.
 
     Args:
-        subjects: names of :func:`builders`, or a mapping from names to new builders; all subjects
-            when empty.
-        methods: keys of methods, or new methods; all when empty. The oracle and a random answer are
-            always added.
+        subjects: names from :func:`builders`; or, for subjects of one's own, a mapping from names
+            to functions that build them. All known subjects when empty.
+        methods: keys of methods, or :class:`~circuits.benchmark.methods.Method` objects of one's
+            own; all registered methods when empty. The oracle, which knows the truth, and a random
+            answer are always added.
         questions: keys of questions; all when empty.
         seeds: seeds of the episodes and of the methods' random draws.
         effort: how many episodes, rounds and fits are used. :data:`QUICK` also takes fewer subjects
-            and no slow methods.
+            and leaves out slow methods.
         out: folder whose subfolder ``parts`` stores finished work by subject and seed, so that an
             interrupted run continues.
         n_jobs: number of worker processes; each works on one subject at a time.
@@ -369,9 +385,8 @@ def run(
 
 
 def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder]:
-    """Return the builders of the named subjects.
-
-    Without names, return all builders, or those of the quick run.
+    """Return the builders of the named subjects, by name; without names, those of all subjects, or
+    in a quick run of a few.
     """
     known = builders()
     for name in names:
@@ -385,10 +400,11 @@ def _choose_methods(
 ) -> list[Method]:
     """Return the methods to run.
 
-    New methods are returned with the oracle and the random answer of their questions.
+    Keys are looked up among the registered methods. Methods that a user made come together with the
+    oracle and the random answer for their questions.
 
     Args:
-        methods: keys or new methods; all when empty.
+        methods: keys, or methods that a user made; all registered methods when empty.
         questions: keys of questions; all when empty.
         is_quick: True leaves out slow methods.
 
@@ -413,13 +429,14 @@ def _choose_methods(
 
 
 def _finished(folder: Path | None, name: str, seed: int, effort: Workload) -> Finished:
-    """Return the store of finished work of one subject with one seed.
+    """Return the object that stores, and loads again, the finished scores of one subject with one
+    seed.
 
     Args:
         folder: folder of the files; None stores nothing.
         name: name of the subject.
         seed: seed of its episodes.
-        effort: stored work of another effort is not reused.
+        effort: how much is computed; scores that were stored with another effort are not reused.
     """
     return Finished(folder, {"subject": name, "seed": seed, "effort": effort})
 
@@ -430,15 +447,16 @@ def _grade_subject(
 ) -> dict[str, Any]:
     """Run and grade all methods on one subject with one seed.
 
-    Scores that a file already has for this effort are not computed again. A method that failed is
-    not stored, so that it runs again after it was repaired.
+    Scores that are stored in a file for this effort are not computed again. The failure of a method
+    is not stored, so that a later run calls the method again after its repair.
 
     Args:
         shared: methods, effort and the folder of finished work.
         work: name of the subject, its builder and the seed.
 
     Returns:
-        Rows, refusals and CPU seconds of the subject.
+        A dictionary with the subject, the seed, the lists "rows" and "refusals", and the CPU
+            seconds in total and by method.
     """
     methods, effort, folder = shared
     name, build, seed = work
@@ -482,11 +500,13 @@ def _grade(
 ) -> list[dict[str, Any]]:
     """Run and grade some methods on one subject, and append their rows and refusals to ``part``.
 
+    Questions whose truth is unknown, or has only one kind of item, are left out.
+
     Args:
         subject: the machine.
         seed: seed of the episodes and of the methods' draws.
         methods: the methods to run.
-        effort: how much is done.
+        effort: how many episodes, rounds and fits are used.
         part: record of the subject, which is changed in place.
 
     Returns:
@@ -534,6 +554,9 @@ def _score_method(
 
     Returns:
         Scores by name, and CPU seconds.
+
+    Raises:
+        _RefusedError: the method raised an error, or its answer cannot be scored.
     """
     own_subject = replace(subject, model=deepcopy(subject.model))
     ask = partial(material.charged, partial(method.answer, own_subject, material))

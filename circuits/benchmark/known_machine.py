@@ -97,10 +97,10 @@ class KnownMachine:
         variant: one of :data:`VARIANTS`: how the constructed model was changed afterwards.
         model: the model.
         algorithm: the algorithm that it computes, with its parameters.
-        edges: every true edge and its kind; None if unknown.
-        places: every place that stores a variable, by variable, in the model's basis.
-        claims: places that must be interchanged together to move a variable, and the output that
-            shows it.
+        edges: every true edge, (source, destination), with its kind; None if unknown.
+        places: for each variable, every place in the activations that stores it.
+        claims: for each variable, the places whose activations must be interchanged together to
+            change the variable, and the output that shows the effect.
     """
 
     name: str
@@ -125,9 +125,11 @@ class KnownMachine:
 
 
 def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
-    """Return the circuit's edges by the names of the edge graph, with their kinds.
+    """Return the circuit's edges as (source, destination) names of nodes in the edge graph, with
+    their kinds.
 
-    All embeddings are one node of that graph, and so are all neurons of a layer.
+    The edge graph has one node for all embeddings, and one for all neurons of a layer. Edges that
+    merge get the most important of their kinds: content, then constant, then clean-up.
     """
     nodes = {name: name for name in EXITS} | dict.fromkeys(EMBEDDINGS, "embed")
     for neuron in circuit.neurons:
@@ -149,14 +151,14 @@ def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
 def build(
     machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0
 ) -> KnownMachine:
-    """Build one variant of a handwired machine as a subject, in float64.
+    """Build one variant of a handwired machine as a subject of the benchmark, in float64.
 
     Args:
         machine: name of the model in the registry.
-        form: a key of :data:`FORMS`.
-        variant: one of :data:`VARIANTS`.
+        form: a key of :data:`FORMS`, such as "R, softmax".
+        variant: one of :data:`VARIANTS`, such as "rotated".
         quick: True for small task sizes.
-        seed: seed of the rotation, the distractors or the position code.
+        seed: seed of the rotation, of the distractors' weights or of the position code.
     """
     require_known("variant", variant, VARIANTS)
     handwired(machine)
@@ -179,8 +181,8 @@ def build(
     model, change = _vary(model, circuit, variant, seed)
 
     def move(place: Place) -> Place:
-        """Convert a place in the residual stream to the variant's basis; leave other places
-        unchanged.
+        """Convert a place in the residual stream to the coordinates of the variant; return other
+        places unchanged.
         """
         if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
             return place
@@ -211,7 +213,7 @@ def build(
 def _vary(
     model: HookedLatentTransformer, circuit: Circuit, variant: str, seed: int
 ) -> tuple[HookedLatentTransformer, Callable[[Tensor], Tensor] | None]:
-    """Return a variant of a compiled model, and the map from old directions to new ones.
+    """Change a compiled model into a variant that computes the same function.
 
     Args:
         model: the compiled model.
@@ -220,8 +222,8 @@ def _vary(
         seed: seed of rotations and distractors.
 
     Returns:
-        The changed model; the map of directions of the residual stream, or None if they stay the
-        same.
+        The changed model; and a function that converts directions of the residual stream,
+            ``[d_model, rank]``, from the old model to the new one, or None if they stay the same.
     """
     if variant == "rotated":
         turn = _draw_rotation(model, seed)
@@ -242,13 +244,18 @@ def _vary(
 
 
 def variants(machine: str, form: str) -> tuple[str, ...]:
-    """Return the variants that a form of a machine can have.
+    """Return the names of the variants that a form of a machine can have.
 
-    "superposed" needs a machine with sinusoidal position codes, "simplex" a form that predicts from
-    differences of the state only.
+    "superposed" needs a machine with sinusoidal position codes. "simplex" needs a form that
+    predicts only from differences of the log-weights, so that one dimension can be removed.
+
+    Args:
+        machine: name of the model in the registry.
+        form: a key of :data:`FORMS`.
 
     >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
-    (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
+    (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated',
+    'distractors', 'superposed'))
     """
     parameters = inspect.signature(handwired(machine).build).parameters
     impossible = set()
@@ -260,7 +267,7 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
 
 
 def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension rank"]:
-    """Return an orthonormal basis of the span of some column vectors."""
+    """Return an orthonormal basis, as columns, of the space that some column vectors span."""
     vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
     return vectors[:, sizes > 1e-9 * sizes.max()]
 
@@ -277,11 +284,11 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
 def without(
     model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
 ) -> HookedLatentTransformer:
-    """Return the model with some directions projected out of its residual stream, which gets
-    smaller.
+    """Return a copy of the model whose residual stream lacks some directions, and is narrower by as
+    many dimensions.
 
     docs/method/benchmark.md says when predictions stay the same. A model with LayerNorm is refused,
-    since the removed coordinates are part of its scale.
+    because the removed coordinates contribute to the norm.
 
     Args:
         model: the model.
@@ -302,7 +309,9 @@ def without(
 
 
 def _drop_columns(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
-    """Return an orthonormal basis of the orthogonal complement of ``lost``."""
+    """Return an orthonormal basis, as columns, of all directions orthogonal to the rows of
+    ``lost``.
+    """
     _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
     rank = int((sizes > 1e-9 * sizes.max()).sum())
     return rows[rank:].T
@@ -315,15 +324,17 @@ def moved(
     edit: str,
     back: Float[Tensor, "new d_model"] | None = None,
 ) -> HookedLatentTransformer:
-    """Return the model with its weights written in other coordinates of the residual stream.
+    """Return a copy of the model whose residual stream has other coordinates; all weights that read
+    or write it are changed.
 
     Args:
         model: the model.
-        columns: matrix that maps old coordinates (as row vectors) to new ones.
+        columns: matrix that converts the residual stream (a row vector) from old to new
+            coordinates.
         suffix: added to the model's name.
-        edit: what was done, in words.
-        back: matrix from new coordinates to old ones; None takes the transpose, which is right for
-            orthonormal columns.
+        edit: description of the change, for the model's origin.
+        back: matrix that converts new coordinates to old ones; None takes the transpose of
+            ``columns``, which is right if these are orthonormal.
     """
     config = replace(renamed(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
@@ -351,7 +362,8 @@ their names.
 def with_distractors(
     model: HookedLatentTransformer, n: int = 2, seed: int = 0
 ) -> HookedLatentTransformer:
-    """Return the model with added random heads in every layer, and random neurons in every MLP.
+    """Return a copy of the model with random heads in every layer and random neurons in every MLP,
+    whose output nothing reads.
 
     Args:
         model: the model.
@@ -401,12 +413,13 @@ def with_distractors(
 
 
 def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
-    """Return the configuration for an edited model: a new name, and the edit in its origin.
+    """Return the configuration for an edited model: a new name, and the edit recorded in its
+    ``origin``.
 
     Args:
         config: configuration of the model before the edit.
         suffix: added to the model's name.
-        edit: what was done, in words.
+        edit: description of the edit.
     """
     edits = [*config.origin.get("edits", []), edit]
     origin = {**config.origin, "edits": edits}
@@ -414,9 +427,10 @@ def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTr
 
 
 def _draw_rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
-    """Draw a random orthogonal matrix for the model's residual stream.
+    """Draw a random orthogonal matrix ``[d_model, d_model]`` for the model's residual stream.
 
-    With LayerNorm it fixes the all-ones direction, so that means are preserved.
+    For a model with LayerNorm, the matrix leaves the all-ones vector fixed, so that the mean over
+    coordinates is preserved.
     """
     d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
     n_fixed = int(model.config.normalization_type is not None)

@@ -1,8 +1,8 @@
 """Episodes, runs, clean and corrupted pairs, and edge ablations that all methods share on one
 subject.
 
-Each is computed at most once, on first use. A method is charged the CPU time of all that it uses,
-even if another method used it first (:meth:`Material.charged`).
+Each is computed at most once, on first use. The measured CPU time of a method includes the time of
+everything that it uses, even if another method used it first (:meth:`Material.charged`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Exit = Literal["prediction", "state", "latents"]
 
 
 def _measure_latents(readout: Readout, pair: Pair) -> torch.Tensor:
-    """Return minus the distance between the raw latents and those of the clean run."""
+    """Return minus the Euclidean distance between the new latents and those of the clean run; the
+    last two axes (latent, d_model) are summed over.
+    """
     distance = readout.latents - pair.clean_readout.latents
     return -distance.flatten(-2).norm(dim=-1)
 
@@ -62,14 +64,14 @@ _SMALLEST = 1e-9
 @dataclass(frozen=True)
 @checked_fields
 class Workload:
-    """How much is computed for one subject.
+    """How many episodes, rounds and optimiser steps are computed for one subject.
 
     Attributes:
-        episodes: episodes per batch, and batch rows of a clean / corrupted pair.
+        episodes: number of episodes in a batch, and of pairs of a clean and a corrupted episode.
         rounds: rounds per episode.
-        round: the round in which edges and nodes are studied.
-        early: an earlier round, for methods that study two rounds.
-        fits: episodes on which probes and subspaces are fitted.
+        round: index of the round in which edges and nodes are studied.
+        early: index of an earlier round, for methods that study two rounds.
+        fits: number of episodes on which probes and subspaces are fitted.
         steps: steps of the optimiser that fits subspaces.
     """
 
@@ -88,16 +90,16 @@ QUICK = Workload(fits=32, steps=40)
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Case:
-    """A clean / corrupted pair, read by one metric.
+    """A pair of a clean and a corrupted run, together with the metric that compares them.
 
     Attributes:
         corruption: key of the corruption.
         exit: what the metric reads: "prediction", "state" or "latents".
-        round: the corrupted round.
+        round: index of the corrupted round.
         pair: the two runs.
         metric: the metric.
-        scale: mean absolute difference between the two runs in the metric; effects are reported as
-            shares of it.
+        scale: mean absolute difference between the two runs in the metric; effects are divided by
+            it.
     """
 
     corruption: str
@@ -109,11 +111,12 @@ class Case:
 
 
 class Material:
-    """Everything that methods share on one subject, computed on first use.
+    """The episodes, runs and ablations of one subject that all methods share, computed on first
+    use.
 
     Args:
         subject: the machine.
-        effort: how much is computed.
+        effort: how many episodes, rounds and optimiser steps are computed.
         seed: seed of the episodes and of the methods' random draws.
     """
 
@@ -140,9 +143,16 @@ class Material:
         return self._made[key]
 
     def charged(self, ask: Callable[[], _T]) -> tuple[_T, float]:
-        """Return the result of ``ask`` and its CPU seconds.
+        """Call a method, and measure its CPU time.
 
-        They include the time of every shared result that it used, whoever computed it.
+        The time includes that of every shared result that the method used, even if another method
+        computed it.
+
+        Args:
+            ask: function without arguments that calls the method.
+
+        Returns:
+            The result of ``ask``, and the CPU seconds.
         """
         answer, seconds, used = self._timed(ask)
         return answer, seconds + sum(self._cost[key] for key in used)
@@ -169,7 +179,9 @@ class Material:
         return result, spent - inside[0], used
 
     def truth(self, question: str) -> Truth:
-        """Return every item of a question with its kind, or "" for a false item."""
+        """Return the truth of a question about the subject: every item with its kind, or "" for a
+        false item.
+        """
         key = ("truth", question)
         if key not in self._made:  # by no `once`: no method pays for what the truth took
             challenge = QUESTIONS[question]
@@ -177,15 +189,15 @@ class Material:
         return cast(Truth, self._made[key])
 
     def items(self, question: str) -> list[Any]:
-        """Return the items of a question, without their truth: all that a method may know of it."""
+        """Return the items of a question, such as all candidate edges, without their truth."""
         return list(self.truth(question))
 
     def episodes(self, batch: int = 0, n: int | None = None) -> Any:
-        """Sample episodes of the subject's task.
+        """Return a batch of sampled episodes of the subject's task.
 
         Args:
-            batch: number of the batch; batches are independent.
-            n: number of episodes; that of the effort when None.
+            batch: number of the batch; each number gives independent episodes.
+            n: number of episodes; ``effort.episodes`` when None.
         """
         n_episodes = self.effort.episodes if n is None else n
         state = np.random.SeedSequence([self.seed, batch]).generate_state(1)
@@ -198,7 +210,7 @@ class Material:
         """Run the subject on a batch of episodes.
 
         Args:
-            batch, n: which episodes, as for :meth:`episodes`.
+            batch, n: number of the batch and number of episodes, as for :meth:`episodes`.
         """
 
         def make() -> Rollout:
@@ -213,9 +225,9 @@ class Material:
 
     @property
     def candidates(self) -> list[tuple[int, int]]:
-        """Every edge of the graph that could be true, as (source index, destination index).
+        """Every edge that could be true, as (source index, destination index) in the edge graph.
 
-        Edges of heads and MLPs that write only zeros are left out.
+        Edges from heads and MLPs that only write zeros are left out.
         """
         graph = self.graph
         return self.once("candidates", lambda: [edge for edge in graph.edges if graph.live[edge]])
@@ -228,7 +240,9 @@ class Material:
 
     @property
     def variables(self) -> Values:
-        """The algorithm's variables on the batch of episodes for fits, ``[episode, round, ...]``."""
+        """The values of the algorithm's variables, ``[episode, round, ...]`` by key, on the
+        episodes for fitting probes.
+        """
 
         def make() -> Values:
             return self.subject.algorithm.run(self.episodes(1, self.effort.fits))
@@ -243,12 +257,12 @@ class Material:
         return tuple(sorted(keys, key=lambda key: key != analysis.default_corruption))
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
-        """Run a clean and a corrupted version of the same episodes.
+        """Return the run of some episodes (clean) and of a corrupted version of them.
 
         Args:
             corruption: key of the corruption; "another-episode" pairs each episode with the next
-                one.
-            round: the corrupted round; that of the effort when None.
+                one of the batch.
+            round: index of the corrupted round; ``effort.round`` when None.
         """
         model = self.subject.model
         t = self.effort.round if round is None else round
@@ -269,13 +283,14 @@ class Material:
         rounds: Sequence[int] | None = None,
         corruptions: Sequence[str] | None = None,
     ) -> list[Case]:
-        """List every corruption with every exit in which its clean and corrupted runs differ.
+        """List all cases: combinations of a corruption, a round and an exit at which the clean and
+        the corrupted run differ.
 
-        The default corruption comes first.
+        The task's default corruption comes first.
 
         Args:
-            exits: what is read: "prediction", "state" or "latents".
-            rounds: the corrupted rounds; that of the effort when None.
+            exits: what is compared: "prediction", "state" or "latents".
+            rounds: indices of the corrupted rounds; only ``effort.round`` when None.
             corruptions: keys of corruptions, or :data:`ANOTHER`; all of the task when None.
         """
         rounds = (self.effort.round,) if rounds is None else rounds
@@ -296,18 +311,21 @@ class Material:
         return Case(corruption, exit, t, pair=pair, metric=metric, scale=scale)
 
     def case(self, exit: Exit) -> Case | None:
-        """Return the first corruption that changes what is read at ``exit``, or None."""
+        """Return the case of the first corruption that changes what is read at ``exit``; None if no
+        corruption does.
+        """
         cases = self.cases((exit,))
         return cases[0] if cases else None
 
     def scorer(self, case: Case, ablation: str, purpose: str = "") -> CircuitScorer:
-        """Return a scorer of circuits (sets of edges) for a case.
+        """Return an object that scores circuits (sets of edges) by the metric of a case.
 
         Args:
-            case: the pair and its metric.
-            ablation: what cut edges carry instead of their activation.
-            purpose: a name; runs for different purposes are not shared, so that each method pays
-                for its runs.
+            case: the clean and corrupted run, and the metric.
+            ablation: what edges outside the circuit carry: "zero", "mean" or "resample" (their
+                value in the corrupted run).
+            purpose: any name. Runs are shared within a purpose, not between purposes, so that the
+                time of each method includes its own runs.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
@@ -318,12 +336,13 @@ class Material:
 
         Args:
             corruption: key of the corruption.
-            ablation: what the cut edge carries; "zero" does not depend on the corruption.
-            t: the round.
+            ablation: what the cut edge carries: "mean" or "resample" of the corrupted run, or
+                "zero", which does not depend on the corruption.
+            t: index of the round.
 
         Returns:
             Predictions and latents ``[edge, episode, ...]``, edges in the order of
-            :attr:`candidates`.
+                :attr:`candidates`.
         """
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 
@@ -344,12 +363,12 @@ class Material:
         return self.once(("cut", corruption, ablation, t), make)
 
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
-        """Measure the drop of the metric when each candidate edge is cut, as a share of the case's
-        scale.
+        """Return how much the metric drops when each candidate edge is cut, divided by the case's
+        scale, ``[edge, episode]``.
 
         Args:
-            case: the pair and its metric.
-            ablation: what the cut edge carries.
+            case: the clean and corrupted run, and the metric.
+            ablation: what the cut edge carries: "zero", "mean" or "resample".
         """
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():

@@ -1,8 +1,8 @@
 """What a question of the benchmark is, what an answer is, and how answers are scored.
 
-A question is about items, such as edges, nodes, or (variable, site) pairs. Its truth gives each
-true item a kind, and false items "". An answer gives each item a score. In all scores of answers,
-higher is better.
+A question is about items, such as edges, nodes, or (variable, site) pairs. Its truth maps each true
+item to its kind, such as "content", and each false item to "". An answer gives each item a score.
+In all scores of answers, higher is better.
 
     >>> truth = {"a": "content", "b": "constant", "c": "", "d": ""}
     >>> ranking(truth, Answer({"a": 2.0, "b": 0.0, "c": 1.0, "d": 0.0}))["auroc"]
@@ -30,14 +30,14 @@ Truth = Mapping[Hashable, str]
 
 @dataclass(frozen=True)
 class Answer:
-    """A method's answer to a question.
+    """A method's answer to a question of the benchmark.
 
     Attributes:
         scores: how strongly the method supports each item; items that are missing count as the
             lowest score.
         chosen: the items that the method declares true; None if it only ranks.
-        subspaces: orthonormal basis ``[d, rank]`` of a variable by (variable, site as text), for
-            questions about directions.
+        subspaces: for questions about directions, an orthonormal basis ``[d_model, rank]`` of a
+            variable by (variable, site as text).
         measured: further numbers that the method measured, such as accuracies, by name.
     """
 
@@ -50,17 +50,20 @@ class Answer:
 @dataclass(frozen=True)
 @checked_fields
 class Challenge:
-    """A question that methods answer about a subject.
+    """A question of the benchmark, which methods answer about a machine (subject).
 
-    Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
+    Its functions take the subject and its :class:`~circuits.benchmark.material.Material` (the
+    subject's runs, shared by all methods).
 
     Attributes:
         key: unique key.
         name: a short name, for tables.
-        asked, true, scored: the question, what the truth is, and how answers are scored, in words.
+        asked: the question, in words.
+        true: where the truth comes from, in words.
+        scored: how answers are scored, in words.
         headline: name of the score that figures show.
-        truth: ``(subject, material) -> truth``; an empty truth means unknown, and the subject is
-            left out.
+        truth: ``(subject, material) -> {item: kind}``; an empty mapping means that the truth is
+            unknown, and the subject is left out.
         grade: ``(subject, material, answer) -> scores by name``.
         oracle: ``(subject, material) -> answer`` that knows the truth; None gives true items the
             score 1, others 0.
@@ -80,7 +83,9 @@ class Challenge:
     chance: Callable[[KnownMachine, Any, np.random.Generator], Answer] | None = None
 
     def known(self, subject: KnownMachine, material: Any) -> Answer:
-        """Return the oracle's answer: 1 for every true item, 0 for the rest, or that of ``oracle``.
+        """Return the answer of an oracle that knows the truth: the upper bound for methods.
+
+        True items score 1 and false items 0, unless the question has an ``oracle`` of its own.
 
         Args:
             subject: the machine.
@@ -93,10 +98,11 @@ class Challenge:
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
     def drawn(self, subject: KnownMachine, material: Any) -> Answer:
-        """Return a random answer: a uniform score for every item.
+        """Return a random answer, the lower bound for methods: each item gets a uniform random
+        score.
 
-        As many items are declared as are true. The scores depend only on the question, the
-        subject's name and the seed.
+        The best-scored items are declared true, as many as are true. The draws depend only on the
+        question, the subject's name and the seed.
 
         Args:
             subject: the machine.
@@ -136,8 +142,9 @@ def ranking(
     Args:
         truth: the kind of every item; "" for false items.
         answer: a method's answer.
-        first: the main kind.
-        others: further kinds; each is scored separately, and all kinds together.
+        first: the kind whose scores are called "auroc", "ap", ...
+        others: further kinds. Each gets scores such as "auroc constant", and all kinds together get
+            "auroc all", ...
 
     Returns:
         Scores by name, see docs/method/benchmark.md. NaN if no item or every item is true.
@@ -157,7 +164,10 @@ def ranking(
 
 
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
-    """Return the answer's score of every item; a missing or NaN score becomes the lowest one."""
+    """Return the answer's score of every item of ``truth``, in order, ``[item]``.
+
+    A missing or NaN score becomes the lowest score of the answer.
+    """
     numbers = [score for score in answer.scores.values() if not np.isnan(score)]
     least = min(numbers, default=0.0)
     scores = np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64)
@@ -170,16 +180,16 @@ def _grade_ranking(
     is_false: Bool[np.ndarray, " item"],
     chosen: Bool[np.ndarray, " item"] | None = None,
 ) -> dict[str, float]:
-    """Score how true items rank above false ones, and how good the declared set is.
+    """Score how well true items rank above false ones, and how many of the declared items are true.
 
     Args:
-        values: scores of the items.
-        is_true, is_false: masks; items in neither are left out.
+        values: scores of the items, ``[item]``.
+        is_true, is_false: masks of the items; items in neither are left out.
         chosen: mask of the items that the method declares true; None if it only ranks.
 
     Returns:
-        "auroc", "ap" and "recall"; with ``chosen`` also "chosen_precision" and "chosen_recall". NaN
-        where undefined.
+        "auroc", "ap" (average precision) and "recall" (share of the n true items among the n best).
+            With ``chosen`` also "chosen_precision" and "chosen_recall". NaN where undefined.
     """
     is_ranked = is_true | is_false
     scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))

@@ -26,7 +26,9 @@ _UNCHANGED = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _list_edges(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every candidate edge: "" if false, "inert" if cutting it changes nothing."""
+    """Return the kind of every candidate edge: "" if it is false, "inert" if cutting it changes
+    nothing, otherwise the kind in the construction's table.
+    """
     if subject.edges is None:
         return {}
     changes_by_edge = _measure_changes(material)
@@ -39,7 +41,12 @@ def _list_edges(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _measure_changes(material: Material) -> dict[tuple[str, str], float]:
-    """Measure the largest change of any prediction or latent when each candidate edge is cut."""
+    """Measure for each candidate edge how much cutting it changes the model, in two rounds and for
+    two values that replace what the edge carries.
+
+    Returns:
+        The largest absolute change of a prediction or latent, by (source, destination) of the edge.
+    """
     largest = np.zeros(len(material.candidates))
     for t in (material.effort.round, material.effort.early):
         clean = material.pair(ANOTHER, t).clean_readout
@@ -54,12 +61,16 @@ def _measure_changes(material: Material) -> dict[tuple[str, str], float]:
 def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
     """Score the ranking of edges, and the faithfulness of circuits of the best-ranked edges.
 
-    The circuit sizes are the shares of all edges that the MIB benchmark uses.
+    The sizes of these circuits, as shares of all edges, are those of the MIB benchmark.
 
     Args:
         subject: the machine; not used.
         material: its truth and its runs.
         answer: a method's answer.
+
+    Returns:
+        The scores of :func:`~circuits.benchmark.question.ranking`, and the areas "cpr" and "1-cmd"
+            under the faithfulness curve.
     """
     truth = material.truth("edges")
     scores = ranking(truth, answer, "content", ("constant", "clean-up"))
@@ -84,8 +95,8 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
-    """Return the oracle's answer: content edges score highest, then constant, clean-up and false
-    edges.
+    """Return the oracle's answer: content edges score highest, then constant, then clean-up, and
+    inert and false edges lowest.
     """
     worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     scores = {edge: worth[kind] for edge, kind in material.truth("edges").items()}
@@ -93,8 +104,8 @@ def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every node: the most important kind of its outgoing edges, or "" without
-    any.
+    """Return the kind of every node: the most important kind of its outgoing edges (content,
+    constant, clean-up), or "" if nothing reads the node.
     """
     if subject.edges is None:
         return {}
@@ -107,12 +118,16 @@ def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score how nodes that are read rank above unread nodes, and content nodes above all others.
+    """Score two rankings: nodes that something reads above nodes that nothing reads, and nodes with
+    an outgoing content edge above all other nodes.
 
     Args:
         subject: the machine; not used.
         material: its truth.
         answer: a method's answer.
+
+    Returns:
+        Scores by name; those of the first ranking end in " used".
     """
     truth = material.truth("nodes")
     used = {node: "used" if kind else "" for node, kind in truth.items()}
@@ -123,9 +138,8 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
-    """Return the answer that the circuit's construction gives.
-
-    Nodes of the kind "content" score 2, nodes that nothing reads score 0, and the others score 1.
+    """Return the oracle's answer: nodes of the kind "content" score 2, nodes that nothing reads 0,
+    and all other nodes 1.
     """
     truth = material.truth("nodes")
     worth = {"content": 2.0, "": 0.0}
@@ -138,10 +152,10 @@ _ELSEWHERE = "another episode's "
 
 
 def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, ...]]:
-    """Return the residual-stream places that store each variable; leave out variables that never
-    vary.
+    """Return the places in the residual stream that store each variable, by variable.
 
-    For a machine without a layered residual stream, return all places.
+    Variables that have the same value throughout are left out. If the model has no layered residual
+    stream, places elsewhere count, too.
     """
     values, is_anywhere = material.variables, bool(lacks(subject.model, "resid_post"))
     places = {}
@@ -154,7 +168,12 @@ def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[P
 
 
 def _list_sites(subject: KnownMachine, material: Material) -> Truth:
-    """Return every (variable, site), with the kind "held" if the site stores the variable, else ""."""
+    """Return every (variable, site) pair, with the kind "held" if the site stores the variable, and
+    "" if not.
+
+    The candidate sites are all token positions at the hook points that store the variable; in a
+    model without layers, all its hook points.
+    """
     layout = subject.model.layout.fit(material.episodes())
     # What is carried, and then what it passes through.
     channels = [f"latent@{channel.name}" for channel in subject.model.channels]
@@ -183,9 +202,10 @@ def _grade_sites(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], Tensor]:
-    """Return an orthonormal basis ``[d_model, rank]`` of each variable at each site that stores it.
+    """Return an orthonormal basis ``[d_model, rank]`` of each variable at each site that stores it,
+    by (variable, site as text).
 
-    Bases of several places at one site are merged.
+    If several places of a variable share a site, their basis spans all of them.
     """
     parts: dict[tuple[str, str], list[Tensor]] = {}
     for key, places in _list_places(subject, material).items():
@@ -201,15 +221,18 @@ def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Compute the mean squared cosine of the principal angles between true and answered subspaces.
+    """Score subspaces: the mean squared cosine of the principal angles between the true and the
+    answered subspace.
 
-    Only as many of the answer's directions as the true rank count, from the first one on. Further
-    directions are ignored.
+    If an answer has more directions than the true subspace, only its first ones count.
 
     Args:
         subject: the machine.
         material: its truth.
         answer: a method's answer.
+
+    Returns:
+        The mean over all (variable, site) pairs, as ``{"cosine2": mean}``.
     """
     overlaps = []
     for item, true in _list_bases(subject, material).items():
@@ -226,7 +249,7 @@ def _answer_subspaces(subject: KnownMachine, material: Material) -> Answer:
 def _draw_subspaces(
     subject: KnownMachine, material: Material, generator: np.random.Generator
 ) -> Answer:
-    """Draw random subspaces of the true ranks.
+    """Draw random subspaces as a random answer; each has the rank of the true one.
 
     Args:
         subject: the machine.
@@ -241,8 +264,8 @@ def _draw_subspaces(
 
 
 def _list_existing(subject: KnownMachine, material: Material) -> Truth:
-    """Return every variable that the model stores as true, and the same variables of another
-    episode as false.
+    """Return the kinds of two sorts of items: variables that the model stores ("held"), and the
+    same variables with the values of another episode (""), which it cannot know.
     """
     kinds: dict[Hashable, str] = dict.fromkeys(_list_places(subject, material), "held")
     elsewhere = [f"{_ELSEWHERE}{key}" for key in kinds]
@@ -250,9 +273,13 @@ def _list_existing(subject: KnownMachine, material: Material) -> Truth:
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
-    """Return the values of a variable that an item names, ``[episode, round, element]``.
+    """Return the values of the variable that an item of the question "exists" names, ``[episode,
+    round, element]``.
 
-    A variable "of another episode" has its values shifted by one episode.
+    Args:
+        material: the algorithm's variables on a batch of episodes.
+        item: key of a variable. With the prefix "another episode's ", each episode gets the values
+            of the one before it.
     """
     values = np.asarray(material.variables[item.removeprefix(_ELSEWHERE)], dtype=np.float64)
     values = values.reshape(*values.shape[:2], -1)
@@ -260,15 +287,17 @@ def values_of(material: Material, item: str) -> NDArray[np.float64]:
 
 
 def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score the ranking of variables and the declared ones: power, and 1 minus the false-discovery
-    rate.
-
-    The latter is 1 if no variable was declared.
+    """Score the ranking of variables, and those that are declared to exist.
 
     Args:
         subject: the machine; not used.
         material: its truth.
         answer: a method's answer.
+
+    Returns:
+        The scores of :func:`~circuits.benchmark.question.ranking`. If the method declares
+            variables, also "power" (share of the true ones that it declares) and "1-fdr" (share of
+            the declared ones that are true; 1 if none are declared).
     """
     truth = material.truth("exists")
     scores = ranking(truth, answer, "held")
@@ -281,9 +310,10 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
 
 
 def _list_families(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every family of algorithms: "computed" for the subject's family, else "".
+    """Return the kind of every family of algorithms that the task knows: "computed" for the one
+    that the subject computes, "" for others.
 
-    Families that generalise the subject's family can compute it, too, and are left out.
+    Families that contain this one as a special case can compute the same, and are left out.
     """
     families, computed = subject.task.rivals(), subject.algorithm.key
     if computed not in families:

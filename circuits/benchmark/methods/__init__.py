@@ -36,7 +36,7 @@ from interp.support.errors import InputError, require_known
 @dataclass(frozen=True)
 @checked_fields
 class Method:
-    """A method of interpretability that answers one question.
+    """A method of interpretability that answers one question of the benchmark.
 
     Attributes:
         key: unique among the methods of its question, such as "zero:joined".
@@ -94,15 +94,16 @@ def strongest(
     items: Sequence[Hashable],
     effects: Callable[[Case], Float[np.ndarray, " item"]],
 ) -> Answer:
-    """Score each item by its largest effect over the cases of a reading.
+    """Score each item by its largest effect over several cases (pairs of a clean and a corrupted
+    run, with a metric).
 
-    Effects are shares of what the corruption changes.
+    Effects are divided by the mean effect of the corruption.
 
     Args:
         material: the subject's cases.
-        reading: a key of :data:`READINGS`, such as "single" or "everything".
+        reading: which cases to take, a key of :data:`READINGS`, such as "single" or "everything".
         items: the items to score.
-        effects: returns the effect of every item in a case.
+        effects: function from a case to the effect of every item, ``[item]``.
     """
     exits = {
         "single": EXITS[:1],
@@ -134,7 +135,9 @@ for _module in iter_modules(__path__):
 def select(
     keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False
 ) -> list[Method]:
-    """List methods by key and question, always with "oracle" and "random" of their questions.
+    """List the registered methods that answer some questions or have some keys.
+
+    The methods "oracle" and "random" of the same questions are always included.
 
     Args:
         keys: keys of methods; all when empty.

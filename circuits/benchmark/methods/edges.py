@@ -34,13 +34,12 @@ def _cut(
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
-    """Score each edge by the drop of the metric when it is cut.
-
-    The largest mean drop over cases and ablations counts.
+    """Score each edge by the mean change of the metric when it is cut; the largest over cases and
+    ablations counts.
 
     Args:
         ablations: what a cut edge carries: "zero", "mean" or "resample".
-        reading: which cases are read, see :func:`strongest`.
+        reading: which cases are used, see :func:`strongest`.
         subject: the machine; not used.
         material: its runs.
     """
@@ -58,13 +57,12 @@ def _cut(
 def _score_by_attribution(
     steps: int, reading: str, subject: KnownMachine, material: Material
 ) -> Answer:
-    """Score each edge by its gradient attribution (EAP), a mean over episodes.
-
-    The largest attribution over cases counts.
+    """Score each edge by its gradient attribution (edge attribution patching), averaged over
+    episodes; the largest over cases counts.
 
     Args:
         steps: number of steps of integrated gradients; 1 for plain gradients.
-        reading: which cases are read, see :func:`strongest`.
+        reading: which cases are used, see :func:`strongest`.
         subject: the machine; not used.
         material: its runs.
     """
@@ -92,7 +90,12 @@ def _make_cutting(ablations: tuple[str, ...], reading: str) -> Method:
 
 
 def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
-    """Score each edge by the attention to its source times the norm of what the source writes."""
+    """Score each edge into a head by the norm of what the source writes, times the head's attention
+    to it.
+
+    Edges into MLPs and exits (prediction, update) are scored by the norm alone. Scores are means
+    over episodes and over the positions that are read.
+    """
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
     clean = material.pair(material.corruptions[0]).clean
@@ -139,7 +142,7 @@ _BY_EDGES = (
 
 
 def _list_sites(material: Material) -> dict[str, Site]:
-    """Return the site of each node's output."""
+    """Return the site of each node's output, by the name of the node."""
     sites = {}
     for node in material.items("nodes"):
         text = f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else node
@@ -148,13 +151,12 @@ def _list_sites(material: Material) -> dict[str, Site]:
 
 
 def _patched(direction: str, reading: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score each node by the effect of patching its output, as a share of the corruption's effect.
-
-    The largest effect over cases counts.
+    """Score each node by the effect of patching its output, divided by the effect of the
+    corruption; the largest over cases counts.
 
     Args:
         direction: "noising" (corrupted into clean) or "denoising" (clean into corrupted).
-        reading: which cases are read, see :func:`strongest`.
+        reading: which cases are used, see :func:`strongest`.
         subject: the machine; not used.
         material: its runs.
     """
@@ -175,7 +177,7 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
 
 
 def _list_outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score each node by its highest-scored outgoing edge.
+    """Score each node by the best score of its outgoing edges, 0 if it has none.
 
     Args:
         key: key of the method that scores the edges.

@@ -1,5 +1,5 @@
-"""Methods that find variables: at which sites, in which directions, whether at all, and of which
-algorithm.
+"""Methods for questions about variables: at which sites and in which directions they are stored,
+whether at all, and of which algorithm they are.
 
 They use probes and interchange interventions. ``docs/method/benchmark.md`` says what each method
 scores, and its source.
@@ -46,8 +46,8 @@ def _fit_probe(
         within_round: True subtracts each round's mean over episodes first.
 
     Returns:
-        The probe; summed squared errors ``[moment, output]`` on the other episodes: of the probe,
-        then of predicting the mean.
+        The probe; and its squared errors on the other episodes, summed over episodes and rounds,
+            ``[2, output]``. The first row is for the probe, the second for predicting the mean.
     """
     if within_round:
         x, y = x - x.mean(0), y - y.mean(0)
@@ -62,9 +62,13 @@ def _fit_probe(
 
 
 def _compute_r2(errors: Float[Tensor, "moment output"]) -> float:
-    """Compute R2 of all outputs together from the errors of :func:`_fit_probe`.
+    """Compute the R2 of a probe, over all its outputs together.
 
-    It is NaN if no output varies.
+    Args:
+        errors: the sums of squared errors ``[2, output]`` that :func:`_fit_probe` returns.
+
+    Returns:
+        R2; NaN if no output varies.
     """
     missed, varied = errors.sum(1).tolist()
     return 1 - missed / varied if varied > 0 else float("nan")
@@ -73,11 +77,11 @@ def _compute_r2(errors: Float[Tensor, "moment output"]) -> float:
 def _answer_linear(
     question: str, within_round: bool, subject: KnownMachine, material: Material
 ) -> Answer:
-    """Score variables by the R2 of a linear probe.
+    """Score variables, or (variable, site) pairs, by the held-out R2 of a linear probe.
 
     Args:
-        question: "where" scores each (variable, site). Any other question scores each variable by
-            its best site.
+        question: "where" scores each (variable, site). "exists" scores each variable by its best
+            site, and declares those with R2 of at least .5.
         within_round: True measures R2 within each round, so that the round number explains nothing.
         subject: the machine; not used.
         material: its runs.
@@ -95,7 +99,7 @@ def _answer_linear(
 def _answer_directions(pattern: bool, subject: KnownMachine, material: Material) -> Answer:
     """Return the directions of a linear probe for each variable at each site.
 
-    The directions along which the probe's output varies most come first.
+    Directions are sorted by the variance of the probe's output along them, the largest first.
 
     Args:
         pattern: True for the directions along which activations vary with the variable, False for
@@ -116,7 +120,7 @@ def _answer_directions(pattern: bool, subject: KnownMachine, material: Material)
 def _probe_site(
     material: Material, site: str, within_round: bool
 ) -> dict[str, tuple[Affine, float]]:
-    """Fit a probe of every variable at one site, on the batch of episodes for fits.
+    """Fit a linear probe of every variable at one site.
 
     Activations of several positions or heads at the site are concatenated.
 
@@ -126,7 +130,7 @@ def _probe_site(
         within_round: True fits and scores within each round.
 
     Returns:
-        The probe and its R2, by variable.
+        The probe and its held-out R2, by variable.
     """
 
     def make() -> dict[str, tuple[Affine, float]]:
@@ -164,10 +168,11 @@ def _probe_site(
 
 
 def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
-    """Score each variable at each site by interchange interventions.
+    """Score each variable at each site by interchange interventions, which put the site's
+    activation of another episode.
 
-    The score is the cosine between the actual and the expected effects, and the better of
-    prediction and state counts.
+    The score is the cosine between the actual effects on an output and those that the algorithm
+    predicts for a swap of the variable. The better of the outputs "prediction" and "state" counts.
     """
     decode = None
     if not subject.model.is_handwired:
@@ -194,7 +199,11 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
-    """Fit a decoder of the algorithm's state from latents, for models without an exact reader."""
+    """Fit a linear decoder of the algorithm's state, for models whose latents have no exact reader.
+
+    Returns:
+        A function from latents to the state.
+    """
     run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
     values = np.asarray(material.variables[NEXT + key], np.float64)
     state = run.layout.per_latent(torch.from_numpy(values))
@@ -204,12 +213,14 @@ def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor],
 
 
 def _answer_das(question: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score sites by distributed alignment search, or return the bases that it learns.
+    """Answer a question by distributed alignment search, which learns a subspace for each variable
+    at each site.
 
-    Items whose alignment is refused are left out.
+    Pairs whose alignment is refused are left out.
 
     Args:
-        question: "where" for accuracies; "subspace" for bases.
+        question: "where" scores each (variable, site) by the accuracy of interchanges in the
+            subspace; "subspace" answers with the subspaces.
         subject: the machine.
         material: its runs.
 
@@ -235,13 +246,16 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
 def _align(
     subject: KnownMachine, material: Material, key: str, site: str
 ) -> AlignmentResult | AlignmentError:
-    """Learn a basis for a variable at a site; return the error if the alignment is refused.
+    """Learn a subspace for a variable at a site by distributed alignment search.
 
     Args:
         subject: the machine.
-        material: the subject's runs, the number of steps and the seed.
+        material: the subject's runs, the number of optimiser steps and the seed.
         key: key of the variable.
         site: the site as text.
+
+    Returns:
+        The alignment; or the error, if the alignment is refused.
     """
     effort = material.effort
     runs = material.run(4, effort.fits), material.run(5, effort.fits)
@@ -253,9 +267,10 @@ def _align(
 
 
 def _answer_nearest(subject: KnownMachine, material: Material) -> Answer:
-    """Score each family of algorithms by minus its divergence from the model's predictions.
+    """Score each family of algorithms by minus the mean divergence of its fitted predictions from
+    the model's.
 
-    Declare the family that explains the model, if there is one.
+    The family that explains the model, if there is one, is declared.
     """
     effort, task = material.effort, subject.task
     sizes = shared_sizes([subject.model])
