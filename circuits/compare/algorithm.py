@@ -1,7 +1,7 @@
 """Which algorithm explains a model's predictions, and do two models predict the same?
 
 :func:`explain` fits every family of algorithms that the task knows to the model's predictions, and
-scores it on other episodes. :class:`Behaviour` compares the predictions of two models.
+scores each on other episodes. :class:`Behaviour` compares the predictions of two models.
 ``docs/method/naming-an-algorithm.md`` says how a family is chosen, and what the choice does not
 prove.
 """
@@ -113,7 +113,7 @@ _Sets = Mapping[str, tuple[Any, Any]]
 @dataclass(frozen=True)
 @checked_result
 class FamilyScore:
-    """The fit and the held-out score of one family of algorithms.
+    """How well one family of algorithms, with fitted parameters, predicts what a model predicts.
 
     Attributes:
         key, name: key and name of the family.
@@ -121,9 +121,9 @@ class FamilyScore:
         memoryless: True if it carries no state from round to round.
         family: the family; None for the constant guess.
         searched: fitted parameters by name.
-        fitted: divergence on the episodes that it was fitted on, in nats per round.
-        divergences: divergences on other episodes, by set of episodes: ``[participant]``, or
-            ``[episode]`` without participants.
+        fitted: divergence from the model on the episodes that it was fitted on, in nats per round.
+        divergences: divergences on other episodes, by name of the set of episodes:
+            ``[participant]``, or ``[episode]`` without participants.
     """
 
     key: str
@@ -146,21 +146,25 @@ class FamilyScore:
 class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
+    "Divergence" is that of a family's predictions from the model's.
+
     Attributes:
-        family: key of the family that explains them; None if no family does.
+        family: key of the family that explains the predictions; None if no family does.
         closest: key of the closest family, whether or not it explains the predictions.
         parameters: fitted parameters of the closest family.
-        explained: 1 minus the divergence of the closest family over that of the best memoryless
-            family.
-        ratio: divergence of the closest family over that of the runner-up.
-        runner_up: key of the best family of another group.
+        explained: 1 - (divergence of the closest family / divergence of the best memoryless
+            family).
+        ratio: divergence of the closest family / divergence of the runner-up.
+        runner_up: key of the best family of another group (families that extend each other form a
+            group).
         baseline: key of the best memoryless family.
         scores: every family by key, the closest first.
         settings: seed, numbers of episodes and other provenance.
-        apart: share of rounds in which the closest family's prediction differs plainly
-            (:data:`_PLAIN`) from the model's; None if not measured because no family fits.
-        response: the input and lag, or the round, at which the closest family responds least like
-            the model to a changed input; None if not measured.
+        apart: share of rounds in which the divergence of the closest family exceeds .1 nats; None
+            if not measured because no family fits.
+        response: where the closest family's response to a changed input is least similar to the
+            model's: an input and a number of rounds after the change, or a round; None if not
+            measured.
         left: share of the closest family's error that remains after small changes of its update;
             None if not measured.
         change: the small change that alone reduces this error most, in words; "" if not measured.
@@ -189,7 +193,9 @@ class AlgorithmPart(Result):
 
     @property
     def sentence(self) -> str:
-        """The algorithm, and how much of the predictions it explains."""
+        """A sentence that names the closest algorithm and says how much of the predictions it
+        explains.
+        """
         name, rival = self.scores[self.closest].name, self.scores[self.runner_up].name
         family = f"{name} ({in_words(self.parameters)})"
         explains = f"explains {self.explained} of the predictions"
@@ -208,7 +214,9 @@ class AlgorithmPart(Result):
         return self.scores[self.closest].algorithm
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the share that every family explains, all but the closest in grey."""
+        """Draw the share of the predictions that each family explains, with its interval; only the
+        closest family is not grey.
+        """
         base, seed = self.scores[self.baseline].divergences, self.settings["seed"]
         explained = {}
         for score in self.scores.values():
@@ -219,7 +227,8 @@ class AlgorithmPart(Result):
         return figures.intervals(rows, xlabel=xlabel, floor=-0.5)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per family, set of episodes ("all" for all) and quantity.
+        """Return a table with one row per family, set of episodes ("all" for all sets together) and
+        quantity.
 
         The quantities are "divergence", "explained" and, for the closest family, "ratio".
         """
@@ -242,7 +251,9 @@ class AlgorithmPart(Result):
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values, without the scores of the single families."""
+        """Return the result as a dictionary of JSON values, without the scores of the single
+        families.
+        """
         record = {key: getattr(self, key) for key in _RECORDED}
         return json_values({**record, "name": self.scores[self.closest].name})
 
@@ -257,7 +268,7 @@ def explain(
     families: Sequence[Family] | None = None,
     edits: Edits | None = None,
 ) -> AlgorithmPart:
-    """Find the family of algorithms whose predictions are those of the subject.
+    """Find the family of algorithms that predicts what a model predicts.
 
     Args:
         subject: a model, an algorithm, or a function from episodes to distributions ``[episode,
@@ -267,8 +278,8 @@ def explain(
             ``task.sets_for(...)`` returns.
         seed: seed of the bootstrap over episodes.
         families: the candidates; all of the task when None.
-        edits: changes of single inputs, for comparing responses; drawn from the first set's
-            episodes when None.
+        edits: changes of single inputs, for comparing responses; when None, they are drawn for the
+            episodes to score on of the first set.
 
     Raises:
         InputError: sets of another task, or predictions that are no distributions.
@@ -314,7 +325,8 @@ def explain(
 
 
 def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
-    """Compare the closest algorithm's responses to changed inputs with the model's.
+    """Compare the closest algorithm's responses to changed inputs with the model's, and record the
+    least similar one.
 
     Args:
         part: the result so far.
@@ -322,8 +334,9 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
         edits: changes of single inputs.
 
     Returns:
-        A copy with the worst response in ``response``, and with ``family`` None if the lower bound
-        of its similarity is below :data:`ARRIVES`.
+        A copy of the result with the least similar response in ``response``. If the lower bound of
+            its similarity is below :data:`ARRIVES`, ``family`` becomes None: the family does not
+            explain the model.
     """
     algorithm = part.algorithm
     assert algorithm is not None
@@ -338,20 +351,20 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
 def _measure_left(
     predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int
 ) -> tuple[Interval, str]:
-    """Measure the share of the algorithm's error that remains after small changes of its update.
+    """Measure the share of the algorithm's error that remains if its update may change a little.
 
-    The effect of changes is linearised. Errors are in standard deviations of an outcome. Changes
-    are fitted on the same episodes as families.
+    Prediction errors are regressed on the (linearised) effects of many small changes of the update,
+    on the same episodes as families are fitted on. Errors are in standard deviations of an outcome.
 
     Args:
-        predict: the model's predictions.
+        predict: the model's predictions, as a function of episodes.
         algorithm: the closest algorithm.
         sets: by name, (episodes to fit on, episodes to score on).
         seed: seed of the bootstrap.
 
     Returns:
-        The share that remains after all changes together; the change that alone leaves the smallest
-        share, in words.
+        The share of the squared error that remains after all changes together; and the change that
+            alone leaves the smallest share, in words.
     """
     fitted_on = [pair[0] for pair in sets.values()]
     scored_on = [pair[1] for pair in sets.values()]
@@ -375,19 +388,20 @@ def _measure_left(
 def _standardised(
     predict: Predict, algorithm: Algorithm, batches: Sequence[Any]
 ) -> tuple[Array, Array, list[str]]:
-    """Compute the algorithm's prediction errors, and how fast each small change moves its
-    predictions.
+    """Compute an algorithm's prediction errors, and the derivative of its predictions with respect
+    to each small change of its update.
 
-    Both are in standard deviations of an outcome.
+    Both are divided by the standard deviation of an outcome.
 
     Args:
-        predict: the model's predictions.
+        predict: the model's predictions, as a function of episodes.
         algorithm: the algorithm.
         batches: one batch of episodes per set.
 
     Returns:
         Errors ``[episode, round, outcome]``, where the scored rounds of all batches are
-        concatenated; slopes with a last axis of changes; the names of the changes.
+            concatenated; derivatives ``[episode, round, outcome, change]``; the names of the
+            changes.
     """
     missed, slopes, names = [], [], list[str]()
     for episodes in batches:
@@ -400,11 +414,12 @@ def _standardised(
 
 
 def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
-    """Compute an algorithm's predictions, and how fast small changes of its update move them.
+    """Compute an algorithm's predictions, and their derivative with respect to each small change of
+    its update.
 
     Returns:
-        Predictions ``[episode, scored round, outcome]``; slopes with a last axis of changes; the
-        changes in words.
+        Predictions ``[episode, scored round, outcome]``; derivatives ``[episode, scored round,
+            outcome, change]``; the changes in words.
     """
     values, inputs = algorithm.run(episodes), algorithm.read(episodes)
     directions = {}
@@ -430,14 +445,16 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
 
 
 def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return directions in which the update of one state variable could be changed, by description.
-
-    A direction is an array ``[episode, round, ...]``. The changed update adds a small multiple of
-    it to the variable's step in every round.
+    """Return the small changes of an algorithm's update of one state variable that are tried, such
+    as a larger step or a leak.
 
     Args:
         state, after: the variable before and after every round, ``[episode, round, ...]``.
         inputs: inputs of the rounds, by key.
+
+    Returns:
+        Arrays ``[episode, round, ...]`` by description. In every round, the changed update adds a
+            small multiple of the array's entry to the variable.
     """
     state = np.asarray(state, float)
     step = after - state
@@ -476,12 +493,12 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
 
 
 def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
-    """Return the share of rounds in which two predictions differ plainly (:data:`_PLAIN`).
+    """Return the share of rounds in which two predictions differ plainly: by more than .1 nats.
 
     The bootstrap resamples the i-th episodes of all sets together.
 
     Args:
-        apart: divergences in nats ``[episode, round]`` by set.
+        apart: divergences of the two predictions in nats, ``[episode, round]`` by set.
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """
@@ -492,9 +509,17 @@ def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> 
 
 @remembered
 def _measure_memoryless(compared: Compared, subject: Any) -> _Divergences:
-    """Return the divergence of predictions from the best memoryless algorithm, by set.
+    """Return the divergence of a model's predictions from the best memoryless algorithm: what the
+    model gains from its memory.
 
-    The best one is chosen on other episodes.
+    The best memoryless algorithm is chosen on other episodes.
+
+    Args:
+        compared: the comparison, for its sets of episodes.
+        subject: the model, an algorithm, or a function that predicts.
+
+    Returns:
+        Nats per round, ``[episode]`` by set.
     """
     task = tasks.get(task_of(compared.sets))
     families = [family for family in task.rivals().values() if family.memoryless]
@@ -508,7 +533,8 @@ def _score_families(
     """Fit every family on the first batch of each set, and score it on the second.
 
     Args:
-        subject: whatever :func:`~interp.choices.fitting.predictor` takes.
+        subject: what the families are fitted to: a model, an algorithm, or a function that predicts
+            (see :func:`~interp.choices.fitting.predictor`).
         task: the task, for the kind of its predictions.
         sets: by name, (episodes to fit on, episodes to score on).
         families: the candidates.
@@ -549,11 +575,11 @@ def _score_families(
 def _score_even_guess(
     to_fit: Sequence[Array], to_score: Mapping[str, Array], sets: _Sets, kind: Predicted
 ) -> FamilyScore:
-    """Score the constant guess: equal probabilities, or for real numbers the mean of all
-    predictions.
+    """Score the guess that predicts the same in every round: equal probabilities, or for real
+    numbers the mean of all predictions.
 
     Args:
-        to_fit: the subject's predictions on the episodes to fit on, one array per set.
+        to_fit: the model's predictions on the episodes to fit on, one array per set.
         to_score: its predictions on the episodes to score on, by set.
         sets: by name, (episodes to fit on, episodes to score on).
         kind: kind of the predictions.
@@ -584,11 +610,15 @@ def _score_even_guess(
 
 
 def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
-    """Choose the closest family by the fits, and decide by held-out scores if it explains the
-    predictions.
+    """Choose the family that is closest where it was fitted, and decide by the scores on other
+    episodes whether it explains the model's predictions.
 
-    An extension replaces the simpler family if it closes most of the gap that the simpler family
-    leaves, or if only the extension explains the predictions.
+    A family that extends a simpler one is chosen only if it removes most of the simpler one's
+    divergence, or if it explains the predictions and the simpler one does not.
+
+    Args:
+        scores: scores of all families.
+        settings: the seed of the bootstrap and other provenance.
     """
     ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
     base = next(score for score in ranked if score.memoryless)
@@ -632,10 +662,12 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
 def _list_not_rejected(
     scores: Sequence[FamilyScore], base: FamilyScore, seed: int
 ) -> tuple[str, ...]:
-    """Return the keys of the families in the model confidence set, any of which may be the best.
+    """Return the keys of the families in the 95 % model confidence set, any of which may be the
+    best.
 
-    Losses are compared per episode, averaged over sets. Losses below a thousandth of the best
-    memoryless family's loss are rounding or search error: such families tie.
+    The loss of a family is its divergence per episode, averaged over sets. Losses below a
+    thousandth of the best memoryless family's loss count as equal, since they are rounding or
+    search errors.
 
     Args:
         scores: scores of all families.
@@ -661,15 +693,15 @@ def _list_not_rejected(
 def _pooled_ratio(
     over: _Divergences, under: _Divergences, seed: int, name: str | None = None
 ) -> Interval:
-    """Return the ratio of two mean divergences, with an interval from the same resamples of
-    episodes.
+    """Return the ratio of two mean divergences with its bootstrap interval; both are resampled by
+    the same episodes.
 
     All sets use one seed, so that their i-th episodes are resampled together.
 
     Args:
         over, under: divergences ``[episode]`` by set: numerator and denominator.
         seed: seed of the bootstrap.
-        name: one set; all sets when None.
+        name: name of the only set to use; all sets when None.
     """
     chosen = list(over) if name is None else [name]
     weights = [resample_weights(len(over[key]), seed=seed) for key in chosen]
@@ -689,10 +721,11 @@ class Failure:
 
     Attributes:
         set: name of the set of episodes (the second batch of its pair in ``task.sets_for``).
-        n_scored: the argument of ``task.sets_for`` that rebuilds it.
-        episode, round: which round.
+        n_scored: number of episodes of this batch; with this argument, ``task.sets_for`` samples
+            the batch again.
+        episode, round: indices of the episode and the round.
         nats: Jensen-Shannon divergence of the two predictions.
-        model, reference: the two predicted distributions.
+        model, reference: the distributions that the model and the reference predict.
     """
 
     set: str
@@ -709,9 +742,9 @@ class _Agreement:
     """How similarly two models predict.
 
     Attributes:
-        alike: average similarity: 1 minus the models' divergence over the mean gain from their
-            memories.
-        apart: share of rounds in which they differ plainly.
+        alike: average similarity: 1 - (divergence of the two models / mean of what each gains from
+            its memory).
+        apart: share of rounds in which they differ plainly, by more than .1 nats.
         cells: similarity of their responses to changed inputs, the least similar first; empty if
             the task has no input that can be changed alone.
     """
@@ -721,10 +754,13 @@ class _Agreement:
     cells: tuple[Cell, ...] = field(repr=False)
 
     def measure(self, control: Control | None = None) -> Measure:
-        """Return the claim that two models predict the same.
+        """Return the measure of the claim that two models predict the same.
 
-        It needs average similarity (with a control), few rounds that differ plainly, and similar
-        responses; the worst of these decides.
+        Three quantities must support it: average similarity, the share of rounds that differ
+        plainly, and the similarity of responses. The measure reports the one that decides.
+
+        Args:
+            control: average similarity of untrained copies; None for no control.
         """
         average = Measure(
             "behaviour",
@@ -765,15 +801,14 @@ class _Agreement:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Behaviour(Result):
-    """How similarly two models predict.
-
-    Without a reference, it compares the model with the closest algorithm.
+    """How similarly two models predict: the model and its reference, or without a reference its
+    closest algorithm.
 
     Attributes:
         plain: agreement of the models as they are.
-        fitted: agreement after the read-out parameters of one model's algorithm were fitted to the
-            other model; None if nothing was fitted.
-        read_out: the fitted parameters.
+        fitted: agreement after the read-out parameters (such as a temperature) of one model's
+            algorithm were fitted to the other model; None if nothing was fitted.
+        read_out: the fitted parameters by name.
         untrained: average similarity of each untrained copy of the model with the reference.
         failures: the rounds of the largest difference, worst first.
     """
@@ -785,10 +820,11 @@ class Behaviour(Result):
     failures: tuple[Failure, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per number: average similarity, share of plainly different rounds, and
-        responses.
+        """Return a table with one row per number: average similarity, share of plainly different
+        rounds, and each response.
 
-        The rows appear once for the models as they are, and again with the fitted read-out.
+        There are rows for the models as they are, and, if a read-out was fitted, the same rows with
+        the fitted read-out.
         """
         rows = self._list_rows("", self.plain)
         rows[0]["untrained"] = best_of(self.untrained).number
@@ -814,11 +850,12 @@ class Behaviour(Result):
 
     @property
     def measure(self) -> Measure:
-        """The claim that both predict the same: the worst of average similarity, differing rounds
-        and responses.
+        """The measure of the claim that model and reference predict the same.
 
-        It is measured with the fitted read-out if there is one and the result is not "no"; the
-        condition then says so. Otherwise it is measured on the models as they are.
+        It reports the one quantity that decides, among average similarity, share of rounds that
+        differ plainly, and responses. If a read-out was fitted and the claim is not refuted with
+        it, the numbers are those with the fitted read-out, and the measure's condition says so.
+        Otherwise they are those of the models as they are.
         """
         control = best_of(self.untrained)
         fitted = self.fitted
@@ -830,8 +867,8 @@ class Behaviour(Result):
 
 
 def _compare_behaviour(compared: Compared) -> Behaviour:
-    """Compare the predictions of model and reference; without a reference, of model and closest
-    algorithm.
+    """Compare the predictions of the model with those of the reference; without a reference, with
+    those of the closest algorithm.
     """
     explained, model, reference = compared.parts["algorithm"], compared.model, compared.reference
     if reference is None:
@@ -886,14 +923,14 @@ def _compare_predictions(
 
 
 def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
-    """Fit the read-out of one model's algorithm, such as its temperature, to the other model's
-    predictions.
+    """Fit how one model's algorithm turns its state into predictions, such as the temperature, to
+    the other model's predictions.
 
-    The reference's algorithm is tried first.
+    The reference's algorithm is tried first, then the model's.
 
     Returns:
-        The other model, the algorithm and its fitted parameters; None if neither algorithm has a
-        read-out to fit.
+        The other model, the algorithm and its fitted parameters; None if neither algorithm has such
+            a parameter.
     """
     model, reference = compared.pair
     for owner, subject in ((reference, model), (model, reference)):
@@ -935,12 +972,13 @@ def _measure_likeness(
     sets: _Sets,
     seed: int,
 ) -> Interval:
-    """Return 1 minus the divergence of two models, relative to the mean gain from their memories.
+    """Return the average similarity of two models: 1 - (their divergence / mean of what each gains
+    from its memory).
 
     Args:
         apart: divergence of the two models, ``[episode, round]`` by set.
-        worth, other_worth: gain from each model's memory: its divergence from the best memoryless
-            algorithm, by set.
+        worth, other_worth: gain of each model from its memory: divergence of its predictions from
+            the best memoryless algorithm, ``[episode]`` by set.
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """
@@ -956,11 +994,12 @@ def _measure_differences(
 ) -> tuple[dict[str, Array], list[Failure]]:
     """Measure the divergence of two predictions in every scored round, in nats.
 
-    For real numbers, differences of means are measured in units of their variance.
+    For predictions that are real numbers, differences of means are measured in units of their
+    variance.
 
     Args:
-        model, reference: functions that predict.
-        sets: by name, (episodes to fit on, episodes to score on); the second are compared.
+        model, reference: functions from episodes to predictions.
+        sets: by name, (episodes to fit on, episodes to score on); only the second are used.
 
     Returns:
         Divergences ``[episode, round]`` by set, and the rounds of each set with the largest ones.

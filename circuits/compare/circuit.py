@@ -1,4 +1,5 @@
-"""Do two models compute by the same circuit? Match their heads by what they read and feed.
+"""Do two models compute by the same circuit? Match their heads by what each reads and which later
+heads it feeds.
 
 For each model, a table of its heads is measured by ablation on the same episodes. The result is how
 much two tables have in common under the best one-to-one matching of heads. The control is the best
@@ -38,7 +39,7 @@ _ROUNDING = 1e-12  # sums of squares below this are rounding, of which no share 
 
 
 def group_positions(labels: Sequence[str]) -> pd.DataFrame:
-    """Return a table of 0 and 1 that groups positions (rows) into kinds (columns).
+    """Return a table of 0 and 1 that says which token position (row) is of which kind (column).
 
     Labels that differ only by a number are of one kind.
 
@@ -54,18 +55,20 @@ def group_positions(labels: Sequence[str]) -> pd.DataFrame:
 class HeadTable:
     """What every head of a model reads, and what depends on it.
 
-    All numbers are sums of squares over rounds, for each episode. "Kind" is a kind of query
-    position.
+    All numbers are sums of squares over rounds, for each episode. The axis "kind" is the kind of
+    the query position (:func:`group_positions`).
 
     Attributes:
         heads: names of the heads, such as "L1H0 2.1 fetch z".
         positions: labels of the positions.
-        kinds: kinds of positions (:func:`group_positions`).
-        read: variation of what a head moves from each key position to a kind of query position.
-        lost: change of the prediction, and of the final state, when a head is ablated at a kind of
-            position.
-        changed: change of a later head's output when an earlier head is ablated.
-        varied: variation of a head's output.
+        kinds: names of the kinds of positions.
+        read: variation of what a head moves from each key position to queries of a kind,
+            ``[episode, head, kind, pos]``.
+        lost: change of the prediction (index 0) and of the final state (index 1) when a head is
+            ablated at queries of a kind, ``[episode, head, kind, 2]``.
+        changed: change of a later head's output at queries of a kind when an earlier head is
+            ablated, ``[episode, earlier head, later head, kind]``.
+        varied: variation of a head's output at queries of a kind, ``[episode, head, kind]``.
     """
 
     heads: tuple[str, ...]
@@ -77,7 +80,11 @@ class HeadTable:
     varied: Float[np.ndarray, "episode head kind"]
 
     def weigh(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
-        """Return the table as shares of the whole model, with these weights of the episodes."""
+        """Average the table over episodes, and return it as shares of the whole model.
+
+        Args:
+            weights: weight of each episode.
+        """
         read = np.tensordot(weights, self.read, 1)
         lost = np.tensordot(weights, self.lost, 1)
         changed = np.tensordot(weights, self.changed, 1)
@@ -91,16 +98,16 @@ class HeadTable:
 
 
 class HeadShares(NamedTuple):
-    """A table of heads as shares of the whole model.
+    """A table of heads as shares of the whole model, which can be compared between models.
 
-    For each outcome (prediction, state) the entries of each of the two arrays sum to a half, or to
-    0 if no head changes it.
+    The last axis is (prediction, state). Along it, the entries of each array sum to a half, or to 0
+    if no head changes the prediction, or the state.
 
     Attributes:
-        reads: share of what a head reads from each key position at a kind of position, times the
-            head's importance there.
-        feeds: share of a later head's output that depends on an earlier one, times the later head's
-            importance.
+        reads: importance of a head at query positions of a kind, divided among the key positions
+            that it reads there, ``[head, kind, pos, 2]``.
+        feeds: importance of a later head times the share of its output that depends on an earlier
+            one, ``[earlier head, later head, 2]``.
     """
 
     reads: Float[np.ndarray, "head kind pos 2"]
@@ -111,7 +118,7 @@ class Matching(NamedTuple):
     """A one-to-one matching of the heads of two tables.
 
     Attributes:
-        pairs: row of the second table by row of the first.
+        pairs: by index of a head in the first table, the index of its partner in the second.
         similarity: weighted Jaccard index of the matched tables, from 0 to 1.
     """
 
@@ -120,11 +127,12 @@ class Matching(NamedTuple):
 
 
 def match_heads(first: HeadShares, second: HeadShares) -> Matching:
-    """Match heads by what they read, and compute the weighted Jaccard index of the two tables.
+    """Match the heads of two models by what they read, and compute the similarity of the matched
+    tables.
 
     Returns:
-        The pairs, and the sum of minima over the sum of maxima; NaN if no head of either model
-        changes anything.
+        The matching. Its similarity is the weighted Jaccard index: the sum of the smaller entries
+            over the sum of the larger ones; NaN if no head of either model changes anything.
     """
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)
@@ -148,8 +156,8 @@ def compare_tables(
         seed: seed of the bootstrap.
 
     Returns:
-        The matching on all episodes, and its similarity with a 95 % interval, for which heads are
-        matched again in every resample.
+        The matching on all episodes; and its similarity with a 95 % bootstrap interval, in which
+            heads are matched anew for every resample.
     """
     require(
         first.positions == second.positions,
@@ -166,7 +174,7 @@ def compare_tables(
 
 
 def _divide(part: Array, whole: Array) -> Array:
-    """Return ``part / whole``, and 0 where the whole is below rounding."""
+    """Return ``part / whole``, and 0 where the whole is below 1e-12, which is rounding."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > _ROUNDING)
 
 
@@ -177,8 +185,8 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
 
     Args:
         subject: the model, with its episodes.
-        outcomes: the prediction, and the read-out of the carried state.
-        budget: the rounds in which heads are ablated.
+        outcomes: what ablation may change: the prediction, and the decoded state.
+        budget: determines the rounds in which heads are ablated: every second one of ``budget.at``.
     """
     run = subject.run(subject.samples.test)
     model = cast(HookedLatentTransformer, subject.model)
@@ -246,15 +254,20 @@ def _measure_reading(
     layer: int,
     by_kind: Float[np.ndarray, "pos kind"],
 ) -> Float[np.ndarray, "episode head kind pos"]:
-    """Measure the variation of what heads move from every position to each kind of position.
+    """Measure the variation of what heads move from every key position to each kind of query
+    position.
 
-    What a head moves is attention times value, minus its mean.
+    What a head moves is attention times value, written to the residual stream; its mean over
+    episodes and rounds is subtracted.
 
     Args:
         plain: a run that stored attention patterns and values.
         model: the model.
         layer: the heads' layer.
-        by_kind: 1 where a position is of a kind.
+        by_kind: matrix of 0 and 1, ``[pos, kind]``: 1 where a position is of a kind.
+
+    Returns:
+        Sums of squares ``[episode, head, kind, pos]``.
     """
     patterns = plain.seen[Site("pattern", layer)].transpose(2, 3)
     values = plain.seen[Site("v", layer)]
@@ -268,10 +281,12 @@ def _measure_reading(
 def _measure_written(
     z: Float[Tensor, "episode round pos head d_head"], model: HookedLatentTransformer, layer: int
 ) -> Float[np.ndarray, "episode head pos"]:
-    """Measure the squared norm of what heads write to the residual stream, summed over rounds.
+    """Measure the squared norm of what heads write to the residual stream, summed over rounds,
+    ``[episode, head, pos]``.
 
     Args:
-        z: attention-weighted values, before the output matrix.
+        z: attention-weighted values, before the output matrix, ``[episode, round, pos, head,
+            d_head]``.
         model: the model, for the output matrix.
         layer: the heads' layer.
     """
@@ -301,13 +316,14 @@ def _name_head(config: LatentTransformerConfig, layer: int, head: int) -> str:
 @dataclass(frozen=True)
 @checked_result
 class HeadRole:
-    """What one head does, in words and shares: a row of the printed table.
+    """What one head does, as a row of the printed table.
 
     Attributes:
-        model, head: their names.
+        model, head: names of the model and of the head.
         weight: the head's share of all heads' importance.
-        reads: the key position that it reads most, and the kind of position that it moves this to.
-        prediction, update: its share of what heads contribute to the prediction, and to the state.
+        reads: the key position that it reads most, and the kind of query position that reads it,
+            such as "p_1 at p?".
+        prediction, update: its share of all heads' effect on the prediction, and on the state.
         feeds: the later head that depends most on it; "" if none does.
         match: the matched head of the other model; "" if there is none.
     """
@@ -328,7 +344,7 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
     Args:
         model: name of the model.
         table: its table of heads.
-        matches: name of the matched head of the other model, by row of the table.
+        matches: by index of a head in the table, the name of the matched head of the other model.
     """
     shares = table.weigh(np.ones(len(table.lost)))
     roles = []
@@ -360,7 +376,8 @@ class CircuitPart(Result):
     """How similar the roles of two models' heads are.
 
     Attributes:
-        similarity: similarity of the two tables of heads under the best matching, from 0 to 1.
+        similarity: weighted Jaccard index of the two tables of heads under the best matching, from
+            0 to 1.
         heads: the roles of the heads of both models.
         untrained: similarity of every untrained copy of the model with the reference.
     """
@@ -382,7 +399,7 @@ class CircuitPart(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row for the similarity, then one for every head of both models."""
+        """Return a table with one row for the similarity, then one for every head of both models."""
         row = {"name": "similarity of roles", **self.similarity.columns("number")}
         row["untrained"] = best_of(self.untrained).number
         return pd.DataFrame([row, *({"name": "head", **asdict(head)} for head in self.heads)])

@@ -1,8 +1,8 @@
 """When does a model in training become its algorithm? Measure every saved checkpoint.
 
-In the tables a row is one claim, or one algorithm, at one step of one run. The tables are NOT
-evidence that a number which rises together with another one causes it, nor of what another seed
-does. Intervals are over episodes, not over trainings.
+A row of the tables is one claim, or one algorithm, at one step of one training run. The tables are
+NOT evidence that a number which rises together with another one causes it, nor of what another seed
+does. Intervals are over episodes, not over training runs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class Questions:
     """What is measured at every checkpoint.
 
     Attributes:
-        targets: variables that probes read from the latents; the task's default when empty.
+        targets: keys of variables that probes decode from the latents; the task's default when
+            empty.
         reference: name of a model that each checkpoint is compared with; no comparison when empty.
-        n_episodes, n_rounds, seed: episodes for probes and predictions.
+        n_episodes, n_rounds, seed: numbers of episodes and rounds, and seed, of the episodes for
+            probes and predictions.
     """
 
     targets: tuple[str, ...] = ()
@@ -55,16 +57,18 @@ class Questions:
 
 @checked
 def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFrame]:
-    """Measure one checkpoint of a training.
+    """Measure one checkpoint of a training run.
 
     Args:
         path: the checkpoint (:func:`interp.training.runs.kept` lists them).
         questions: what is measured.
 
     Returns:
-        "measures": one row per claim, with the run's ``excess`` loss among them. "algorithms": for
-        each algorithm of the task, at its default parameters, the divergence of the model's
-        predictions from the algorithm's in nats per round, with and without the model's state.
+        Two tables by name. "measures" has one row per claim (probes, comparison with the
+            reference), and one row "excess": the model's loss above the lowest possible loss.
+            "algorithms" has one row per algorithm of the task, at its default parameters: the
+            divergence of the model's predictions from the algorithm's in nats per round, with and
+            without the model's state.
     """
     run = load_run(path, "model")
     model = run.model
@@ -87,9 +91,11 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
 
 
 def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
-    """Return the divergence of the model's predictions from every algorithm's, in nats per round.
+    """Return a table of how far the model's predictions are from those of each algorithm of the
+    task.
 
-    It is measured twice: as the model is ("nats"), and with its state cut ("without_state").
+    The columns are "algorithm" (its key), "nats" (divergence in nats per round) and "without_state"
+    (the same for the model with its latents reset in every round).
     """
     task = tasks.of(model)
     forgetful_run = rollout(model, episodes, fwd_hooks=[cut(model)])
@@ -107,7 +113,9 @@ def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
 
 
 def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
-    """Return the mean Kullback-Leibler divergence of predictions from the truth, in nats per round.
+    """Return the mean divergence of predictions from the true distributions, in nats per round.
+
+    It is the Kullback-Leibler divergence, with predicted probabilities of at least 1e-6.
 
     Args:
         truth, predictions: distributions ``[episode, round, outcome]``.
@@ -126,8 +134,9 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
     algorithms.
 
     Args:
-        measures: the tables "measures" of all checkpoints, concatenated.
-        algorithms: the tables "algorithms" of all checkpoints, concatenated.
+        measures: the tables "measures" that :func:`measure_state` returns for all checkpoints,
+            concatenated.
+        algorithms: its tables "algorithms", concatenated.
         shown: keys of the algorithms to draw.
     """
     require_columns("measures", measures, "key", "seed", "step", "number", "control_number")
@@ -153,7 +162,7 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "")
     """Draw a line over steps for each label and seed; all lines of one label have one colour.
 
     Args:
-        axes: where to draw.
+        axes: the axes to draw on.
         frame: table with the columns ``label``, ``seed``, ``step``, and the columns to draw.
         number: name of the column to draw.
         control: name of a column to draw dashed; "" for none.
@@ -169,7 +178,13 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "")
 
 
 def describe(measures: pd.DataFrame) -> list[str]:
-    """Return a sentence for each claim and seed: from which checkpoint on its verdict stays "yes"."""
+    """Return a sentence for each claim and seed that says from which training step on its verdict
+    stays "yes".
+
+    Args:
+        measures: the tables "measures" that :func:`measure_state` returns for all checkpoints,
+            concatenated.
+    """
     sentences = []
     judged = measures.dropna(subset="verdict").sort_values("step")
     for (key, seed), rows in judged.groupby(["key", "seed"], sort=False):

@@ -53,8 +53,8 @@ class Comparison(Measured):
     """The comparison of a model with a reference, or with algorithms alone.
 
     The result of every question is also an attribute: ``algorithm``, ``behaviour``, ``state``,
-    ``response``, ``update`` and ``circuit``. It is None if the question needs a reference and there
-    is none, or if a model lacks what the question is about, such as attention heads.
+    ``response``, ``update`` and ``circuit``. An attribute is None if its question needs a reference
+    and there is none, or if a model lacks what the question is about, such as attention heads.
 
     Attributes:
         model: name of the model.
@@ -72,7 +72,7 @@ class Comparison(Measured):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse results without the part "algorithm", which the sentence needs."""
+        """Refuse results without the part "algorithm", which the summary sentence needs."""
         require("algorithm" in self.parts, "a comparison has the part 'algorithm' at least")
 
     def __getattr__(self, name: str) -> Any:
@@ -83,7 +83,7 @@ class Comparison(Measured):
 
     @property
     def sentence(self) -> str:
-        """All measures in one sentence, which also names the reference, or else the closest
+        """A sentence that reports all measures and names the reference; without one, the closest
         algorithm.
         """
         closest = self.algorithm.scores[self.algorithm.closest]
@@ -105,7 +105,7 @@ class Comparison(Measured):
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The table of each result, by the key of its question; computed once."""
+        """The table of each result, by the key of its question."""
         return {key: part.to_frame() for key, part in self.parts.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +126,11 @@ class Comparison(Measured):
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``comparison.json``, ``measures.csv`` and one CSV file per question."""
+        """Write ``comparison.json``, ``measures.csv`` and one CSV file per question to a folder.
+
+        Returns:
+            The paths of the files.
+        """
         whole = Path(folder) / "comparison.json"
         paths = [write_json(whole, self.to_dict())]
         tables = {"measures": self.to_frame(), **self.tables}
@@ -149,8 +153,8 @@ def machines(
 
     Args:
         model: the model that is judged.
-        reference: another model of the task, or its name. A handwired reference is built with sizes
-            that the model accepts and with the rates of the model's episodes. None compares with
+        reference: another model of the task, or its name. A handwired reference is built with task
+            sizes that the model accepts, and for episodes like the model's. None compares with
             algorithms alone, which decides only the claims on behaviour and update.
         budget: how many episodes, rounds and untrained copies are used, and the seed; ``Budget()``
             when None. ``Budget.quick()`` does a quarter of the work. The task may limit the rounds.
@@ -216,8 +220,8 @@ def _compared(
     Args:
         model: the model that is judged.
         other: the reference, or None.
-        budget: how much is done.
-        sizes: sizes of the task that both models accept.
+        budget: numbers of episodes, rounds and copies, and the seed.
+        sizes: sizes of the task, by name, that both models accept.
     """
     samples = Samples.draw(model, budget, sizes)
     subject = Participant(model, samples)
@@ -242,8 +246,8 @@ def _compared(
 def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
     """Yield untrained copies of a model, as controls.
 
-    If the latents of a copy grow without bound, its weights are halved until they do not. A copy
-    that still grows after :data:`_HALVINGS` halvings is left out.
+    If the latents of a copy grow beyond :data:`_GROWN`, its weights are halved until they do not. A
+    copy that still grows after :data:`_HALVINGS` halvings is left out.
 
     Args:
         model: the model whose architecture is copied.
@@ -264,7 +268,9 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
 
 
 def _is_bounded(subject: Participant) -> bool:
-    """Return True if all latents stay below :data:`_GROWN` and all predictions are finite."""
+    """Return True if, on the known and test episodes, all latents stay below :data:`_GROWN` and all
+    predictions are finite.
+    """
     for episodes in (subject.samples.known, subject.samples.test):
         run = subject.run(episodes)
         largest = run.latents.abs().max()
@@ -279,8 +285,8 @@ def _load_reference(
     """Load the reference of a comparison.
 
     A handwired reference is built in the sizes that the model accepts, at the task's default where
-    possible. Options that both its builder and the model's layout have are taken from the layout,
-    so that rounds have the same positions.
+    possible. Other options that describe a round, such as whether it has marker tokens, are copied
+    from the model's layout, so that rounds have the same positions.
 
     Args:
         model: the model that is judged.

@@ -75,14 +75,15 @@ class Budget:
     """How much a comparison computes.
 
     Attributes:
-        known, test: numbers of episodes that maps are fitted on, and scored on.
+        known, test: number of episodes on which maps and decoders are fitted, and number of other
+            episodes on which they are scored.
         rounds: rounds per episode.
-        horizon: rounds that a model runs on after latents were inserted.
+        horizon: number of rounds that a model runs on after latents were inserted.
         starts: number of rounds at which latents are inserted.
-        battery, scored: numbers of episodes per set that algorithms are fitted on, and that
-            predictions are compared on.
+        battery, scored: numbers of episodes in each set on which algorithms are fitted to
+            predictions, and on which predictions are then compared.
         edits: number of changed inputs for comparing responses.
-        untrained: number of untrained copies, the control.
+        untrained: number of untrained copies of the model, which are the control.
         seed: seed of everything that is drawn.
     """
 
@@ -139,10 +140,10 @@ class Budget:
 
     @property
     def at(self) -> list[int]:
-        """The rounds at which latents are inserted, evenly spaced.
+        """Indices of the rounds at which latents are inserted, evenly spaced.
 
-        The first sixth is left out, since its latents hold little. The last start leaves
-        ``horizon`` rounds and one more, so that the final state is one that decoders are fitted on.
+        The first sixth of the rounds is left out, since latents contain little there. After the
+        last of these rounds, ``horizon`` rounds and one more follow.
 
         >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
@@ -155,7 +156,13 @@ class Budget:
 @dataclass(frozen=True)
 @checked_fields
 class Samples:
-    """The three batches of episodes of a comparison: known, test and other."""
+    """The three batches of episodes of a comparison.
+
+    Attributes:
+        known: episodes on which maps and decoders are fitted.
+        test: episodes on which they are scored.
+        other: episodes that supply the values that variables are set to.
+    """
 
     known: Any
     test: Any
@@ -166,10 +173,10 @@ class Samples:
         """Sample the episodes of a comparison.
 
         Known and other episodes come from one half of the task's data, test episodes from the other
-        half. There are as many other as test episodes.
+        half. There are as many other episodes as test episodes.
 
         Args:
-            model: the model, for its task and the rates of its episodes.
+            model: the model, which determines the task and, with it, how episodes are sampled.
             budget: numbers of episodes and rounds, and the seed.
             sizes: sizes of the task by name.
         """
@@ -189,19 +196,21 @@ class Samples:
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """Number of the participant of each known, then of each test episode."""
+        """Index of the participant of each episode: known episodes first, then test episodes,
+        ``[episode]``.
+        """
         return participants_of(self.known, self.test)
 
 
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Participant:
-    """A model with the episodes of a comparison; its runs and fits are cached.
+    """A model with the episodes of a comparison. Its runs and fits are cached.
 
     Attributes:
         model: the model.
         samples: the episodes.
-        label: replaces the model's name, for example if both models have the same one.
+        label: replaces the model's name, for example if both compared models have the same name.
     """
 
     model: Machine
@@ -231,7 +240,8 @@ class Participant:
 
     @remembered
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
-        """Fit a decoder from latents to a state variable of the algorithm, on the known episodes.
+        """Fit a linear decoder from latents to a state variable of an algorithm, on the known
+        episodes.
 
         Args:
             algorithm: the algorithm that computes the variable.
@@ -245,8 +255,8 @@ class Participant:
     def penalty(self, algorithm: Algorithm) -> float:
         """Choose the ridge penalty of decoders of the algorithm's state: the standard one or none.
 
-        The choice depends on the error of the state's decoded steps on held-out folds
-        (:func:`choose_penalty`).
+        Each is tried in cross-fitting: the one that decodes the changes of the state from round to
+        round better on held-out episodes is taken (:func:`choose_penalty`).
         """
         latents = pooled(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
@@ -266,8 +276,8 @@ class Participant:
     def writer(
         self, algorithm: Algorithm, keys: tuple[str, ...] = (), penalty: float | None = None
     ) -> Writer:
-        """Fit a writer: it decodes the algorithm's state from latents, and sets it to other values
-        there.
+        """Fit an object that decodes the algorithm's state from latents, and that changes latents
+        so that they encode another state (a writer).
 
         Args:
             algorithm: the algorithm.
@@ -281,10 +291,12 @@ class Participant:
         return Writer.of_state(self.model, run, algorithm, known, ridge=ridge)
 
     def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
-        """Return the task's interchange claims about any model, at the places that these rounds
-        have.
+        """Return the task's interchange claims that hold for any model, such as those about input
+        tokens, at positions that exist in these rounds.
 
-        With an algorithm, return only the claims about its inputs, at the tokens that encode them.
+        Args:
+            algorithm: if not None, only claims about inputs of this algorithm are returned, at the
+                embeddings of the tokens that encode them.
         """
         labels = self.run(self.samples.test).layout.labels
         channels = [channel.name for channel in self.model.channels]
@@ -302,8 +314,11 @@ class Participant:
         return claims
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """Return the input tokens that change the state according to the task, as groups of site
-        names.
+        """Return the input tokens that change the state, according to the task: for each input, the
+        names of its embedding sites.
+
+        Args:
+            algorithm: the algorithm whose inputs count.
         """
         causes: dict[tuple[str, ...], None] = {}
         for claim in self.claims(algorithm):
@@ -313,7 +328,7 @@ class Participant:
 
 
 def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
-    """Return ``1 - sum missed / sum whole`` of cross-fitted maps, with its 95 % interval.
+    """Score cross-fitted maps: return ``1 - sum(missed) / sum(whole)`` with its 95 % interval.
 
     Args:
         missed: error of the maps, ``[episode]``.
@@ -321,7 +336,8 @@ def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Int
         participants: participant of each episode; errors are averaged per participant first.
 
     Returns:
-        The score: exactly 1 if ``missed`` is 0; NaN if the whole is 0 or a sum is not finite.
+        The score: exactly 1 if ``missed`` is 0; NaN if the sum of ``whole`` is 0 or a sum is not
+            finite.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
@@ -335,14 +351,16 @@ def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Int
 
 @remembered
 def pooled(subject: Participant) -> Rollout:
-    """Return the model's runs on the known and the test episodes as one run (the pool)."""
+    """Return the model's runs on the known and then the test episodes, joined into one run (the
+    pool).
+    """
     samples = subject.samples
     return Rollout.joined([subject.run(samples.known), subject.run(samples.test)])
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
-    """Return the algorithm's variables on the known, then the test episodes, ``[episode, round,
-    ...]``.
+    """Return the values of the algorithm's variables, ``[episode, round, ...]`` by key, on the
+    known and then the test episodes.
     """
     known, test = algorithm.run(samples.known), algorithm.run(samples.test)
     return {key: np.concatenate([known[key], test[key]]) for key in known}
@@ -351,14 +369,14 @@ def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[A
 @dataclass(frozen=True)
 @checked_result
 class CrossFitted(Decoder):
-    """A cross-fitted decoder: each episode is decoded, and changed, by a fit that was not fitted on
-    it.
+    """A decoder of an algorithm's state that is cross-fitted: each episode is decoded by maps that
+    were fitted on other episodes.
 
     The first axis of latents must be the episodes that ``fold`` describes.
 
     Attributes:
-        fits: one decoder per fold, fitted on the other folds.
-        fold: the fold of each episode.
+        fits: one decoder per fold, fitted on the episodes of the other folds.
+        fold: index of the fold of each episode.
     """
 
     fits: tuple[Decoder, ...] = ()
@@ -384,7 +402,7 @@ class CrossFitted(Decoder):
         return self._apply(lambda fit, rows: fit(latents[rows]))
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
-        """Change the latents of every episode so that the decoded values change
+        """Change the latents of every episode so that the decoded values change by ``change``
         (:meth:`Decoder.move`).
 
         Args:
@@ -394,8 +412,11 @@ class CrossFitted(Decoder):
         return self._apply(lambda fit, rows: fit.move(latents[rows], change[rows]))
 
     def _apply(self, function: Callable[[Decoder, Tensor], Tensor]) -> Tensor:
-        """Apply a function of (decoder, episode indices) per fold, and return its results in
-        episode order.
+        """Apply a function to the decoder of each fold, and return the results in the order of the
+        episodes.
+
+        Args:
+            function: function of a decoder and the indices of the episodes of its fold.
         """
         fold = torch.tensor(self.fold)
         rows_by_fold, parts = [], []
@@ -409,18 +430,19 @@ class CrossFitted(Decoder):
 
 
 def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
-    """Choose between the standard ridge penalty (:data:`~interp.stats.decoder.RIDGE`) and none.
+    """Choose the ridge penalty of a decoder: the standard one (:data:`~interp.stats.decoder.RIDGE`)
+    or none.
 
-    A penalty hides what is encoded along directions of little variance. Without it, maps read
-    counts even from untrained networks.
+    With a penalty, a decoder misses what is encoded along directions of little variance. Without
+    one, it decodes counts of inputs even from untrained networks.
 
     Args:
-        missed: returns the squared error on other episodes for a penalty.
+        missed: function from a penalty to the decoder's squared error on held-out episodes.
         varied: squared error of predicting the mean.
 
     Returns:
-        0 if this reduces the error by more than :data:`GAIN` of ``varied``, else the standard
-        penalty.
+        0 if this reduces the error by more than :data:`GAIN` times ``varied``, else the standard
+            penalty.
     """
     return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
 
@@ -430,6 +452,9 @@ def crossed_writer(
     subject: Participant, algorithm: Algorithm, keys: tuple[str, ...], penalty: float = RIDGE
 ) -> Writer:
     """Fit a cross-fitted writer of state variables on the known and test episodes.
+
+    A writer decodes variables from latents, and changes latents so that they encode other values.
+    Each episode is decoded by a fit on other episodes.
 
     Args:
         subject: the model, with its episodes.
@@ -451,7 +476,9 @@ def crossed_writer(
 
 @dataclass(frozen=True)
 class _Centred:
-    """An equation that evaluates another equation and subtracts the mean over elements."""
+    """The equation of a centred variable: it evaluates the variable's own equation, and subtracts
+    the mean over elements.
+    """
 
     equation: Callable[[Values], NDArray[Any]]
 
@@ -465,10 +492,15 @@ def _centre(state: ArrayLike) -> NDArray[np.float64]:
 
 
 def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
-    """Return the algorithm with a state variable centred if no prediction depends on its sum.
+    """Return a copy of the algorithm in which a state variable is centred if adding a constant to
+    its elements changes no prediction.
 
-    Log-weights are such a variable. A machine that stores only their differences still computes the
-    algorithm.
+    Log-weights are such a variable: only their differences matter. A machine that stores only these
+    differences still computes the algorithm.
+
+    Args:
+        algorithm: the algorithm.
+        episodes: episodes on which the effect of adding a constant is tested.
     """
     values = algorithm.run(episodes)
     state, inputs = algorithm.at(values, slice(None))
@@ -488,8 +520,8 @@ def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
 
 
 def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
-    """Return the algorithm with state variables ``keys`` centred: their mean over elements is
-    subtracted.
+    """Return a copy of the algorithm in which the state variables ``keys`` are centred: the mean
+    over their elements is subtracted in every round.
 
     Keys that the algorithm does not have are ignored.
     """
@@ -518,8 +550,8 @@ def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
-    """Return task sizes that every model accepts: the task's default if possible, else the nearest
-    size.
+    """Return task sizes that every model accepts, by name: the task's default if possible, else the
+    nearest size.
     """
     first = models[0]
     task = tasks.of(first)
@@ -554,10 +586,11 @@ class Compared:
     Attributes:
         model: the model.
         reference: the other model; None if the model is compared with algorithms alone.
-        untrained, reference_untrained: untrained copies of model and reference, on the same
-            episodes.
+        untrained, reference_untrained: untrained copies of the model, and of the reference, with
+            the same episodes.
         budget: how much is computed.
-        sets: episodes that distinguish algorithms, by name: (to fit on, to score on).
+        sets: by name, pairs of batches of episodes: algorithms are fitted to predictions on the
+            first, and compared on the second.
         parts: results so far, by the key of their question.
     """
 
@@ -592,11 +625,12 @@ class Compared:
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
-        """Algorithms that may describe the model's state: the closest one, then the reference's, by
-        key.
+        """Algorithms that may describe the model's state, by key: the closest one, then the
+        reference's.
 
-        The closest one is listed only if it carries a state. State variables are centred if no
-        prediction depends on their sum (:func:`modulo_sum`).
+        The reference's is the algorithm that the task names for the reference (without a reference,
+        for the model). The closest one is listed only if it is another one and carries a state.
+        State variables are centred if no prediction depends on their sum (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model
@@ -609,12 +643,16 @@ class Compared:
 
 
 def columns(record: object, **called: str) -> dict[str, Any]:
-    """Return a record's fields as columns of a table, in order; an interval becomes three columns.
+    """Return the fields of a dataclass instance as one row of a table; an interval becomes three
+    columns.
 
     Args:
-        record: a dataclass instance.
-        **called: column name of a field, if it differs from the field's name; "" leaves the field
+        record: the dataclass instance.
+        **called: by field name, the name of its column if that is another one; "" leaves the field
             out.
+
+    Returns:
+        Values by column name, in the order of the fields.
     """
     row: dict[str, Any] = {}
     for key, value in vars(record).items():
@@ -629,19 +667,20 @@ def columns(record: object, **called: str) -> dict[str, Any]:
 @dataclass(frozen=True)
 @checked_fields
 class Question:
-    """A question that every comparison asks: how its result is computed, and the claim that it
+    """A question that every comparison asks: how its result is computed, and which claim the result
     decides.
 
     Attributes:
         key: names the result, its table and its measure.
         kind: dataclass of the result, whose ``to_frame()`` is the table.
-        compute: computes the result.
-        claim: the claim, with ``{}`` for the reference; empty if the question is only measured.
+        compute: function from a :class:`Compared` to the result.
+        claim: the claim, with ``{}`` for the name of the reference; empty if the result decides no
+            claim.
         yes, no: what a sentence says of the model if the claim is true, or false.
-        judge: returns the measure that decides the claim, after all results are computed; None
-            takes the result's measure.
+        judge: function that returns the measure which decides the claim, after all results are
+            computed; None takes the attribute ``measure`` of the result.
         of_two: True if the question needs a reference.
-        lacks: returns why a machine cannot be measured, or "" if it can.
+        lacks: function that returns why a machine cannot be measured, or "" if it can.
     """
 
     key: str
@@ -655,15 +694,18 @@ class Question:
     lacks: Callable[[Machine], str] = lambda machine: ""
 
     def lacking(self, compared: Compared) -> str:
-        """Return why the question does not apply to these models, or "" if it does."""
+        """Return a text that says why the question does not apply to these models, or "" if it
+        does.
+        """
         subjects = compared.pair if self.of_two else (compared.model,)
         reasons = [self.lacks(s.model).removeprefix("not applicable: ") for s in subjects]
         return "; ".join(dict.fromkeys(filter(None, reasons)))
 
     def measure(self, compared: Compared) -> Measure:
-        """Return the claim with the measure that decides it.
+        """Return the measure that decides the claim, with the claim's sentences filled in.
 
-        For two models with the same digest the claim is true without measurement.
+        For two models with the same digest, which are the same machine, the claim is true without
+        measurement.
         """
         lacking = self.lacking(compared)
         if lacking:

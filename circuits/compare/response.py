@@ -1,9 +1,10 @@
-"""Do two models respond alike to a changed input? One input of one round is changed at a time.
+"""Do the predictions of two models respond equally to a changed input? One input of one round is
+changed at a time.
 
-:func:`cells` compares the :func:`responses` of two models in all later rounds: 1 is the same
-response, 0 none or an unrelated one. :class:`ResponsePart` compares the response with the effect of
-changing the model's state as the algorithm would. ``docs/method/naming-an-algorithm.md`` says how
-two responses are compared.
+:func:`cells` compares the :func:`responses` of two models in all later rounds: a similarity of 1 is
+the same response, 0 none or an unrelated one. :class:`ResponsePart` compares the response with the
+effect of changing the model's state as the algorithm would. ``docs/method/naming-an-algorithm.md``
+says how two responses are compared.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class EditedRound(NamedTuple):
     """Changes of one input in one round, in several episodes.
 
     Attributes:
-        kind: index of the input.
+        kind: index of the input in ``Edits.kinds``.
         round: index of the round.
-        rows: indices of the episodes that are used.
+        rows: indices of the episodes whose changes are used, ``[row]``.
         episodes: all episodes, each with the input changed in this round.
     """
 
@@ -88,11 +89,11 @@ class EditedRound(NamedTuple):
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Edits:
-    """Changes of single inputs: one edit is one input of one round of one episode.
+    """A set of edits, each of which changes one input of one round of one episode.
 
     Attributes:
-        episodes: the clean episodes.
-        kinds: the inputs, in words.
+        episodes: the episodes without changes.
+        kinds: the inputs that are changed, in words.
         parts: the edits, grouped by input and round.
     """
 
@@ -102,12 +103,12 @@ class Edits:
 
     @classmethod
     def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
-        """Make about ``n_edits`` edits: every input in every round but the last, in varying
-        episodes.
+        """Make about ``n_edits`` edits: every input is changed in every round but the last, each
+        time in other episodes.
 
         Args:
             task: the task, for the corruptions that change one input.
-            episodes: the clean episodes.
+            episodes: the episodes without changes.
             n_edits: approximate number of edits.
         """
         ways = []
@@ -128,17 +129,17 @@ class Edits:
 
     @property
     def kind(self) -> Int[np.ndarray, " edit"]:
-        """Which input each edit changes, as an index into ``kinds``."""
+        """Index into ``kinds`` of the input that each edit changes, ``[edit]``."""
         return self._repeat([part.kind for part in self.parts])
 
     @property
     def round(self) -> Int[np.ndarray, " edit"]:
-        """The round of each edit."""
+        """Index of the round that each edit changes, ``[edit]``."""
         return self._repeat([part.round for part in self.parts])
 
     @property
     def episode(self) -> Int[np.ndarray, " edit"]:
-        """The episode of each edit."""
+        """Index of the episode that each edit changes, ``[edit]``."""
         return np.concatenate([part.rows for part in self.parts])
 
     def _repeat(self, by_part: list[int]) -> Int[np.ndarray, " edit"]:
@@ -147,7 +148,7 @@ class Edits:
 
 @remembered
 def edits_of(compared: Compared, times: int) -> Edits:
-    """Return the edits of a comparison, ``times`` as many as its budget has."""
+    """Return edits of the model's test episodes: ``times`` as many as the comparison's budget has."""
     subject = compared.model
     return Edits.of(subject.task, subject.samples.test, times * compared.budget.edits)
 
@@ -155,11 +156,12 @@ def edits_of(compared: Compared, times: int) -> Edits:
 def responses(
     subject: Machine | Algorithm | Predict, edits: Edits
 ) -> Float[np.ndarray, "edit round outcome"]:
-    """Return how much each edit changes the prediction of every round; 0 in rounds before the edit.
+    """Return how much each edit changes the prediction of every round, ``[edit, round, outcome]``;
+    0 in rounds before the edit.
 
     Args:
-        subject: a machine, which is run on from its clean latents at the edited round; or whatever
-            :func:`~interp.choices.fitting.predictor` takes.
+        subject: a model, an algorithm, or a function that predicts (see
+            :func:`~interp.choices.fitting.predictor`).
         edits: the edits.
     """
     if not edits.parts:
@@ -180,7 +182,9 @@ def responses(
 
 @remembered
 def _measure_responses(edits: Edits, model: Machine) -> Array:
-    """Return a machine's responses, by running it on from the round of each edit."""
+    """Return a machine's responses, ``[edit, round, outcome]``: it runs on from its state before
+    the edited round.
+    """
     base = rollout(model.eval(), edits.episodes)
     changes: list[Array] = []
     last = base.n_rounds - 1
@@ -204,10 +208,11 @@ def _measure_responses(edits: Edits, model: Machine) -> Array:
 
 
 def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:
-    """Measure how predictions change when the state is changed as the algorithm's state changes
-    with an edit.
+    """Change the model's state as an edit would change the algorithm's state, keep the inputs
+    unchanged, and measure how predictions change.
 
-    The state is decoded from the latents, and changed there. The inputs stay clean.
+    The state is decoded from the latents, and the latents are changed so that they encode the new
+    state.
 
     Args:
         subject: the model.
@@ -215,9 +220,9 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
         edits: the edits.
 
     Returns:
-        Changes ``[edit, round, outcome]``, in the first round of each band of lags after the edit;
-        NaN in other rounds. Also NaN if the choice is at a tie, so that noise of size
-        :data:`_JITTER` changes it.
+        Changes of predictions ``[edit, round, outcome]``, measured 1, 2, 3, 5, 9 and 17 rounds
+            after the edit; NaN in other rounds. Also NaN where noise of the size :data:`_JITTER`
+            changes the prediction, as at a tie.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     writer = subject.writer(algorithm)
@@ -264,12 +269,13 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 @dataclass(frozen=True)
 @checked_result
 class Cell:
-    """How similar two responses are in one cell: one input at one band of lags, or one round.
+    """How similar two responses are in one cell: changes of one input, read in one range of rounds
+    after the change; or all changes in one round.
 
     Attributes:
-        what: the input that was changed.
-        when: the lags or the round, in words.
-        alike: similarity of the two responses, with an interval over episodes.
+        what: the input that was changed, in words.
+        when: the number of rounds after the change, or the round, in words.
+        alike: similarity of the two responses (1 for equal ones), with an interval over episodes.
         size, reference_size: root mean squared response of the model, and of its reference.
     """
 
@@ -290,7 +296,11 @@ class Cell:
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
-    """Compare two responses in every cell where at least :data:`_FEWEST` episodes respond.
+    """Compare two responses in every cell where at least 8 episodes respond.
+
+    A cell is an input together with a range of rounds after its change, or a round with all its
+    inputs. The similarity is ``2 sum(ours * theirs) / sum(ours^2 + theirs^2)``, up to a small
+    constant.
 
     Args:
         edits: the edits that both respond to.
@@ -348,9 +358,15 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
 def _list_cells(
     edits: Edits, lag: Int[np.ndarray, "edit round"]
 ) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-    """Yield all cells: every input at every band of lags, then every round with all its inputs.
+    """Yield all cells: every input with every range of rounds after its change, then every round
+    with all its inputs.
 
-    Each is (input in words, time in words, mask ``[edit, round]`` of its responses).
+    Args:
+        edits: the edits.
+        lag: number of rounds from the edit to each round, ``[edit, round]``.
+
+    Yields:
+        (input in words, time in words, boolean mask ``[edit, round]`` of the cell's responses).
     """
     n_rounds = lag.shape[1]
     for low, high in zip(_LAGS, (*_LAGS[1:], n_rounds), strict=True):
@@ -366,7 +382,7 @@ def _list_cells(
 
 
 def _name_lags(first: int, last: int) -> str:
-    """Return a band of lags in words.
+    """Return a range of lags (numbers of rounds after a change) in words.
 
     >>> _name_lags(0, 0), _name_lags(1, 1), _name_lags(2, 2), _name_lags(3, 4)
     ('in the same round', 'one round later', '2 rounds later', '3 to 4 rounds later')
@@ -379,17 +395,17 @@ def _name_lags(first: int, last: int) -> str:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class ResponsePart(Result):
-    """Whether a model responds to changed inputs as if its state were updated by an algorithm.
+    """Whether a model responds to changed inputs as if an algorithm updated its state.
 
     Attributes:
         algorithm: key of the algorithm; "" if it carries no state.
-        cells: similarity of the response and the effect of changing the state, the least similar
-            first.
-        arrives: response one round later, as a share of the effect of changing the state; below 1
-            if an update waits.
-        later: correlation between changes of the model's and the algorithm's predictions when each
-            round reads the state of the next round. Measured only if the task has no input that can
-            be changed alone.
+        cells: similarity of the response to a changed input and the effect of changing the state,
+            by input and time, the least similar first.
+        arrives: size of the response one round later, divided by that of the effect of changing the
+            state; below 1 if an update is delayed.
+        later: for tasks without an input that can be changed alone: each round is given the state
+            of the next round, and the changes of the model's predictions are correlated with those
+            of the algorithm's.
     """
 
     algorithm: str = ""
@@ -398,16 +414,19 @@ class ResponsePart(Result):
     later: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per cell."""
+        """Return a table with one row per cell: one input at one range of rounds after its change,
+        or one round.
+        """
         rows = [{"name": "response through the state", **cell.row()} for cell in self.cells]
         return pd.DataFrame(rows)
 
 
 def _compare_responses(compared: Compared) -> ResponsePart:
-    """Compare two effects on the model's later predictions.
+    """Compare two effects on the model's later predictions: of a changed input, and of a changed
+    state.
 
-    One is that of changing an input. The other is that of changing the model's decoded state in the
-    way that the input changes the algorithm's state.
+    The state is decoded from the latents and changed as the changed input changes the algorithm's
+    state. More edits are used if the interval of a similarity spans its threshold.
     """
     *_, algorithm = compared.candidates.values()
     subject = compared.model
@@ -436,11 +455,11 @@ def _compare_responses(compared: Compared) -> ResponsePart:
 
 
 def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
-    """Correlate how predictions of model and algorithm change when each round reads the next
-    round's state.
+    """Give each round the state of the next round, and correlate how the predictions of model and
+    algorithm change.
 
     Returns:
-        The correlation in the worst band of rounds.
+        The absolute correlation in the worst of up to three groups of neighbouring rounds.
     """
     run, values = pooled(subject), pooled_values(algorithm, subject.samples)
     first = subject.task.data.first_asked

@@ -1,9 +1,9 @@
-"""Do two models hold the same state? Insert one model's latents, mapped, into the other
-(stitching).
+"""Do two models store the same state? Map one model's latents into the other by an affine map, and
+let the other run on (stitching).
 
-The receiving model then runs on. A score of 1 means that the first model's latents serve it as well
-as its own memory. A score of 0 means that they serve it as little as no memory. The worse of the
-two directions decides. ``docs/method/comparing.md`` explains the score, its bands and its controls.
+A score of 1 means that the mapped latents serve the receiving model as well as its own memory. A
+score of 0 means that they serve it as little as initial latents. The worse of the two directions
+decides. ``docs/method/comparing.md`` explains the score, its bands of rounds and its controls.
 """
 
 from __future__ import annotations
@@ -56,17 +56,19 @@ probability above ``_CERTAIN``.
 @dataclass(frozen=True)
 @checked_result
 class Stitching:
-    """The score of one model's latents in another model.
+    """The score of stitching: one model's latents, mapped by an affine map, are inserted into
+    another model, which runs on.
 
     Attributes:
         source, target: names of the model that supplies latents and of the one that receives them.
         supplied: further inputs of the map: () or ("round",) for the round number.
         control: "" for the models themselves, "shuffled" for latents of other episodes, or
-            :data:`~interp.results.measure.UNTRAINED`.
-        score: score of the worst band of rounds.
+            :data:`~interp.results.measure.UNTRAINED` for an untrained copy in a model's place.
+        score: score of the worst band of rounds; 1 means as good as the target's own latents, 0 as
+            poor as its initial latents.
         band: first and last round at which latents were inserted in this band.
-        seen: what is compared: "predictions", or "carried values" if the target's predictions are
-            nearly one-hot.
+        seen: what is compared with the target's undisturbed run: "predictions", or "carried values"
+            if the target's predictions are nearly one-hot.
     """
 
     source: str
@@ -81,12 +83,12 @@ class Stitching:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class StatePart(Result):
-    """Stitching scores in both directions.
+    """Stitching scores of two models in both directions: whether they store the same state.
 
     Attributes:
         model, reference: names of the two models.
         stitchings: all scores, with controls.
-        worth: gain from each model's memory in nats per round, by name.
+        worth: by name of the model, what it gains from its memory, in nats per round.
     """
 
     model: str
@@ -95,9 +97,10 @@ class StatePart(Result):
     worth: dict[str, Interval]
 
     def best(self, source: str, target: str) -> Stitching:
-        """Return the stitching (latents of one model inserted into another) of one direction.
+        """Return the score of inserting one model's mapped latents into the other (stitching).
 
-        The map also gets the round number only if this adds :data:`GAIN` to the score.
+        There are two scores, without and with the round number as a further input of the map. The
+        second is returned only if it is higher by at least :data:`GAIN`.
 
         Args:
             source: name of the model that supplies latents.
@@ -111,7 +114,9 @@ class StatePart(Result):
 
     @property
     def untrained(self) -> tuple[float, ...]:
-        """Score of the worse direction, for every untrained copy in the model's place."""
+        """For every untrained copy in the model's place, the stitching score of the worse
+        direction.
+        """
         scores: dict[str, list[float]] = {}
         for stitching in self.stitchings:
             if stitching.control == UNTRAINED:
@@ -122,10 +127,10 @@ class StatePart(Result):
 
     @property
     def measure(self) -> Measure:
-        """The claim that both models hold the same state.
+        """The measure of the claim that both models store the same state.
 
-        It is decided by the worse direction of stitching (one model's latents inserted into the
-        other). Its control is the worse direction of untrained copies. The condition says if the
+        It reports the stitching score (one model's mapped latents inserted into the other) of the
+        worse direction. The control is the same for untrained copies. The condition says if the
         round number was an input of the map.
         """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
@@ -155,7 +160,9 @@ class StatePart(Result):
         return measure
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per stitching, then one per model with the gain from its memory."""
+        """Return a table with one row per stitching score, then one per model with the gain from
+        its memory.
+        """
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
             first, last = stitching.band
@@ -178,9 +185,12 @@ class StatePart(Result):
 def stitch(
     model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
-    """Measure stitching in both directions, with and without the round number.
+    """Insert each model's mapped latents into the other model, and score how well they replace its
+    own latents.
 
-    Controls are maps to latents of other episodes, and untrained copies in the model's place.
+    Both directions are scored with and without the round number as an input of the map. Controls
+    are maps that were fitted to latents of other episodes, and untrained copies in the model's
+    place.
 
     Args:
         model, reference: the two models, with their episodes.
@@ -221,19 +231,20 @@ def stitch(
 
 @dataclass(frozen=True, eq=False)
 class _Receiver:
-    """A model that receives latents, and the gain from its own memory.
+    """A model that receives mapped latents, and what is needed to score them.
 
-    Episodes are those of the pool: known, then test. A start is a round at which latents are
-    inserted.
+    Its episodes are the known, then the test episodes (the pool). A start is a round at which
+    latents are inserted.
 
     Attributes:
         target: the model.
-        budget: the starts, and the rounds run on.
-        expected: its undisturbed predictions, or carried values.
-        cut: its divergence from ``expected`` when its initial latents are inserted, ``[episode,
-            start]``.
-        steady: False where tiny noise changes its prediction: at such a tie any map fails.
-        counts: True for starts at which its memory gains enough to be measured.
+        budget: the starts, and the number of rounds to run on.
+        expected: what scores compare with: its undisturbed predictions, or carried values.
+        cut: divergence of its run from ``expected`` when its initial latents are inserted,
+            ``[episode, start]``.
+        steady: mask ``[episode, start]``, False where tiny noise in the latents changes its
+            prediction, as at a tie; these are not scored.
+        counts: mask ``[start]``, True where its memory gains enough to be measured.
         worth: gain from its memory in nats per round.
         seen: "predictions" or "carried values", whichever is compared.
     """
@@ -249,11 +260,12 @@ class _Receiver:
 
     @classmethod
     def of(cls, target: Participant, budget: Budget, generator: torch.Generator) -> _Receiver:
-        """Measure the gain from a model's memory at every start.
+        """Run a model on from each start, with its own latents, with noise in them, and with
+        initial latents, to find what it gains from its memory.
 
         Args:
             target: the model.
-            budget: the starts.
+            budget: the starts, and the number of rounds to run on.
             generator: draws the noise that detects ties.
         """
         expected = _read_own(target, budget)
@@ -293,13 +305,19 @@ class _Receiver:
         supplied: tuple[str, ...] = (),
         control: str = "",
     ) -> Stitching:
-        """Score mapped latents that are inserted into some episodes.
+        """Insert mapped latents into some episodes, and score how well they replace the model's
+        own.
 
         Args:
-            names: names of source and target.
-            mapped: mapped latents of the whole pool.
-            episodes: the episodes of the pool to score.
-            supplied, control: copied to the :class:`Stitching`.
+            names: names of the model that supplies latents, and of this model.
+            mapped: mapped latents for all episodes of the pool, ``[episode, start, latent,
+                d_model]``.
+            episodes: slice of the episodes to score.
+            supplied: further inputs of the map: () or ("round",); only recorded.
+            control: kind of the control, such as "shuffled", or ""; only recorded.
+
+        Returns:
+            The score of the worst band of rounds.
         """
         steady = self.steady[episodes]
         missed = _measure_missed(
@@ -313,23 +331,31 @@ class _Receiver:
 
 
 def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
-    """Measure the divergence of a model from itself when its memory is reset to its initial
-    latents.
+    """Measure how much a model's run changes when its latents are reset to the initial ones.
 
     Args:
         target: the model.
         expected: its undisturbed predictions, or carried values.
-        budget: the starts.
+        budget: the rounds at which latents are reset (starts), and the number of rounds to run on.
 
     Returns:
-        Divergence ``[episode, start]``.
+        Divergence from ``expected``, ``[episode, start]``.
     """
     initial = pooled(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
     return _measure_missed(target, initial, expected, budget)
 
 
 def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
-    """Choose the ridge penalty of the maps of one direction, which its controls use, too."""
+    """Choose the ridge penalty of the maps of one direction of stitching, including its controls.
+
+    Args:
+        source: the model that supplies latents.
+        receiver: the model that receives them.
+
+    Returns:
+        0 for handwired sources, the standard penalty for wide latents, otherwise the one with the
+            smaller error (:func:`choose_penalty`).
+    """
     if source.model.is_handwired:
         return 0.0
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
@@ -344,8 +370,8 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
 
 
 def is_hard(target: Participant) -> bool:
-    """Return True if a handwired model predicts mere choices (nearly one-hot), which show little of
-    its state.
+    """Return True if a handwired model predicts choices: nearly one-hot distributions, which show
+    little of its state.
     """
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
@@ -358,24 +384,24 @@ def _are_choices(distributions: Array) -> bool:
 
 
 def _find_kind(target: Participant) -> Predicted:
-    """Return the kind of what is compared: the target's predictions, or the real numbers that it
-    carries.
+    """Return the kind of what is compared: that of the target's predictions, or "mean" (real
+    numbers) for carried values.
     """
     return "mean" if is_hard(target) else target.task.kind
 
 
 def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
-    """Return what is compared of a run: predicted distributions, or carried values if predictions
-    are choices.
+    """Return what scores compare: predicted distributions, or the state at the end if predictions
+    are nearly one-hot.
 
     Args:
         target: the model that ran.
-        predictions: predictions of the rounds run on.
-        carried: latents after the last round.
+        predictions: its predictions in the rounds after each start.
+        carried: its latents after the last of these rounds.
 
     Returns:
-        Distributions ``[episode, start, horizon, outcome]``; for carried values the horizon axis
-        has length 1.
+        Distributions ``[episode, start, horizon, outcome]``, or state values ``[episode, start, 1,
+            value]``.
     """
     if not is_hard(target):
         return _distribute(target, predictions)
@@ -384,7 +410,9 @@ def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
 
 
 def _read_own(target: Participant, budget: Budget) -> Array:
-    """Return what is compared, from the target's undisturbed run on the pool."""
+    """Return what scores compare with: predictions or state values of the target's undisturbed run,
+    in the form of :func:`_read`.
+    """
     run, horizon = pooled(target), budget.horizon
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
     ends = [t + horizon for t in budget.at]
@@ -398,17 +426,17 @@ def _measure_missed(
     budget: Budget,
     episodes: slice | None = None,
 ) -> Array:
-    """Measure the divergence of a model from itself when ``latents`` are inserted.
+    """Insert latents into a model, and measure how much its run diverges from the undisturbed one.
 
     Args:
         target: the model.
         latents: latents for these episodes, ``[episode, start, ...]``.
         expected: its undisturbed predictions or carried values, for the pool.
-        budget: the starts, and the rounds run on.
+        budget: the starts, and the number of rounds to run on.
         episodes: slice of the pool; all when None.
 
     Returns:
-        Mean divergence over the rounds run on, ``[episode, start]``.
+        Mean divergence over the rounds that were run, ``[episode, start]``.
     """
     episodes = episodes or slice(None)
     run = pooled(target).select(episodes)
@@ -424,13 +452,14 @@ def _measure_missed(
 def _score_worst_band(
     budget: Budget, counts: NDArray[np.bool_], missed: Array, cut: Array, whose: Any = None
 ) -> tuple[Interval, tuple[int, int]]:
-    """Score bands of starts separately, and return the worst.
+    """Score groups of neighbouring starts (bands) separately, and return the worst score.
 
-    Starts at which the memory gains too little are left out, unless all do.
+    The score is 1 - (error with mapped latents / error with initial latents). Starts at which the
+    memory gains too little are left out, unless all gain too little.
 
     Args:
         budget: the rounds of the starts.
-        counts: True for the starts that are scored.
+        counts: mask ``[start]``: True for the starts that are scored.
         missed: divergence with mapped latents, ``[episode, start]``.
         cut: divergence with initial latents, ``[episode, start]``.
         whose: participant of each episode.
@@ -455,12 +484,13 @@ def _map_latents(
     ridge: float,
     shuffled: bool = False,
 ) -> Tensor:
-    """Predict the target's latents from the source's, by cross-fitted affine maps.
+    """Predict the target's latents from the source's latents in the same round, by cross-fitted
+    affine maps.
 
     Args:
         source, target: the two models, with their episodes.
-        budget: the starts.
-        supplied: ("round",) fits a separate offset for every round.
+        budget: the rounds at which latents are predicted (starts).
+        supplied: ("round",) fits a separate offset for every round; () one offset for all rounds.
         ridge: ridge penalty of the maps.
         shuffled: True fits the maps to latents of other episodes, as a control.
 
@@ -500,8 +530,10 @@ def _map_latents(
 
 @remembered
 def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
-    """Return a cache for products of wide latents between samples, which maps to every target
-    share.
+    """Return a dictionary that caches matrix products of the source's latents, which are needed for
+    the map to every target.
+
+    It is empty at the first call, and filled in by the caller.
 
     Args:
         source: the model; the cache is stored on it.

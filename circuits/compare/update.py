@@ -1,8 +1,8 @@
 """Does the model update its state as an algorithm does?
 
-:func:`updates` decodes the state of every candidate algorithm from the model's latents, and
-compares the model's steps with the algorithm's (step R2). :data:`RULES` decide the claim:
-docs/method/comparing.md.
+:func:`updates` decodes the state of every candidate algorithm from the model's latents. It compares
+how the decoded state changes over a round (a step) with the change that the algorithm computes
+(step R2). :data:`RULES` decide the claim: docs/method/comparing.md.
 """
 
 from __future__ import annotations
@@ -75,17 +75,18 @@ _CHANGED = 0.1  # share of the elements of a set that change off the manifold: m
 class StepScore:
     """How well one algorithm predicts the steps of its state in one model.
 
-    The state is decoded from the latents. Step R2 is the R2 of the algorithm's prediction of the
-    decoded state's change over a round (or several).
+    The state is decoded from the latents. A step is its change over one round (or several), and
+    step R2 is the R2 of the step that the algorithm computes.
 
     Attributes:
         model, algorithm: name of the model and key of the algorithm.
         state: the state variables that were decoded.
         missing: state variables of the algorithm that cannot be decoded from the latents.
         decoded: R2 of the decoder on other episodes, for the worst variable.
-        nonlinear: R2 of the algorithm's steps as read by a non-linear decoder on other episodes.
-        manifold: "on" for states that occur in episodes, "off" for states that were changed to
-            others.
+        nonlinear: R2 of a non-linear decoder for the algorithm's steps, on other episodes, for the
+            worst variable.
+        manifold: "on" for steps from states that occur in episodes, "off" for steps from states
+            that were changed to others.
         horizon: number of rounds of a step.
         r2: step R2 of the model.
         untrained: step R2 of each untrained copy.
@@ -106,14 +107,15 @@ class StepScore:
 @dataclass(frozen=True)
 @checked_result
 class FittedUpdate:
-    """A family of update rules, fitted to the model's decoded steps.
+    """A family of update rules whose parameters were fitted to the model's decoded steps.
 
     Attributes:
         key, name: key and name of the family.
-        state: the variables that were decoded.
-        parameters: the fitted parameters.
+        state: the state variables that were decoded.
+        parameters: the fitted parameters by name.
         r2: step R2 on other episodes.
-        left: the error of this update there, as a share of the candidate algorithm's error.
+        left: the squared error of this update rule there, divided by that of the candidate
+            algorithm.
     """
 
     key: str
@@ -127,23 +129,27 @@ class FittedUpdate:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class UpdatePart(Result):
-    """How a model updates its state: step R2 (:class:`StepScore`) of every candidate algorithm, and
-    fitted update rules.
+    """How a model updates its state: how well each candidate algorithm, and fitted update rules,
+    predict its changes.
 
     Attributes:
-        updates: the step R2 of every candidate.
-        fitted: update rules fitted to the model's steps, the closest first.
+        updates: step R2 of every candidate algorithm (:class:`StepScore`).
+        fitted: update rules that were fitted to the model's steps, the closest first.
     """
 
     updates: tuple[StepScore, ...]
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return the scores of one algorithm, which is named by its key."""
+        """Return the step scores of one algorithm.
+
+        Args:
+            algorithm: key of the algorithm.
+        """
         return [update for update in self.updates if update.algorithm == algorithm]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per candidate, manifold and horizon, then one per fitted update rule."""
+        """Return a table with one row per step score, then one per fitted update rule."""
         rows: list[dict[str, Any]] = []
         for score in self.updates:
             row = columns(
@@ -174,17 +180,20 @@ def updates(
     untrained: Sequence[Participant],
     budget: Budget,
 ) -> UpdatePart:
-    """Score the steps of every algorithm's state, and fit update rules to the last algorithm's
-    state.
+    """Score how well candidate algorithms predict the steps of the model's decoded state, and fit
+    update rules to these steps.
+
+    Update rules are fitted only to the steps of the last candidate's state.
 
     Args:
         subject: the model.
         algorithms: candidate algorithms by key; those without a state are left out.
         untrained: untrained copies of the model; decoders are fitted to each.
-        budget: the rounds that steps start from, and the longer horizon.
+        budget: the rounds that steps start from, and the number of rounds of long steps.
 
     Returns:
-        Scores from states that occur and from changed states, over one round and over several.
+        For each candidate four scores: from states that occur and from changed states, over one
+            round and over several; and the fitted update rules.
     """
     scores: list[StepScore] = []
     carrying = {key: algorithm for key, algorithm in algorithms.items() if algorithm.state}
@@ -220,15 +229,15 @@ def updates(
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of an algorithm's state on which models are scored.
+    """Which steps (changes of an algorithm's state over rounds) a model is scored on.
 
     Attributes:
         algorithm: the algorithm.
         keys: the state variables that are decoded.
         rounds: rounds from which the model runs on.
-        horizon: for how many rounds.
-        by: change of the variables before the first step, ``[episode, start, ...]`` by key; None
-            for no change.
+        horizon: number of rounds of a step.
+        by: change of the state before the step, ``[episode, start, ...]`` by key of the variable;
+            None for no change.
         penalty: ridge penalty of all decoders, including those of controls.
     """
 
@@ -240,7 +249,7 @@ class _Steps:
     penalty: float
 
     def score(self, subject: Participant) -> Interval:
-        """Return the step R2 over known and test episodes, with its interval."""
+        """Return the step R2 of a model over the known and test episodes, with its interval."""
         n_known = len(subject.samples.known)
         known = self.missed(subject, slice(n_known))
         test = self.missed(subject, slice(n_known, None))
@@ -254,13 +263,13 @@ class _Steps:
         return scored(missed, varied, copy.samples.whose[test]).estimate
 
     def missed(self, subject: Participant, rows: slice) -> Array:
-        """Return the squared error of the algorithm's steps, and the squared size of the steps,
-        ``[2, episode]``.
+        """Return the squared error of the algorithm's steps, and the squared size of the decoded
+        steps, ``[2, episode]``.
 
         Args:
             subject: the model.
-            rows: slice of the known or of the test episodes. Each episode is decoded by a fit of
-                other folds.
+            rows: slice of the pool of episodes: all known episodes, or all test episodes. Each
+                episode is decoded by a fit on other folds.
         """
         writer = crossed_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
@@ -278,16 +287,16 @@ class _Steps:
 
 
 def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> dict[str, Array]:
-    """Draw changes of the decoded state to states that occur in no episode.
+    """Draw random changes of a decoded state, which lead to states that occur in no episode.
 
-    Each element gets Gaussian noise with its standard deviation in that round, clipped to its range
-    over rounds and episodes. Elements of a set (0 or 1) are flipped with probability
-    :data:`_CHANGED`.
+    Each element gets Gaussian noise with the standard deviation that the element has in that round,
+    and is clipped to the variable's range over episodes and rounds. Elements of a set (0 or 1) are
+    flipped with probability .1.
 
     Args:
         values: the algorithm's values on the known and test episodes.
         keys: the state variables that are decoded.
-        budget: the starts and the seed.
+        budget: the rounds at which states are changed (starts), and the seed.
 
     Returns:
         Changes ``[episode, start, ...]`` by key.
@@ -309,7 +318,8 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
 
 
 def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> float:
-    """Return the decoder's R2 on the test episodes, for the variable that it reads worst.
+    """Return the R2 of the linear decoder on the test episodes, for the variable that it decodes
+    worst.
 
     Args:
         writer: the writer, with its decoder.
@@ -327,12 +337,14 @@ def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> 
 
 
 def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str]) -> float:
-    """Return the R2 of the algorithm's steps, decoded from random features of the latents.
+    """Decode the algorithm's state from random features of the latents, and return the R2 of its
+    changes from round to round.
 
     Args:
-        subject: the model; fitted on its known episodes, scored on its test episodes.
-        algorithm: the algorithm.
-        keys: the state variables; the worst R2 among them is returned.
+        subject: the model; the decoder is fitted on its known episodes and scored on its test
+            episodes.
+        algorithm: the algorithm that computes the true values.
+        keys: the state variables; the smallest R2 among them is returned.
     """
     n_known = len(subject.samples.known)
     known_features, test_features = _random_features(subject)
@@ -351,10 +363,12 @@ def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str
 
 @remembered
 def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
-    """Return latents with random cosine features appended, ``[sample, feature]``.
+    """Return standardised latents with 600 random cosine features appended, for a non-linear
+    decoder.
 
     Returns:
-        Features of the known episodes, and of the test episodes; a sample is a round of an episode.
+        Features ``[sample, feature]`` of the known episodes, and of the test episodes; a sample is
+            a round of an episode.
     """
     latents = pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True)
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
@@ -373,12 +387,14 @@ def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
 
 
 def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> list[FittedUpdate]:
-    """Fit families of update rules to the model's decoded steps, and score them on other episodes.
+    """Fit the task's families of update rules to the steps of the model's decoded state, and score
+    them on other episodes.
 
     Args:
         subject: the model.
-        algorithm: the algorithm whose state is decoded, and whose error is the unit of ``left``.
-        budget: the starts and the seed.
+        algorithm: the algorithm whose state is decoded, and to whose error the errors of update
+            rules are compared.
+        budget: the rounds that steps start from, and the seed.
 
     Returns:
         The fitted update rules, the best first (:func:`_rank`).
@@ -407,10 +423,13 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
 
 
 def _rank(missed: float, base: float) -> tuple[float, float]:
-    """Return a sort key for an update rule's error; smaller is better.
+    """Return a sort key for the error of a fitted update rule; smaller is better.
 
-    An extension that gains little over ``base``, the error of the rule that it extends, is ranked
-    right after that rule.
+    A rule that extends another one and does not halve its error is ranked right after that rule.
+
+    Args:
+        missed: the rule's error.
+        base: the error of the rule that it extends; infinite if it extends none.
     """
     if EXTENDED * base < missed <= base:
         return base, missed
@@ -425,17 +444,18 @@ def _fit_family(
     own: StepResult,
     seed: int,
 ) -> tuple[float, FittedUpdate]:
-    """Fit a family's parameters to decoded steps, and score the best member on other steps.
+    """Fit a family's parameters to decoded steps, and score the best update rule on other steps.
 
     Args:
         family: the family of update rules.
-        algorithm: the candidate algorithm, for which states are centred.
+        algorithm: the candidate algorithm; state variables that are centred in it are centred in
+            the family, too.
         fits, scores: decoded steps to fit on, and to score on.
-        own: the algorithm's own errors on the steps to score on.
+        own: the candidate algorithm's errors on the steps to score on.
         seed: seed of the bootstrap.
 
     Returns:
-        The best member's error where it was fitted, and its score on other steps.
+        The error of the best rule where it was fitted, and its score on other steps.
     """
     centred = centred_states(algorithm)
     free = [parameter for parameter in family.searched if not parameter.enters]
@@ -456,21 +476,21 @@ def _fit_extension(
     own: StepResult,
     budget: Budget,
 ) -> tuple[float, FittedUpdate]:
-    """Fit a family that extends ``algorithm``, at the best point of its parameter grid.
+    """Fit a family that extends ``algorithm``: take the best point of its parameter grid.
 
-    The extension's state may differ from the algorithm's, as with an eligibility trace. A decoder
-    is therefore fitted for each point of the grid.
+    The state of the extension may differ from the algorithm's, as with an eligibility trace. A
+    decoder is therefore fitted for each point of the grid.
 
     Args:
         subject: the model.
         family: the extension.
         algorithm: the algorithm that it extends; shared parameters keep the algorithm's values.
         keys: the state variables that are decoded.
-        own: the algorithm's own errors on the test episodes.
-        budget: the starts and the seed.
+        own: the algorithm's errors on the test episodes.
+        budget: the rounds that steps start from, and the seed.
 
     Returns:
-        The best member's error where it was fitted, and its score on other episodes.
+        The error of the best rule where it was fitted, and its score on other episodes.
     """
     centred = centred_states(algorithm)
     free = [s for s in family.searched if s.name not in algorithm.parameters and not s.enters]
@@ -504,14 +524,15 @@ def _scored_update(
     own: StepResult,
     seed: int,
 ) -> FittedUpdate:
-    """Return a fitted update rule with its step R2, and its error as a share of the algorithm's.
+    """Return a fitted update rule with its step R2, and its error divided by the candidate
+    algorithm's error.
 
     Args:
         family: the family of the rule.
         parameters: the fitted parameters.
         steps: the decoded steps to score on.
         scores: the rule's errors on these steps.
-        own: the algorithm's errors on these steps.
+        own: the algorithm's errors, relative to which the rule's are reported.
         seed: seed of the bootstrap.
     """
     missed = scores.missed.sum(1) / scores.varied.sum()
@@ -528,9 +549,10 @@ def _scored_update(
 
 
 def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
-    """Return the family's algorithm with these parameters.
+    """Return the algorithm of a family that has these parameters.
 
-    Other parameters, such as those of the prediction, take the first value of their grid.
+    Parameters that are not among them, such as those of the prediction, take the first value of
+    their grid.
     """
     first = {parameter.name: parameter.grid[0] for parameter in family.searched}
     return family.make(**{**first, **parameters})
@@ -542,18 +564,21 @@ def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 @dataclass(frozen=True)
 @checked_result
 class Evidence:
-    """The numbers that the rules use to decide the claim.
+    """The numbers from which the rules decide whether a model updates its state as an algorithm
+    does.
 
     Attributes:
         steps: step R2 of the state of the reference's algorithm.
-        response: the model's responses to changed inputs, against the effects of changing its
+        response: the model's responses to changed inputs, compared with the effects of changing its
             state.
         fitted: the update rule that fits the steps best; None if none was fitted.
         reference: name of the reference; "" if there is none.
-        alike: lower bound of the similarity of predictions with the reference's; NaN without a
+        alike: lower bound of the similarity of the model's predictions to the reference's; NaN
+            without a reference.
+        shows_state: False if the reference predicts nearly one-hot distributions, which show little
+            of its state.
+        state: the verdict on whether both have the same state, such as "yes"; "" without a
             reference.
-        shows_state: False if the reference predicts mere choices, which show little of its state.
-        state: the verdict on whether both have the same state; "" without a reference.
     """
 
     steps: Sequence[StepScore]
@@ -566,7 +591,7 @@ class Evidence:
 
     @property
     def one_step(self) -> StepScore:
-        """The step R2 over one round, from states that occur."""
+        """The step R2 over one round, from states that occur in episodes."""
         of_one = [score for score in self.steps if score.horizon == 1]
         return next(score for score in of_one if score.manifold == ON)
 
@@ -577,9 +602,10 @@ class Evidence:
 
 
 def _require_steps(evidence: Evidence) -> list[Measure]:
-    """Return the worst step R2 (:class:`StepScore`) as a measure.
+    """Return the smallest step R2 as a measure, the only item of a list.
 
-    Its control is the worst step R2 of each untrained copy.
+    The step R2 says how well the algorithm predicts the change of the decoded state. The control is
+    the smallest step R2 of each untrained copy.
     """
     worst = min(evidence.steps, key=lambda score: score.r2.low)
     rounds = "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
@@ -599,9 +625,10 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
 
 
 def _require_responses(evidence: Evidence) -> list[Measure]:
-    """Return one measure per cell, which is one input at one band of lags.
+    """Return one measure per cell: the similarity between the response to a changed input and the
+    effect of changing the state.
 
-    It compares the response to a change of the input with the effect of changing the state.
+    A cell is one input at one range of rounds after its change, or one round.
     """
     return [
         Measure(
@@ -618,7 +645,9 @@ def _require_responses(evidence: Evidence) -> list[Measure]:
 
 
 def _require_arrival(evidence: Evidence) -> list[Measure]:
-    """Return the size of the response one round later as a measure; empty unless it is too small."""
+    """Return the size of the response one round after a changed input as a measure, in a list that
+    is empty unless the response is too small.
+    """
     if not evidence.response.arrives.high < ARRIVES:
         return []
     quantity = "response one round later, as a share of the move of the state"
@@ -629,10 +658,11 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
 
 
 def _require_next_state(evidence: Evidence) -> list[Measure]:
-    """Return the correlation of predictions that read the next round's state; empty unless it is in
-    doubt.
+    """Return the correlation of model and algorithm, when each round gets the state of the next
+    round, as a measure.
 
-    It can only turn a "yes" into "undecided".
+    The list is empty unless the correlation is too small. The measure is never "no": it can only
+    turn a "yes" into "undecided".
     """
     if not evidence.response.later.low < RESPONDS:
         return []
@@ -650,10 +680,11 @@ def _require_next_state(evidence: Evidence) -> list[Measure]:
 
 
 def _doubt_no_of_same_predictions(evidence: Evidence) -> str:
-    """Doubt a "no" if the predictions equal the reference's.
+    """Return a reason against the verdict "no" if the model predicts the same as the reference,
+    otherwise "".
 
-    This counts if predictions show the reference's state, or if affine maps cannot decode it.
-    Return the reason, or "".
+    Equal predictions count only if the reference's predictions show its state, or if affine maps
+    cannot decode the model's state.
     """
     is_same = evidence.alike >= NEARLY_ALL
     if is_same and (evidence.shows_state or evidence.is_unread):
@@ -662,9 +693,11 @@ def _doubt_no_of_same_predictions(evidence: Evidence) -> str:
 
 
 def _doubt_no_of_unread_state(evidence: Evidence) -> str:
-    """Doubt a "no" if a non-linear decoder or stitching finds the state that affine maps miss.
+    """Return a reason against the verdict "no" if the state is there, but not linearly decodable,
+    otherwise "".
 
-    Return the reason, or "".
+    This is so if a non-linear decoder reads the steps much better, or if stitching finds that both
+    models have the same state.
     """
     linear, nonlinear = evidence.one_step.r2.estimate, evidence.one_step.nonlinear
     if 1 - nonlinear <= RATIO * (1 - linear):
@@ -675,9 +708,10 @@ def _doubt_no_of_unread_state(evidence: Evidence) -> str:
 
 
 def _doubt_yes_of_other_update(evidence: Evidence) -> str:
-    """Doubt a "yes" if another fitted update rule removes at least half of the algorithm's error.
+    """Return a reason against the verdict "yes" if another fitted update rule removes at least half
+    of the algorithm's error, otherwise "".
 
-    Return the reason, or "". An error that is mere rounding raises no doubt.
+    Errors that are mere rounding give no reason.
     """
     fitted = evidence.fitted
     is_exact = evidence.one_step.r2.estimate >= NEARLY_ALL
@@ -690,15 +724,18 @@ def _doubt_yes_of_other_update(evidence: Evidence) -> str:
 @dataclass(frozen=True)
 @checked_fields
 class Rule:
-    """A rule for deciding the claim: a requirement, or a doubt.
+    """A rule for deciding the claim that a model updates its state as an algorithm does.
+
+    A rule has either the function ``require`` or the function ``doubt``.
 
     Attributes:
         name: name of the rule.
-        sentence: what it demands, for a page.
+        sentence: what it demands, for a report page.
         forbids: the verdicts that it can prevent.
         reason: an example of a machine for which the rule is needed.
-        require: returns measures from the evidence; each must be a "yes".
-        doubt: returns why a verdict is prevented, or "" if it is not.
+        require: function from the evidence to measures; the claim is a "yes" only if all of them
+            are.
+        doubt: function from the evidence to the reason why a verdict is prevented, or "".
     """
 
     name: str
@@ -764,7 +801,11 @@ RULES = (
 
 
 def judge(evidence: Evidence) -> Measure:
-    """Apply :data:`RULES` to decide the claim; the measure's note names the rule that decided."""
+    """Apply all :data:`RULES` to decide the claim on the update.
+
+    Returns:
+        The measure that decides; its note names the rule that it comes from.
+    """
     measures: list[Measure] = []
     for rule in RULES:
         if rule.require is not None:
@@ -784,9 +825,10 @@ def _decided_by(rule: Rule) -> str:
 
 
 def _judge_update(compared: Compared) -> Measure:
-    """Decide the claim on the update, by the state of the reference's algorithm.
+    """Decide the claim that the model updates its state as the reference's algorithm does.
 
-    If the reference states no algorithm, the claim does not apply.
+    Without a reference, the algorithm is the last candidate. If a reference names no algorithm, the
+    claim does not apply.
     """
     reference = compared.reference
     if reference is not None and not reference.names_algorithm and not compared.is_one:
