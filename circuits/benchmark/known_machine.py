@@ -254,8 +254,7 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
         form: a key of :data:`FORMS`.
 
     >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
-    (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated',
-    'distractors', 'superposed'))
+    (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
     """
     parameters = inspect.signature(handwired(machine).build).parameters
     impossible = set()
