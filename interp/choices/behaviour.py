@@ -1,5 +1,7 @@
-"""Find the algorithms that language models choose by:
-:func:`~interp.choices.explain.explain_choices` for their runs on the experts task.
+"""Find the learning algorithms that explain how language models predict with expert advice.
+
+:func:`~interp.choices.explain.explain_choices` is called for each group of recorded runs of the
+experts task.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class PlayerBehaviour(Result):
 
     Attributes:
         model: name of the language model.
-        condition: name of the protocol in which it was run.
+        condition: name of the protocol in which it was run, such as "online-note".
         regime: the distribution that the episodes were sampled from.
         n: number of runs.
         found: the explanation of their choices; None if there are fewer than :data:`FEWEST_RUNS`
@@ -51,7 +53,9 @@ class PlayerBehaviour(Result):
 
     @property
     def sentence(self) -> str:
-        """The language model, its condition and regime, and which algorithms explain its choices."""
+        """A sentence that names the language model, its condition and regime, and the algorithms
+        that explain its choices.
+        """
         group = ", ".join(self.group.values())
         return f"{group}: {self.found.sentence if self.found else self.answer}"
 
@@ -62,8 +66,10 @@ class PlayerBehaviour(Result):
 
     @property
     def ceiling(self) -> Interval:
-        """The highest agreement that any algorithm can reach with the model's choices, computed
-        from how often repeated runs agree.
+        """The highest agreement that any algorithm can reach with the language model's choices.
+
+        It is ``(1 + sqrt(2 r - 1)) / 2``, where r is the share of rounds in which repeated runs
+        agree.
         """
         agreed = np.array([self.repeated.estimate, self.repeated.low, self.repeated.high])
         above_even = np.sqrt(np.maximum(0.0, 2 * agreed - 1))
@@ -91,8 +97,8 @@ class PlayerBehaviour(Result):
 
 
 def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
-    """Return the columns of a table that describe an explanation: its verdict, the closest family
-    with its parameters, and losses.
+    """Return the columns of a table that describe an explanation, by name: the verdict, the closest
+    family with its parameters, and losses.
     """
     link = found.scores[found.closest].link
     parameters = []
@@ -120,7 +126,8 @@ def behaviour(
     Args:
         runs: runs of language models.
         seed: seed of the bootstraps and of the untrained copies of ``machines``.
-        machines: models of the experts task that each group is also compared with.
+        machines: models of the experts task; each group's choices are also compared with each
+            model's predictions.
 
     Returns:
         One result per group.
@@ -137,11 +144,14 @@ def behaviour(
 
 
 def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:
-    """Return the tables that ``interp llm score`` writes.
+    """Return the tables that ``interp llm score`` writes about the players' algorithms.
+
+    Args:
+        acts: one result per group of runs, from :func:`behaviour`.
 
     Returns:
-        "behaviour" has one row per group, "families" one row per group and family, "machines" one
-        row per group and compared model.
+        Name -> table: "behaviour" has one row per group, "families" one row per group and family of
+        algorithms, "machines" one row per group and compared model.
     """
     if not acts:
         return {}
@@ -195,8 +205,12 @@ def _explain_runs(
 
 
 def _repeated_share(members: Sequence[LLMRun], seed: int) -> Interval:
-    """Return the share of rounds in which a repeated run makes the same choice as the scored run of
-    the same episode, with its interval over episodes.
+    """Return how often repeated runs of an episode agree: the share of rounds in which a further
+    run makes the same choice as the scored run.
+
+    Args:
+        members: the scored runs of one group, each with the predictions of further runs.
+        seed: seed of the bootstrap over episodes.
     """
     equal, counted = [], []
     for run in members:

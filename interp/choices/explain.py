@@ -56,9 +56,9 @@ class BesideMachine:
     Attributes:
         over_floor: nats per choice by which the machine's held-out loss is lower than that of the
             best family without a memory.
-        over_untrained: nats per choice by which it is lower than that of an untrained copy of the
-            machine; NaN without a copy.
-        left: nats per choice by which the best family's loss is lower than the machine's.
+        over_untrained: nats per choice by which the machine's held-out loss is lower than that of
+            an untrained copy of the machine; NaN without a copy.
+        left: nats per choice by which the best family's held-out loss is lower than the machine's.
         check: the player's statistics compared with those of simulated players who choose by the
             machine's predictions.
     """
@@ -70,7 +70,11 @@ class BesideMachine:
 
     @property
     def measure(self) -> Measure:
-        """The claim that the player chooses as the machine does."""
+        """The claim that the player chooses as the machine does.
+
+        It holds if the machine beats both the best family without a memory and its untrained copy,
+        and if the best family beats the machine by less than :data:`_LEFT` nats per choice.
+        """
         saved = Measure(
             "beside",
             "",
@@ -119,18 +123,19 @@ class ChoiceExplanation(Result):
     """Which families of algorithms explain a player's choices.
 
     Attributes:
-        scores: key -> score of every family, the lowest held-out loss first.
+        scores: key of a family -> its score; the family with the lowest held-out loss is first.
         units: sum of held-out losses in nats, ``[unit, family]``. A unit is an independent part of
             the data: a participant, an episode or a block of trials. Families are in the order of
             ``scores``.
-        p_values: key -> p-value in the model confidence set; families with at least 1 -
-            :data:`LEVEL` are in the set.
-        checks: key -> posterior-predictive check, for each family in the set.
+        p_values: key of a family -> its p-value in the model confidence set; families with at least
+            1 - :data:`LEVEL` are in the set.
+        checks: key of a family -> posterior-predictive check, for each family in the set.
         n_choices: number of choices.
-        agreement: share of choices that are the best family's likeliest outcome, held out.
+        agreement: share of choices that equal the likeliest outcome of the best family, whose
+            parameters were fitted to other choices.
         algorithm: the best family's algorithm at its fitted parameters; None if the best one is a
             constant guess.
-        beside: name of a machine -> whether the player chooses as it does.
+        beside: name of a machine -> whether the player chooses as the machine does.
     """
 
     scores: Mapping[str, FamilyScore]
@@ -149,16 +154,16 @@ class ChoiceExplanation(Result):
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
-        """The keys of the families whose loss the data cannot distinguish from the lowest one, the
-        best first.
+        """The keys of the families whose held-out loss the data cannot distinguish from the lowest
+        one, the family with the lowest loss first.
         """
         least_p = 1 - LEVEL
         return tuple(key for key in self.scores if self.p_values[key] >= least_p)
 
     @property
     def floor(self) -> str:
-        """The key of the best family without a memory: one whose predictions do not depend on
-        earlier rounds.
+        """The key of the memoryless family with the lowest held-out loss. The predictions of a
+        memoryless family do not depend on earlier rounds.
         """
         return next(key for key, score in self.scores.items() if score.memoryless)
 
@@ -192,19 +197,21 @@ class ChoiceExplanation(Result):
 
     @property
     def floor_nats(self) -> Interval:
-        """The held-out loss of the best family without a memory, in nats per choice."""
+        """The held-out loss of the best memoryless family (predictions do not depend on earlier
+        rounds), in nats per choice.
+        """
         return _mean_of(self._of(self.floor), self.n_choices)
 
     @property
     def over_floor(self) -> Interval:
-        """Nats per choice by which the closest family's loss is lower than that of the best family
-        without a memory.
+        """Nats per choice by which the held-out loss of the closest family is lower than that of
+        the best family without a memory.
         """
         return self.behind(self.floor)
 
     def behind(self, key: str) -> Interval:
-        """Return the nats per choice by which a family's loss exceeds that of the closest family,
-        as a paired difference.
+        """Return the nats per choice by which a family's held-out loss exceeds that of the closest
+        family, with the interval of the paired difference.
 
         Args:
             key: key of the family.
@@ -283,8 +290,11 @@ class ChoiceExplanation(Result):
         return f"{score.name} ({words})" if words else score.name
 
     def _draw(self, figures: Any) -> Any:
-        """Draw by how much each family's loss exceeds the lowest one; families without a memory are
-        grey.
+        """Draw how much each family's held-out loss exceeds the lowest one; families without a
+        memory are grey.
+
+        Args:
+            figures: module with the package's plotting functions.
         """
         frame = self.to_frame()
         drawn = frame.rename(columns={"behind": "estimate", "memoryless": "control"})
@@ -295,9 +305,10 @@ class ChoiceExplanation(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per family, the best first.
 
-        The column ``behind`` is the paired difference of the loss to the best family's, in nats per
-        choice, and ``standard_error`` its standard error. ``in_set`` says whether the family is in
-        the model confidence set, ``passes`` whether it passes its posterior-predictive check.
+        The column ``behind`` is the difference between the family's and the best family's loss,
+        paired by unit, in nats per choice; ``standard_error`` is its standard error. ``in_set``
+        says whether the family is in the model confidence set, ``passes`` whether it passes its
+        posterior-predictive check.
         """
         return pd.DataFrame([self._row(key) for key in self.scores])
 
@@ -328,7 +339,7 @@ class ChoiceExplanation(Result):
 
 
 def _mean_of(sums: Array, n_choices: int) -> Interval:
-    """Return the mean per choice with its 95 % interval by Student's t.
+    """Return the mean per choice with its 95 % confidence interval from Student's t distribution.
 
     Args:
         sums: sum over the choices of each independent unit, ``[unit]``.
@@ -396,15 +407,16 @@ def explain_choices(
 
 
 def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[list[FamilyScore]]:
-    """Score every family, and a constant guess, on the choices of each player. Add intervals of the
-    parameters for each player's best family.
+    """Score every family, and a constant guess, on the choices of each player. Confidence intervals
+    of the parameters are added for each player's best family.
 
     Args:
         data: the choices of all players.
         families: the candidate families, by key.
 
     Returns:
-        For each player a list of scores, the guess last.
+        For each player a list of scores: one for each family in the given order, then that of the
+        guess.
     """
     by_family = score_families(data, families)
     first = next(iter(by_family.values()))[0]
@@ -462,8 +474,12 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
-    """Return the candidate families by key, with the ranges of their parameters scaled to the
-    episodes' units. By default all of the task's families.
+    """Return the candidate families by key, with the ranges of their parameters converted to the
+    episodes' units.
+
+    Args:
+        episodes: what the player saw.
+        families: the candidate families; None for all of the task's.
     """
     chosen_families = (
         tasks.of(episodes).rivals() if families is None else unique(families, "family")
@@ -476,11 +492,14 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
 
 
 def _in_unit(family: Family, episodes: Any) -> Family:
-    """Return the family with the values of its parameters' grids converted to the units of the
-    data.
+    """Return a family whose parameters are searched in the units of the data.
 
-    A parameter may have a unit, such as that of the rewards. Its values are divided by the usual
-    size of this quantity in the episodes.
+    A parameter may have a unit, such as that of the rewards. The values of its grid are divided by
+    the usual size of this quantity in the episodes.
+
+    Args:
+        family: the family.
+        episodes: what the player saw.
     """
     searched = []
     for parameter in family.searched:
@@ -562,8 +581,8 @@ def sum_units(
 
 
 def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
-    """Compare the statistics of a player's choices with those of simulated players of a fitted
-    family.
+    """Compare the statistics of a player's choices with those of simulated players who choose by a
+    fitted family's probabilities.
 
     Args:
         data: the choices of all players.
@@ -619,8 +638,8 @@ def _hold_beside(
 
 
 def _saved(data: ChoiceData, over: FamilyScore, by: FamilyScore) -> Interval:
-    """Return the nats per choice by which the loss ``by`` is lower than the loss ``over``, with an
-    interval over units.
+    """Return the nats per choice by which one held-out loss is lower than another, with an interval
+    over units.
 
     Args:
         data: the player's choices.

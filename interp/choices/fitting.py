@@ -51,11 +51,11 @@ _ROUNDING = 1e-14  # a smaller divergence is rounding, and becomes 0
 
 
 def predictor(subject: Machine | Algorithm | Predict) -> Predict:
-    """Return a function from episodes to predicted distributions.
+    """Return a function from episodes to predicted distributions, ``[episode, round, outcome]``.
 
     Args:
         subject: a model, which is rolled out; an :class:`Algorithm`, which is run; or such a
-            function, which is returned.
+            function, which is returned unchanged.
     """
     if isinstance(subject, Algorithm):
         algorithm = subject
@@ -84,13 +84,13 @@ def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
     """Turn any predictions into probabilities, because an untrained copy of a handwired model may
     output other numbers.
 
-    Numbers are clipped to [0, 1], NaN becomes 0, and each distribution is scaled to sum to 1. It
-    becomes uniform if all of its numbers are 0. Predicted real numbers are clipped to plus or minus
-    :data:`_LARGE` instead.
+    Numbers are clipped to [0, 1], NaN becomes 0, and each distribution is scaled to sum to 1. A
+    distribution whose numbers are all 0 becomes uniform. Predicted real numbers are clipped to plus
+    or minus :data:`_LARGE` instead.
 
     Args:
         predictions: ``[..., outcome]``.
-        kind: "classes" for probabilities, otherwise a kind of real numbers.
+        kind: "classes" for probabilities; "mean" or "normal" for predicted real numbers.
     """
     finite = np.nan_to_num(np.asarray(predictions, np.float64))
     if kind != "classes":
@@ -100,8 +100,12 @@ def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
 
 
 def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
-    """Return a model's predictions ``[episode, round, ...]`` as distributions over outcomes, in
-    float64.
+    """Return a model's predictions as distributions over outcomes, ``[episode, round, outcome]``,
+    in float64.
+
+    Args:
+        layout: the model's token layout, which says how its predictions are to be read.
+        predictions: output of the model, ``[episode, round, ...]``.
     """
     p = layout.distribution(predictions.double())
     is_half_precision = predictions.element_size() < 4
@@ -111,13 +115,14 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
 
 
 def by_round(p: Array, q: Array, kind: Predicted) -> Array:
-    """Return the divergence of two predictions in every round, ``[episode, round]``.
+    """Return the divergence between two predictions in every round, ``[episode, round]``.
 
-    If means are predicted, the squared difference is divided by the variance of ``q``.
+    For "mean" it is the squared difference of the means, divided by the variance of ``q``.
+    Otherwise it is that of :func:`divergence`.
 
     Args:
         p, q: distributions, ``[episode, round, outcome]``.
-        kind: "classes", "mean" or "normal": what is predicted.
+        kind: what is predicted: "classes", "mean" or "normal".
     """
     one_round_each = (-1, 1, p.shape[-1])
     nats = divergence(p.reshape(one_round_each), q.reshape(one_round_each), kind)
@@ -129,14 +134,14 @@ def by_round(p: Array, q: Array, kind: Predicted) -> Array:
 
 
 def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
-    """Return the divergence of two predictions, averaged over rounds, ``[episode]``.
+    """Return the divergence between two predictions, averaged over rounds, ``[episode]``.
 
     For distributions over classes it is the Jensen-Shannon divergence in nats.
 
     Args:
         p: distributions, ``[episode, round, outcome]``.
         q: distributions of the same shape.
-        kind: "classes", "mean" or "normal": what is predicted.
+        kind: what is predicted: "classes", "mean" or "normal".
 
     >>> certain, even = np.array([[[1.0, 0.0]]]), np.array([[[0.5, 0.5]]])
     >>> divergence(certain, certain), divergence(certain, 1 - certain).round(4), divergence(certain, even).round(4)
@@ -162,8 +167,10 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
 
 
 def _normal_divergence(p: Array, q: Array) -> Array:
-    """Return the mean of KL(p, q) and KL(q, p) of normal distributions. The last axis holds mean
-    and log variance.
+    """Return the mean of KL(p, q) and KL(q, p) between normal distributions.
+
+    Args:
+        p, q: mean and log variance of each distribution, ``[..., 2]``.
     """
     squared_distance = np.square(p[..., 0] - q[..., 0])
     width = np.sinh((p[..., 1] - q[..., 1]) / 2)
@@ -173,8 +180,12 @@ def _normal_divergence(p: Array, q: Array) -> Array:
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
-    """Return the rounds whose prediction is scored, ``[episode, scored round, outcome]``: those
-    from the task's first scored round on.
+    """Return the predictions of the rounds that are scored, ``[episode, scored round, outcome]``:
+    those from the task's first scored round on.
+
+    Args:
+        distributions: predictions of all rounds, ``[episode, round, outcome]``.
+        episodes: the episodes that they belong to.
     """
     task = tasks.of(episodes)
     first = task.data.first_asked
@@ -228,8 +239,12 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
 
 
 def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
-    """Return whether a parameter affects only the prediction, and not the state that is carried to
-    the next round.
+    """Return whether a parameter affects only the prediction, and not the state that the algorithm
+    carries to the next round.
+
+    Args:
+        algorithm: the algorithm.
+        searched: the parameter.
     """
     if not searched.enters:
         return False
@@ -238,11 +253,16 @@ def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
 
 
 def read_out(family: Family, algorithm: Algorithm) -> Family | None:
-    """Return the family with all parameters that affect the carried state fixed to the values of
-    ``algorithm``. Parameters that affect only the prediction stay free.
+    """Return a family in which only the parameters of the readout are free: those that affect the
+    prediction but not the carried state.
 
-    Returns None if the family has no parameter that affects only the prediction, or if
-    ``algorithm`` lacks one of the others.
+    Args:
+        family: the family.
+        algorithm: a member of the family; the other parameters are fixed to its values.
+
+    Returns:
+        The restricted family. None if no parameter affects only the prediction, or if ``algorithm``
+        lacks one of the other parameters.
     """
     free: list[Searched] = []
     fixed: list[Searched] = []
@@ -259,7 +279,12 @@ def read_out(family: Family, algorithm: Algorithm) -> Family | None:
 
 
 class OnDemand(dict[str, NDArray[Any]]):
-    """Values of an algorithm's variables by key, each computed when it is first read."""
+    """Values of an algorithm's variables by key, each computed when it is first read.
+
+    Args:
+        algorithm: the algorithm, which has an equation for each variable.
+        values: the inputs and states, by key, from which the other variables are computed.
+    """
 
     def __init__(self, algorithm: Algorithm, values: Values) -> None:
         super().__init__(values)
@@ -273,11 +298,15 @@ class OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """Predictions of members of a family on fixed batches of episodes, ``[episode, scored round,
-    outcome]``.
+    """Function from a member of a family to its predictions on fixed batches of episodes,
+    ``[episode, scored round, outcome]``.
 
-    Call it with one member after the other: values that the changed parameters do not affect are
-    reused from the last call. The batches must have the same shapes; they are computed together.
+    Between calls with different members, values that the changed parameters do not affect are
+    reused. The batches must have the same shapes; they are computed together.
+
+    Args:
+        family: the family.
+        batches: the batches of episodes.
     """
 
     def __init__(self, family: Family, batches: Sequence[Any]) -> None:
@@ -312,8 +341,8 @@ class Distributions:
         return asked_rounds(p, self.batches[0])
 
     def _run(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:
-        """Return inputs and states of an algorithm in every round, by key, for all batches
-        together.
+        """Return inputs and states of an algorithm in every round, by key, ``[episode, round,
+        ...]``, for all batches together.
         """
         start = _joined([algorithm.start(batch) for batch in self.batches])
         inputs = _joined([algorithm.read(batch) for batch in self.batches])
@@ -325,7 +354,7 @@ class Distributions:
 
 
 def _joined(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
-    """Join the values of several batches along their episodes."""
+    """Concatenate the values of several batches along the episodes: name of a variable -> array."""
     return {key: np.concatenate([values[key] for values in batches]) for key in batches[0]}
 
 
@@ -341,7 +370,7 @@ def fit(
         predictions: for each batch, the predictions to fit, ``[episode, scored round, outcome]``.
 
     Returns:
-        The divergence in nats per round, and the parameters.
+        The divergence in nats per round, and the member's parameters by name.
     """
     kind = tasks.of(batches[0]).kind
     groups = _of_same_shapes(family, batches)
@@ -365,8 +394,15 @@ def fit(
 
 
 def _of_same_shapes(family: Family, batches: Sequence[Any]) -> list[list[int]]:
-    """Group batches whose inputs have the same shapes, so that each group runs as one batch. Return
-    the indices of each group.
+    """Group batches whose inputs have the same shapes, so that each group can be computed as one
+    batch.
+
+    Args:
+        family: the family, whose algorithms read the inputs.
+        batches: batches of episodes.
+
+    Returns:
+        For each group, the indices of its batches.
     """
     algorithm = family.make(**{searched.name: searched.grid[0] for searched in family.searched})
     groups: dict[Any, list[int]] = {}
@@ -380,7 +416,7 @@ Loss = Callable[[Mapping[str, float]], float]
 
 
 def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, float]]:
-    """Find the parameters with the least loss: on the grid first, then between its points.
+    """Find the parameters with the least loss: on a grid first, then between its points.
 
     Args:
         searched: the parameters with their grids.

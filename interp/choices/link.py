@@ -45,7 +45,7 @@ class Link:
 
     Attributes:
         lapse: lapse rate: share of the choices that are uniform guesses.
-        temperature: 0 takes the likeliest outcome, 1 samples from the distribution.
+        temperature: 0 chooses the likeliest outcome, 1 samples from the distribution.
         tied: probability of choosing each outcome in rounds where the predicted distribution is
             uniform, ``[outcome]``.
     """
@@ -55,8 +55,10 @@ class Link:
     tied: Array
 
     def probabilities(self, p: Array) -> Array:
-        """Return the probability of choosing each outcome, for predicted distributions ``p``,
-        ``[..., outcome]``.
+        """Return the probability of choosing each outcome, ``[..., outcome]``.
+
+        Args:
+            p: predicted distributions, ``[..., outcome]``.
         """
         if self.temperature == 0:
             power = _is_likeliest(p).astype(np.float64)
@@ -83,8 +85,11 @@ class Link:
         return replace(self, lapse=max(self.lapse, lowest))
 
     def preferred(self, p: Array) -> NDArray[np.int64]:
-        """Return the index of the likeliest choice for predicted distributions ``p``, ``[...,
-        outcome]``; -1 if several are equally likely.
+        """Return the index of the outcome that is chosen with the highest probability, ``[...]``;
+        -1 if several are equally likely.
+
+        Args:
+            p: predicted distributions, ``[..., outcome]``.
         """
         if p.shape[-1] == 1:
             return np.zeros(p.shape[:-1], np.int64)
@@ -95,8 +100,12 @@ class Link:
 
 
 class FittedLink(NamedTuple):
-    """The fitted link (temperature and lapse rate), and its loss in nats per choice, including the
-    penalty for a lapse rate above 0.
+    """A fitted link, which maps predictions to choices by a temperature and a lapse rate (share of
+    uniform guesses).
+
+    Attributes:
+        nats: its loss in nats per choice, including the penalty for a lapse rate above 0.
+        link: the link.
     """
 
     nats: float
@@ -140,7 +149,8 @@ class ChoiceLikelihood:
 
     def chances(self, temperature: float) -> Array:
         """Return the probability of each choice, ``[choice]``, at a temperature and lapse rate 0.
-        Choices at ties are left out.
+
+        Choices in rounds with a uniform predicted distribution are left out.
         """
         if temperature == 0:
             return self._likeliest
@@ -159,7 +169,9 @@ class ChoiceLikelihood:
         return -float(np.log(chances).sum())
 
     def best_temperature(self, lapse: float) -> float:
-        """Return the temperature above 0 that has the least loss at a lapse rate."""
+        """Return the temperature above 0 that has the least loss, for a given lapse rate (share of
+        uniform guesses).
+        """
         fit = optimize.minimize_scalar(
             lambda log: self.nats(lapse, float(np.exp(log))),
             bounds=_LOG_TEMPERATURES,
@@ -169,8 +181,10 @@ class ChoiceLikelihood:
         return float(np.exp(fit.x))
 
     def best_lapse(self, temperature: float) -> float:
-        """Return the lapse rate (share of uniform guesses) with the least loss at a temperature.
-        The loss is convex in the lapse rate, so bisection finds it.
+        """Return the lapse rate (share of uniform guesses) with the least loss, for a given
+        temperature.
+
+        The loss is convex in the lapse rate, so bisection finds the minimum.
         """
         chances = self.chances(temperature)
         low, high = 0.0, 1.0
@@ -183,17 +197,18 @@ class ChoiceLikelihood:
         return (low + high) / 2
 
     def would_lapse(self, temperature: float) -> bool:
-        """Return whether a small lapse rate (share of uniform guesses) lowers the loss at a
-        temperature.
+        """Return whether a small lapse rate (share of uniform guesses) lowers the loss, compared
+        with lapse rate 0 at the same temperature.
         """
         return self._gain_of_lapse(self.chances(temperature), 0.0) > 0
 
     def _gain_of_lapse(self, chances: Array, lapse: float) -> float:
-        """Return the derivative of the log-likelihood with respect to the lapse rate.
+        """Return the derivative of the log-likelihood of all choices with respect to the lapse rate
+        (share of uniform guesses).
 
         Args:
             chances: probability of each choice at lapse rate 0, ``[choice]``.
-            lapse: the lapse rate.
+            lapse: the lapse rate at which the derivative is taken.
         """
         guess = 1 / self.n_outcomes
         mixed = lapse * guess + (1 - lapse) * chances
@@ -208,7 +223,8 @@ def fit_link(
     *,
     may_lapse: bool = True,
 ) -> FittedLink:
-    """Fit the link (temperature and lapse rate) with the least loss.
+    """Fit the temperature and lapse rate (share of uniform guesses) that map predictions to choices
+    with the least loss.
 
     The lapse rate is 0 unless it lowers the loss of all choices by :data:`HALF_CHI2` nats.
 
@@ -233,11 +249,12 @@ def fit_link(
 
 
 def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candidate]:
-    """Return the links with lapse rate 0 under which every choice has a probability above 0.
+    """Return the best candidates for (loss, lapse rate, temperature) with lapse rate 0. Candidates
+    that give a choice probability 0 are left out.
 
     Args:
         likelihood: the likelihood of the choices.
-        tempered: whether the algorithm has its own temperature.
+        tempered: whether the algorithm has its own temperature; the link's temperature is then 1.
     """
     if tempered:
         return [_Candidate(likelihood.nats(0.0, 1.0), 0.0, 1.0)]
@@ -251,11 +268,12 @@ def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candid
 
 
 def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempered: bool) -> bool:
-    """Return whether a lapse rate above 0 could lower the loss by more than its penalty.
+    """Return whether a lapse rate (share of uniform guesses) above 0 could lower the loss by more
+    than its penalty.
 
     Args:
         likelihood: the likelihood of the choices.
-        best: the best link without a lapse; None if there is none.
+        best: the best link with lapse rate 0; None if there is none.
         tempered: whether the algorithm has its own temperature.
     """
     if best is None:
@@ -269,12 +287,12 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempe
 
 
 def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
-    """Return the best link with a lapse rate: search a grid of temperatures first, then between its
-    points.
+    """Return (loss with penalty, lapse rate, temperature) of the best link with a lapse rate. A
+    grid of temperatures is searched first, then the range between its points.
 
     Args:
         likelihood: the likelihood of the choices.
-        tempered: whether the algorithm has its own temperature.
+        tempered: whether the algorithm has its own temperature; the link's temperature is then 1.
     """
     if tempered:
         temperatures: tuple[float, ...] = (1.0,)
@@ -295,8 +313,8 @@ def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
 
 
 def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple[float, float]:
-    """Return the ends of a parameter's 95 % profile likelihood interval, interpolated between grid
-    values.
+    """Return (low, high), the ends of a parameter's 95 % profile likelihood interval, interpolated
+    between grid values.
 
     Args:
         grid: values of the parameter, ascending.

@@ -49,8 +49,8 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
 
 
 def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return the probability of each slot (option offered in the round), given that one of them is
-    chosen, ``[episode, round, slot]``.
+    """Return the probability of each slot (option offered in the round), given that one of the
+    offered options is chosen, ``[episode, round, slot]``.
 
     >>> among_offered(np.array([[[0.1, 0.3, 0.6]]]), np.array([[[1, 0]]]))
     array([[[0.75, 0.25]]])
@@ -69,13 +69,13 @@ def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
 
 
 def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return equal probabilities for all options offered in each round.
+    """Return equal probabilities for all options offered in each round, ``[episode, round, slot]``.
 
     Args:
         like: an array with the shape of the result, ``[episode, round, outcome]``; used if
             ``offers`` is None.
-        offers: the outcome in each slot (offered option); negative in empty slots; None if every
-            outcome is offered.
+        offers: the outcome in each slot (offered option), ``[episode, round, slot]``; negative in
+            empty slots; None if every outcome is offered.
     """
     present = np.ones_like(like) if offers is None else (offers >= 0).astype(np.float64)
     return np.asarray(present / present.sum(-1, keepdims=True))

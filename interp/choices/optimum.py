@@ -56,7 +56,7 @@ class RowPredictor:
     parameters.
 
     Args:
-        data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
+        data: the choices with their episodes.
         family: a family with ``vectorised=True``: its algorithms accept arrays of parameters.
 
     Attributes:
@@ -78,8 +78,8 @@ class RowPredictor:
         self._n_rounds = data.episodes.n_rounds
 
     def __call__(self, rows: Rows, values: Array) -> Array:
-        """Return the probability of each outcome, or of each offered slot, ``[row, round,
-        outcome]``.
+        """Return the probability of each outcome, ``[row, round, outcome]``; of each offered option
+        if not all outcomes are offered.
 
         Args:
             rows: index of the episode of each row, ``[row]``.
@@ -116,8 +116,8 @@ class RowPredictor:
         """Return the family's algorithm with given parameters.
 
         Args:
-            values: parameters, ``[parameter, ...]``. Further axes give each row parameters of its
-                own.
+            values: parameters in the order of ``family.searched``: ``[parameter]``, or
+                ``[parameter, row, 1]`` if each row has its own.
         """
         return self.family.make(**dict(zip(self._names, values, strict=True)))
 
@@ -163,12 +163,13 @@ class Problems:
     is all choices, each further mask leaves out one fold.
 
     Attributes:
-        data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
+        data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.
         predict: computes the family's predictions.
         players: index of the player of each problem, ``[problem]``.
         masks: index in ``data.masks`` of each problem's mask, ``[problem]``.
-        low, high: bounds of each problem's parameters and, in the last column, of its lapse rate,
-            ``[problem, parameter + 1]``. A parameter with equal bounds is fixed.
+        low, high: bounds of each problem's parameters and, in the last column, of its lapse rate
+            (share of uniform guesses), ``[problem, parameter + 1]``. A parameter with equal bounds
+            is fixed.
     """
 
     data: Any
@@ -179,14 +180,15 @@ class Problems:
     high: Array
 
     def _rows(self, chosen: Rows) -> tuple[Rows, Rows, NDArray[np.bool_]]:
-        """Return the episodes that some fits ("problems") need.
+        """Return the rows (copies of episodes) on which some fits ("problems") are computed. Each
+        problem needs all episodes of its player.
 
         Args:
             chosen: indices of the problems.
 
         Returns:
-            For each row: the index of its episode, the position of its problem in ``chosen``, and
-            which of its choices count (``[row, round]``).
+            The index of each row's episode, ``[row]``; the position in ``chosen`` of each row's
+            problem, ``[row]``; and which choices count, ``[row, round]``.
         """
         of_players = [self.data.rows(player) for player in self.players[chosen]]
         rows = np.concatenate(of_players)
@@ -232,7 +234,17 @@ class Problems:
         return nats, gradient, information
 
     def _derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
-        """Return the same as :meth:`derivatives`, with all problems computed at once."""
+        """Return loss, gradient and expected information of some fits ("problems"), all of them
+        computed at once.
+
+        Args:
+            chosen: indices of the problems.
+            points: parameters and, last, the lapse rate (share of guesses) of each, ``[problem,
+                parameter + 1]``.
+
+        Returns:
+            The same arrays as :meth:`derivatives`.
+        """
         rows, places, weights = self._rows(chosen)
         p, slopes = self._slopes(rows, places, points)
         lapse = points[places, -1][:, None, None]
@@ -285,8 +297,12 @@ class Problems:
         return p, slopes
 
     def _difference_steps(self, points: Array) -> Array:
-        """Return the step of each finite difference, ``[problem, parameter]``; negative next to the
-        upper bound.
+        """Return the step of each finite difference, ``[problem, parameter]``. Next to a
+        parameter's upper bound the step is negative.
+
+        Args:
+            points: parameters and, last, the lapse rate of each problem, ``[problem, parameter +
+                1]``.
         """
         sizes = _DIFFERENCE * (self.predict.high - self.predict.low)
         is_high = points[:, :-1] + sizes > self.predict.high
@@ -294,7 +310,7 @@ class Problems:
 
 
 def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
-    """Mix the probabilities of choices with uniform guesses.
+    """Mix the probabilities of choices with uniform guesses, and return the mixture.
 
     Args:
         chances: probabilities without guesses.
@@ -306,11 +322,11 @@ def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
 
 
 def _sums(values: Array, places: Rows) -> Array:
-    """Sum values ``[row, round]`` over the rounds and rows of each problem.
+    """Sum values over the rounds and rows of each problem (fit), ``[problem]``.
 
     Args:
-        values: the values to add.
-        places: position of the problem of each row, ``[row]``; ascending from 0.
+        values: the values to add, ``[row, round]``.
+        places: index of the problem of each row, ``[row]``; ascending from 0.
     """
     return np.bincount(places, values.sum(1)).astype(np.float64)
 
@@ -318,14 +334,14 @@ def _sums(values: Array, places: Rows) -> Array:
 def minimise(
     problems: Problems, starts: Array, most_steps: int = _MOST_STEPS
 ) -> tuple[Array, Array]:
-    """Solve problems from starting points on. Each problem has its own damping (Levenberg and
-    Marquardt).
+    """Minimise the loss of each problem (fit) from a starting point on, by Newton steps whose
+    damping is adapted for each problem (Levenberg and Marquardt).
 
     Args:
         problems: the problems to solve.
         starts: starting points within the bounds, ``[problem, parameter + 1]``; the last column is
-            the lapse rate.
-        most_steps: largest number of steps.
+            the lapse rate (share of uniform guesses).
+        most_steps: maximum number of steps.
 
     Returns:
         The best points found, in the shape of ``starts``, and their losses, ``[problem]``.
@@ -367,15 +383,15 @@ def _step(
     bounds: tuple[Array, Array],
     damping: Array,
 ) -> Array:
-    """Return a damped Newton step, ``[problem, parameter + 1]``. It is 0 for a parameter at a bound
-    that would leave its bounds.
+    """Return a damped Newton step, ``[problem, parameter + 1]``. A parameter at a bound does not
+    move if the step would take it beyond the bound.
 
     Args:
         gradient: gradient of the loss, ``[problem, parameter + 1]``.
         information: expected information, ``[problem, parameter + 1, parameter + 1]``.
         points: parameters and, last, the lapse rate, ``[problem, parameter + 1]``.
         bounds: least and largest values, each in the shape of ``points``.
-        damping: share of the information's diagonal that is added to it, ``[problem]``.
+        damping: share of the information's diagonal that is added to the diagonal, ``[problem]``.
     """
     low, high = bounds
     is_held = ((points <= low) & (gradient >= 0)) | ((points >= high) & (gradient <= 0))
@@ -405,8 +421,8 @@ class Fit:
     nats: Array
 
     def better_of(self, other: Fit) -> Fit:
-        """Return the better of two fits for every player and set of choices; this one if they are
-        equal.
+        """Return, for every player and mask (set of choices to fit to), the fit with the lower
+        loss: this fit or ``other``. Where they are equal, it is this one.
         """
         is_better = other.nats < self.nats
         points = np.where(is_better[..., None], other.points, self.points)
@@ -416,11 +432,12 @@ class Fit:
 class PlayerFits:
     """Fits one family to all players.
 
-    A grid is tried first. Fisher scoring then starts from its best points with lapse rate 0, and,
-    where a lapse rate could pay for its penalty, also with one.
+    A grid is tried first. Fisher scoring then starts from its best points with lapse rate (share of
+    uniform guesses) 0. Where a lapse rate could pay for its penalty, it also starts from points
+    with one.
 
     Args:
-        data: the choices, a :class:`~interp.choices.scoring.ChoiceData`.
+        data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.
         family: a family with ``vectorised=True``: its algorithms accept arrays of parameters.
     """
 
@@ -484,15 +501,15 @@ class PlayerFits:
         return list(without.values()), with_lapse
 
     def _fit_contained(self, inner: Family, fit: Fit) -> Fit:
-        """Return the best members that equal, or are close to, the fitted members of a family that
-        this one extends.
+        """Return the best members that equal, or are close to, the fitted members of a simpler
+        family that this one extends. They serve as starting points.
 
         Parameters that both families have keep their value; the others take values of the grid. If
-        the inner family has exactly one parameter that this one lacks, such as one learning rate
+        the simpler family has exactly one parameter that this one lacks, such as one learning rate
         instead of two, the others may also all take its value.
 
         Args:
-            inner: the family that this one extends.
+            inner: the simpler family.
             fit: the fit of ``inner``.
         """
         n_players, n_masks = fit.nats.shape
@@ -511,13 +528,13 @@ class PlayerFits:
         return Fit(np.repeat(best.points, n_masks, 1), nats)
 
     def _problems(self, players: Rows, masks: Rows, most_lapse: float) -> Problems:
-        """Return fits to solve ("problems"), with the bounds of the family.
+        """Return a set of fits ("problems") to solve, with the bounds of the family.
 
         Args:
             players: index of the player of each problem.
             masks: index of the set of choices that each problem is fitted to: 0 is all, others
                 leave out one fold.
-            most_lapse: upper bound of the lapse rate.
+            most_lapse: upper bound of the lapse rate (share of uniform guesses).
         """
         low = np.tile([*self.predict.low, 0.0], (len(players), 1))
         high = np.tile([*self.predict.high, most_lapse], (len(players), 1))
@@ -546,8 +563,8 @@ class PlayerFits:
         return Fit(points, nats + _cost_of(points[..., -1]))
 
     def _minimise_whole(self, starts: list[Fit]) -> Fit:
-        """Improve the best few starting points on all choices. For sets of choices without a fold,
-        only select the best starting point.
+        """Improve the best few starting points on all choices (mask 0), and return the best result.
+        For masks that leave out a fold, only select the best starting point.
 
         Args:
             starts: starting points with lapse rate 0.
@@ -580,8 +597,8 @@ class PlayerFits:
             starts: a fit with the starting points.
             chosen: which points to improve, ``[player, mask]``; a mask is a set of choices to fit
                 to.
-            most_lapse: upper bound of the lapse rate.
-            most_steps: largest number of steps.
+            most_lapse: upper bound of the lapse rate (share of uniform guesses).
+            most_steps: maximum number of steps.
         """
         players, chosen_masks = np.nonzero(chosen)
         problems = self._problems(players, chosen_masks, most_lapse)
@@ -625,10 +642,11 @@ class PlayerFits:
         ``[problem]``.
 
         Args:
-            players: index of the player of each problem.
-            starts: starting points, ``[problem, parameter + 1]``.
+            players: index of the player of each problem (fit).
+            starts: starting points, parameters and, last, the lapse rate, ``[problem, parameter +
+                1]``.
             places: index of the fixed parameter of each problem.
-            most_lapse: upper bound of the lapse rate.
+            most_lapse: upper bound of the lapse rate (share of uniform guesses).
         """
         problems = self._problems(players, np.zeros_like(players), most_lapse)
         at = np.arange(len(starts)), places
@@ -637,15 +655,15 @@ class PlayerFits:
 
 
 def _cost_of(lapse: Any) -> Array:
-    """Return the penalty of lapse rates in nats of all choices: :data:`HALF_CHI2` if above 0,
-    otherwise 0.
+    """Return the penalty for each lapse rate (share of uniform guesses), in nats of all choices:
+    :data:`HALF_CHI2` if it is above 0, otherwise 0.
     """
     return np.where(np.asarray(lapse) > 0, HALF_CHI2, 0.0)
 
 
 def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
-    """Return a fit with infinite loss wherever it has no lapse rate (``is_lapse=True``), or has one
-    (``is_lapse=False``).
+    """Return a fit restricted to points with a lapse rate above 0 (``is_lapse=True``), or to those
+    with lapse rate 0 (``is_lapse=False``). All other points get an infinite loss.
     """
     has_lapse = fit.points[..., -1] > 0
     nats = np.where(has_lapse == is_lapse, fit.nats, np.inf)
@@ -653,7 +671,11 @@ def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
 
 
 def contained_points(family: Family, inner: Family) -> list[dict[str, float | int]]:
-    """Find the members of a family that equal a member of the family that it extends.
+    """Find the members of a family that equal a member of a simpler family that it extends.
+
+    Args:
+        family: the family.
+        inner: the simpler family.
 
     Returns:
         A list of mappings from each parameter of ``family`` to its value. An int is the index of

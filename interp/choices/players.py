@@ -42,10 +42,13 @@ MOST_TOGETHER = 20_000
 
 
 def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the distinct names of the participants, and for each episode the index of its
-    participant.
+    """Return the names of the participants, and the participant of each episode.
 
     If the episodes name no participants, each episode counts as one.
+
+    Returns:
+        The distinct names, ``[participant]``, and for each episode the index of its participant,
+        ``[episode]``.
     """
     names = episodes.participants
     if names is None:
@@ -55,7 +58,16 @@ def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return the index of each episode's participant, and each participant's number of choices."""
+    """Count the scored choices of each participant.
+
+    Args:
+        episodes: what the participants saw.
+        choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
+
+    Returns:
+        The index of each episode's participant, ``[episode]``, and the numbers of choices,
+        ``[participant]``.
+    """
     _, numbers = participants_of(episodes)
     has_choice = episodes.scored & ~np.isnan(choices)
     return numbers, np.bincount(numbers, has_choice.sum(1))
@@ -93,7 +105,9 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
 
 def _parameters_of(score: FamilyScore) -> dict[str, float]:
-    """Return a column for each parameter, and columns for the ends of its interval if there is one."""
+    """Return the columns of a table with a family's fitted parameters: for each parameter its value
+    and, if there is an interval, the interval's ends.
+    """
     columns: dict[str, float] = {}
     for name, value in score.parameters.items():
         interval = score.intervals.get(name)
@@ -104,7 +118,7 @@ def _parameters_of(score: FamilyScore) -> dict[str, float]:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class EachParticipant(Result):
-    """Which families explain the choices of each participant.
+    """Which families of algorithms explain the choices of each participant.
 
     Attributes:
         table: one row per participant: its confidence set of families, the closest family, and that
@@ -119,7 +133,11 @@ class EachParticipant(Result):
 
     @classmethod
     def of(cls, found: Mapping[str, ChoiceExplanation]) -> EachParticipant:
-        """Make the result from a mapping of participants' names to explanations."""
+        """Make the result from explanations.
+
+        Args:
+            found: name of a participant -> the explanation of its choices.
+        """
         names: dict[str, str] = {}
         for explanation in found.values():
             names |= {key: score.name for key, score in explanation.scores.items()}
@@ -143,8 +161,8 @@ class EachParticipant(Result):
 
     @property
     def sentence(self) -> str:
-        """For how many participants the confidence set contains each family, and how many
-        participants have only one family in it.
+        """A sentence with numbers of participants: whose confidence set contains each family, whose
+        set has one family only, and whose choices show no memory.
         """
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
@@ -158,9 +176,10 @@ class EachParticipant(Result):
         """Count participants for each family.
 
         Returns:
-            One row per family: in how many sets it is (``in_set``), for how many it is the only one
-            (``alone``), and for how many it is the closest (``closest``). A participant whose
-            choices no family explains is left out of ``in_set`` and ``alone``.
+            One row per family with numbers of participants: whose confidence set contains the
+            family (``in_set``), whose set contains only this family (``alone``), and whose closest
+            family it is (``closest``). A participant whose choices no family explains is left out
+            of ``in_set`` and ``alone``.
         """
         explained = self.table[self.table["verdict"] != "none"]
         are_named = self.table[self.table["verdict"] == "named"]
@@ -176,14 +195,19 @@ class EachParticipant(Result):
         return frame.sort_values(by, ascending=[False, False, True], ignore_index=True)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per participant: its set, the closest family, and that
-        family's parameters with intervals.
+        """Return a table with one row per participant: the families in its confidence set, the
+        closest family, and that family's parameters with intervals.
         """
         return self.table
 
 
 def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
-    """Return the table's row of a participant."""
+    """Return one participant's row of the table of all participants.
+
+    Args:
+        name: name of the participant.
+        explanation: the explanation of the participant's choices.
+    """
     row: dict[str, Any] = {
         "participant": name,
         "closest": explanation.closest,
@@ -196,7 +220,8 @@ def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
 
 
 def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArray[np.int64], str]:
-    """Draw participants with at most :data:`MOST_TOGETHER` choices in total, and at least two.
+    """Draw participants at random, with at most :data:`MOST_TOGETHER` choices in total; at least
+    two are drawn.
 
     Args:
         episodes: what the participants saw.
@@ -204,8 +229,8 @@ def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArra
         seed: seed of the draw.
 
     Returns:
-        The indices of their episodes, and a sentence that says how many participants were drawn;
-        the sentence is empty if all of them make no more choices.
+        The indices of the drawn participants' episodes, and a sentence with the number of drawn
+        participants; the sentence is empty if all participants are used.
     """
     numbers, counts = _count_choices(episodes, choices)
     n_people = len(counts)
@@ -245,8 +270,7 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
 def explain_each(
     episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
 ) -> EachParticipant:
-    """Find the families that explain the choices of each participant. ``explain_choices`` does the
-    same for one player.
+    """Find the families of algorithms that explain the choices of each participant separately.
 
     Vectorised families, such as those of the bandit task, are fitted to many participants at once.
 

@@ -35,7 +35,8 @@ _CERTAIN = 1e-9
 def phase_portrait(
     sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8
 ) -> Tabulated:
-    """Compute and draw how much a round changes the logit of an arm, for several sources.
+    """Compute and draw how much one round changes the log-odds (logit) of choosing an arm, for
+    several algorithms or models.
 
     The table has one row per source, choice, reward and bin of rounds. Its columns are the mean
     ``logit`` before the round, its mean ``change`` over the round, the ``spread`` and the number
@@ -82,8 +83,11 @@ def phase_portrait(
 
 
 def _reward_masks(episodes: BanditEpisodes) -> dict[str, NDArray[np.bool_]]:
-    """Return where each reward was paid, ``[episode, round]``, by a name such as "1" or "above
-    0.5".
+    """Return, for each reward, the rounds in which it was paid: name of the reward, such as "1" or
+    "above 0.5" -> ``Bool[episode, round]``.
+
+    If there are more than :data:`_LEVELS` distinct rewards, they are divided at the median into two
+    groups.
     """
     rewards = episodes.rewards
     counted = rewards[episodes.counted]
@@ -111,7 +115,8 @@ def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
 
 
 def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:
-    """Sort rounds by their logit into bins of equal size, and yield each bin's row of the table.
+    """Sort rounds by their logit into bins with equal numbers of rounds, and yield one row of the
+    table per bin.
 
     Args:
         before: logit before each round, ``[round]``.
@@ -139,6 +144,10 @@ def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any
 def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
     """Return a sentence with the mean change of each source's logit after a choice of the arm, for
     the highest and the lowest reward.
+
+    Args:
+        bins: the table of :func:`phase_portrait`, one row per source, choice, reward and bin.
+        arm: name of the arm, such as "arm_1".
     """
     of_arm = bins[bins["choice"] == arm]
     rewards = list(dict.fromkeys(of_arm["reward"].iloc[[-1, 0]]))
@@ -158,7 +167,13 @@ def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
 
 @styled
 def _draw_portrait(bins: pd.DataFrame, arm: str) -> Any:
-    """Draw one panel per source, with a line for each choice and reward and its spread as a band."""
+    """Draw one panel per source: the change of the logit against the logit, one line per choice and
+    reward, with the standard deviation as a band.
+
+    Args:
+        bins: the table of :func:`phase_portrait`, one row per source, choice, reward and bin.
+        arm: name of the arm, such as "arm_1".
+    """
     from matplotlib.figure import Figure
 
     sources = list(dict.fromkeys(bins["source"]))

@@ -66,20 +66,28 @@ class Statistic(NamedTuple):
 @dataclass(frozen=True, repr=False)
 @checked_result
 class PredictiveCheck(Result):
-    """The statistics of a player's choices beside those of simulated players, by name."""
+    """Result of a posterior-predictive check: statistics of a player's choices, compared with those
+    of simulated players.
+
+    Attributes:
+        statistics: name of a statistic -> the player's value, and its mean and standard deviation
+            over simulated players.
+    """
 
     statistics: Mapping[str, Statistic]
 
     @property
     def most(self) -> float:
-        """The largest z-score, in absolute value, that counts as chance."""
+        """The threshold of the check: the largest absolute z-score of a statistic that chance
+        explains.
+        """
         n_statistics = max(len(self.statistics), 1)
         return float(stats.norm.isf(_LEVEL / 2 / n_statistics))
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """The names of the statistics that differ from simulated players by more than chance
-        explains.
+        """The names of the statistics in which the player differs from simulated players by more
+        than chance explains.
         """
         z = {name: statistic.z for name, statistic in self.statistics.items()}
         return tuple(name for name in z if abs(z[name]) > self.most)
@@ -91,7 +99,7 @@ class PredictiveCheck(Result):
 
     @property
     def sentence(self) -> str:
-        """In which statistics the player differs from simulated players."""
+        """A sentence that names the statistics in which the player differs from simulated players."""
         failures = listed(self.failures) or "no statistic"
         return f"The choices differ from those of simulated players in {failures}."
 
@@ -158,8 +166,8 @@ def expected_mean(
     use: Mask,
     participants: NDArray[np.int64] | None = None,
 ) -> Statistic:
-    """Return the mean of a quantity over the player's choices, with its mean and standard deviation
-    over players who choose by ``q``.
+    """Compare the mean of a quantity over a player's choices with its mean over simulated players,
+    who choose by the probabilities ``q``.
 
     Args:
         q: probability of each choice, ``[episode, round, outcome]``.
@@ -168,6 +176,9 @@ def expected_mean(
         use: which choices count, ``[episode, round]``; at least one.
         participants: index of each episode's participant. If participants vary more than ``q``
             explains, their variation determines the standard deviation.
+
+    Returns:
+        The player's mean, and the mean and standard deviation over simulated players.
     """
     of_choices = np.take_along_axis(values, choices[..., None], -1)[..., 0]
     means = (q * values).sum(-1)
@@ -192,6 +203,10 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
 
     >>> run_lengths(np.array([[0, 0, 1, 1, 1]]), np.array([[True, True, True, True, False]]))
     array([[1, 2, 1, 2, 0]])
+
+    Args:
+        choices: index of the chosen outcome, ``[episode, round]``.
+        known: where a choice was made, ``[episode, round]``.
     """
     lengths = np.zeros(choices.shape, np.int64)
     for t in range(choices.shape[1]):

@@ -129,7 +129,9 @@ def fit_cell(
 
 
 def _predict(cell: AdaptedMachine, episodes: Any) -> NDArray[np.float64]:
-    """Return a recurrent cell's probability of each outcome, ``[episode, round, outcome]``."""
+    """Return a recurrent cell's probability of each outcome in recorded episodes, ``[episode,
+    round, outcome]``.
+    """
     with torch.no_grad():
         scores = _scores(cell, episodes)
     chances = scores.softmax(-1).double()
@@ -158,7 +160,7 @@ def _losses_of_participants(
 
 
 def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
-    """Train the machine in place, and return it.
+    """Train a recurrent cell to predict recorded choices, in place, and return it.
 
     Args:
         machine: the recurrent cell.
@@ -185,11 +187,15 @@ def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine
 
 
 def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
-    """Return the logits of all rounds, ``[episode, round, outcome]``; outcomes that are not offered
-    get a large negative one.
+    """Return a recurrent cell's logits in all rounds, ``[episode, round, outcome]``. Outcomes that
+    are not offered in a round get a large negative logit.
 
     The cell runs over whole episodes. Missing rounds must not change its state, so the other rounds
     are moved to the front while it runs.
+
+    Args:
+        machine: the recurrent cell.
+        episodes: the recorded episodes.
     """
     counted = torch.from_numpy(episodes.counted)
     speech = Said(machine.layout)

@@ -1,8 +1,10 @@
-"""Recovery: simulate players with known algorithms, and test whether the fits find them.
+"""Recovery tests: simulate players with known algorithms, and test whether the fits find these
+algorithms.
 
-The confusion matrix of families and the errors of parameters show how well a design (numbers of
-trials, participants and arms) can answer the question. :func:`recovery_of_design` takes the design
-and the players' parameters from recorded choices and their explanation.
+The confusion matrix of families and the errors of parameters show how well an experiment of this
+design (numbers of trials, participants and arms) can identify algorithms.
+:func:`recovery_of_design` takes the design and the players' parameters from recorded choices and
+their explanation.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from interp.tasks.bandit import REGIMES, BanditEpisodes, sample
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Recovery(Result):
-    """What the fits found for simulated players of known algorithms.
+    """Simulated players of known algorithms, and what the fits found for them.
 
     Attributes:
         truth: the algorithm of each player, with its parameters.
@@ -39,8 +41,8 @@ class Recovery(Result):
 
     @property
     def sentence(self) -> str:
-        """For how many players the true family is in the confidence set, is the only one in it, and
-        is the closest one.
+        """A sentence with numbers of players: in whose confidence set the true family is, whose
+        closest family it is, and for whom a single family is named, rightly or wrongly.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
@@ -78,8 +80,8 @@ class Recovery(Result):
         return counts.reindex(index=families, columns=[*families, *others], fill_value=0)
 
     def sets(self) -> pd.DataFrame:
-        """Return how often each family (columns) is in the confidence set of the players of each
-        true family (rows), as a share of these players.
+        """Return a table of shares: for the players of each true family (rows), how often each
+        family (columns) is in their confidence set.
         """
         table = self.to_frame()
         in_set = (
@@ -114,7 +116,11 @@ class Recovery(Result):
         return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread", "r"])
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the confusion matrix of families."""
+        """Draw the confusion matrix of families as a heat map.
+
+        Args:
+            figures: module with the package's plotting functions.
+        """
         return figures.heatmaps(
             {"": self.confusion()},
             label="players",
@@ -205,7 +211,12 @@ def _draw_member(
 
 
 def _joined_players(batches: Sequence[BanditEpisodes]) -> BanditEpisodes:
-    """Join the episodes of several players, and name each player as a participant."""
+    """Join the episodes of several players into one set of episodes, in which each player is a
+    participant.
+
+    Args:
+        batches: the episodes of each player.
+    """
     arrays: dict[str, Any] = {}
     for name in batches[0].round_arrays:
         arrays[name] = np.concatenate([getattr(batch, name) for batch in batches])
@@ -222,7 +233,8 @@ def recovery_of_design(
     n_players: int = 8,
     seed: int = 0,
 ) -> Recovery:
-    """Test how well families and parameters would be recovered in the design of recorded choices.
+    """Test how well families and parameters would be recovered in an experiment with the design of
+    recorded choices.
 
     Players are simulated from every family in the confidence set, at its fitted parameters. If
     these are fewer than four families, the next best ones are added. Each player plays about as
@@ -231,7 +243,7 @@ def recovery_of_design(
     that is unknown.
 
     Args:
-        explanation: what was found for the recorded choices.
+        explanation: the explanation of the recorded choices.
         episodes: the recorded choices.
         families: the candidate families of the fits; by default all of the task's.
         n_players: number of players per simulated family.

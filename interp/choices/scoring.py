@@ -136,7 +136,7 @@ class ChoiceData:
         """Number of choices in each mask, ``[player, mask]``."""
 
     def rows(self, player: int) -> NDArray[np.int64]:
-        """Return the indices of a player's episodes."""
+        """Return the indices of the episodes of a player, given the player's index."""
         return self._rows[player]
 
     def check_outcomes(self, n_outcomes: int) -> None:
@@ -166,11 +166,14 @@ class ChoiceData:
         return np.where(self.known, losses, 0.0)
 
     def sums(self, values: Array) -> Array:
-        """Add up values over each player's choices in each of :attr:`masks` (all choices, or all
-        but one fold), ``[player, mask]``.
+        """Add up values over each player's choices, once for each of :attr:`masks`: all choices,
+        and all but one fold.
 
         Args:
             values: one value per choice, ``[episode, round]``.
+
+        Returns:
+            The sums, ``[player, mask]``.
         """
         n_cells = self.n_players * N_FOLDS
         by_cell = np.bincount(self._cells, values[self.known], minlength=n_cells)
@@ -213,7 +216,7 @@ class _PlayerFit:
     Attributes:
         parameters: parameters fitted to all choices, by name.
         nats: total loss of all choices.
-        links: link fitted to each mask.
+        links: link (temperature and lapse rate) fitted to each mask.
         p: probability of each outcome with the parameters fitted to each mask, ``[mask, episode,
             round, outcome]``.
     """
@@ -225,8 +228,8 @@ class _PlayerFit:
 
 
 def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> FamilyScore:
-    """Score a player's choices: those of each fold with the parameters that were fitted to the
-    other folds.
+    """Score a player's choices by cross-validation: those of each fold with the parameters that
+    were fitted to the other folds.
 
     Args:
         data: the choices of all players.
@@ -269,6 +272,10 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
 def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
     """Return the names of the real parameters whose fitted value lies at an end of the searched
     range.
+
+    Args:
+        family: the family, with the grid of each parameter.
+        parameters: the fitted values, by name.
     """
     names = []
     for searched in family.searched:
@@ -285,8 +292,8 @@ def score_families(
 ) -> dict[str, list[FamilyScore]]:
     """Fit and score families for each player, each by maximum likelihood.
 
-    A family that extends another one also starts from the other's best parameters, so that it never
-    fits worse. Families with ``vectorised=True`` are fitted to all players at once
+    A family that extends a simpler one also starts from the best parameters of the simpler one, so
+    that it never fits worse. Families with ``vectorised=True`` are fitted to all players at once
     (:mod:`interp.choices.optimum`). Others can be fitted only to one player: by a grid, and by an
     optimiser if they come near the best family there.
 
@@ -358,8 +365,16 @@ def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilySco
 
 
 class _Search:
-    """Search for the best parameters of a family for one player, for each mask: all choices, or all
-    but one fold.
+    """Search for the best parameters of a family for one player, for each mask (set of choices to
+    fit to).
+
+    Args:
+        data: the player's choices, with the masks: all choices, and all but one fold.
+        family: a family that is not vectorised.
+
+    Attributes:
+        nats: least loss found for each mask, in nats per choice.
+        parameters: the parameters with that loss, for each mask.
     """
 
     def __init__(self, data: ChoiceData, family: Family) -> None:
@@ -370,7 +385,9 @@ class _Search:
         self.parameters: list[Parameters] = [{} for _ in data.masks]
 
     def predict(self, parameters: Parameters) -> Array:
-        """Return the probability of each choice, ``[episode, round, outcome]``."""
+        """Return the probability of each choice, ``[episode, round, outcome]``, under the family's
+        algorithm with the given ``parameters``.
+        """
         algorithm = self.family.make(**parameters)
         of_outcomes = np.clip(self._members(algorithm, parameters), 0.0, 1.0)
         p = among_offered(of_outcomes, self._data.offers)
@@ -378,12 +395,12 @@ class _Search:
         return p
 
     def loss(self, parameters: Parameters, mask: int, may_lapse: bool = True) -> float:
-        """Return the loss in nats per choice, after the link (temperature and lapse rate) is
-        fitted.
+        """Return the loss in nats per choice, with the temperature and lapse rate fitted to the
+        same choices.
 
         Args:
             parameters: the family's parameters, by name.
-            mask: index of the set of choices to fit to.
+            mask: index of the set of choices to fit to: 0 is all, others leave out one fold.
             may_lapse: whether lapse rates above 0 are tried.
         """
         p = self.predict(parameters)
@@ -426,8 +443,15 @@ class _Search:
 
 
 def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[str, _PlayerFit]:
-    """Fit families to one player. Only families whose loss on the grid is near the best one are
-    optimised further (:data:`_FAR`).
+    """Fit families to one player, one algorithm at a time. Only families whose loss on the grid is
+    near the best one are optimised further (:data:`_FAR`).
+
+    Args:
+        data: the player's choices.
+        families: the families, by key.
+
+    Returns:
+        Key of a family -> its fit.
     """
     searches = {}
     for key, family in families.items():
@@ -446,12 +470,12 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
 
 
 def _try_contained(search: _Search, inner: _Search) -> None:
-    """Try the members of a family that equal, or are close to, the best members of the family that
-    it extends.
+    """Try the members of a family that equal, or are close to, the best members of a simpler family
+    that it extends.
 
     Args:
-        search: the search of the family.
-        inner: the search of the family that it extends.
+        search: the search of the family, which stores parameters that fit better than before.
+        inner: the search of the simpler family.
     """
     inner_names = [searched.name for searched in inner.family.searched]
     for point in contained_points(search.family, inner.family):
@@ -494,8 +518,8 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
 
 
 def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
-    """Score given predictions of one player's choices; only the link (temperature and lapse rate)
-    is fitted.
+    """Score fixed predictions of one player's choices, such as those of a network. Only the link
+    (temperature and lapse rate) is fitted.
 
     Args:
         data: the player's choices.
@@ -507,13 +531,13 @@ def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
 
 
 def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> FamilyScore:
-    """Score given predictions of one player's choices; only the link (temperature and lapse rate)
-    is fitted.
+    """Score fixed predictions of one player's choices. They have no parameters; only the link
+    (temperature and lapse rate) is fitted, by cross-validation.
 
     Args:
         data: the choices of all players.
-        family: a family without parameters, which names the score.
-        p: predictions for all players, ``[episode, round, outcome]``.
+        family: a family without parameters; the score gets its key and name.
+        p: predicted distributions for all players, ``[episode, round, outcome]``.
         player: index of the player.
     """
     rows = data.rows(player)
@@ -538,8 +562,9 @@ def add_intervals(
 ) -> dict[int, FamilyScore]:
     """Return the players' scores with 95 % profile likelihood intervals of the real parameters.
 
-    At each value of a parameter the others are refitted. For a family that is not vectorised,
-    "refitted" means the best point of a joint grid, which is finer near the best parameters.
+    The other parameters are refitted at each value of a parameter. For a family that is not
+    vectorised, "refitted" means the best point of a joint grid, which is finer near the best
+    parameters.
 
     Args:
         data: the choices of all players.
@@ -556,8 +581,8 @@ def _is_free(searched: Searched) -> bool:
 
 
 def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
-    """Return values from the best one to each bound, ``[side, value]``, spaced more closely near
-    the best one.
+    """Return values from the best one to each bound, ``[2, n_steps]``: first towards the lower
+    bound, then towards the upper one. They are closer together near the best value.
 
     Args:
         searched: the parameter with its bounds.
@@ -572,7 +597,14 @@ def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
 def _add_profiles(
     data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
 ) -> dict[int, FamilyScore]:
-    """Return the scores with intervals; the ends of all players' intervals are searched together."""
+    """Return the players' scores with 95 % profile likelihood intervals. The ends of the intervals
+    of all players and parameters are searched together.
+
+    Args:
+        data: the choices of all players.
+        family: a vectorised family.
+        scores: index of a player -> the player's score.
+    """
     free = [place for place, searched in enumerate(family.searched) if _is_free(searched)]
     sought = list(product(scores, free, (0, -1)))
     if not sought:
@@ -598,14 +630,21 @@ def _add_profiles(
 
 
 def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array) -> Array:
-    """Return the parameter value at which each profile of the loss has risen by half of chi-squared,
-    ``[profile]``; the bound if it never does.
+    """Search for one end of each of several 95 % profile likelihood intervals.
+
+    The end is the parameter value at which the profile (the least loss at each value of the
+    parameter) is :data:`HALF_CHI2` above its minimum. If the profile does not rise that far before
+    the bound, the end is the bound.
 
     Args:
         profile: function from values of the parameter to the least loss at each, both ``[profile,
             value]``.
-        near: the best value, ``[profile]``.
-        bound: bound of the parameter on the side of the wanted end, ``[profile]``.
+        near: the value of the parameter at the minimum, ``[profile]``.
+        bound: lower or upper bound of the parameter, ``[profile]``: the one in whose direction the
+            end is searched.
+
+    Returns:
+        The ends, ``[profile]``.
     """
     rows = np.arange(len(near))
     shares = np.linspace(0, 1, _PARTS + 1) ** 2  # most ends are near the best value

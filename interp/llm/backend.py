@@ -1,6 +1,8 @@
-"""Backends answer as the model in an episode: a server, a scripted agent or a local model.
+"""Backends: what answers a request in an episode, which is a server, a scripted agent or a model in
+this process.
 
-They share the interface :class:`Backend`. There are four errors, by their meaning for the run:
+They share the interface :class:`Backend`. There are four errors, each with another consequence for
+the run:
 
 * :class:`ContextOverflowError`: the episode ends;
 * :class:`RefusedError`: the episode is skipped;
@@ -41,15 +43,17 @@ from interp.support.errors import InputError, require, require_known, theirs
 
 
 class UnavailableError(RuntimeError):
-    """No attempt of a request was answered; the run can be resumed."""
+    """Raised if a request got no answer in any attempt; the run stops and can be resumed later."""
 
 
 class ContextOverflowError(RuntimeError):
-    """The conversation does not fit into the model's context any more."""
+    """Raised if a conversation is longer than the model's context."""
 
 
 class RefusedError(RuntimeError):
-    """The server refuses this request and will refuse it again; it may answer other requests."""
+    """Raised if the server refuses a request and would refuse it again; it may answer other
+    requests.
+    """
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,11 @@ class Reply:
 
     Attributes:
         text: the text of the reply.
-        finish_reason: why the reply ended, in the server's words; "length" is the token limit.
+        finish_reason: why the reply ended, in the server's words; "length" means that it was cut
+            off at the token limit.
         model: name of the model that the server reports.
         system_fingerprint: the server's identifier of its configuration.
-        usage: numbers of tokens as the server reports them.
+        usage: numbers of tokens as the server reports them, such as ``{"prompt_tokens": 12}``.
         seconds: duration of the call.
         more: all further fields of the server's answer, such as reasoning and ids.
     """
@@ -90,8 +95,12 @@ class Backend(Protocol):
     concurrency: int
 
     async def start(self, condition: Condition) -> None:
-        """Prepare for requests, and check what can be checked without an episode; called once
-        before the first request.
+        """Prepare for requests, and check what can be checked without playing an episode.
+
+        It is called once, before the first request.
+
+        Args:
+            condition: framing and protocol of the first episode.
         """
         return
 
@@ -102,9 +111,9 @@ class Backend(Protocol):
 
         Args:
             messages: the conversation so far.
-            condition: the condition, which determines how outcomes are written.
+            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
             turn: which answer the last message asks for: "prediction" or "note".
-            seed: seed for sampling, if the backend samples.
+            seed: seed for sampling; ignored by a backend that does not sample.
 
         Raises:
             UnavailableError: if no attempt was answered.
@@ -123,8 +132,12 @@ class Backend(Protocol):
 
 
 class AgentBackend(Backend):
-    """A backend that answers with a scripted agent, without a server. Its traces have the same
-    format as a model's.
+    """A backend that answers with a scripted agent, without a server. The traces of its episodes
+    have the same format as a language model's.
+
+    Args:
+        name: name of the agent, which is recorded as the name of the model.
+        agent: function from the conversation so far to the text of the answer.
     """
 
     def __init__(self, name: str, agent: Callable[[Sequence[Message]], str]):
@@ -136,10 +149,11 @@ class AgentBackend(Backend):
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> Reply:
-        """Return the scripted agent's answer.
+        """Return the scripted agent's answer to a conversation.
 
         Args:
-            messages, condition, turn, seed: as in :meth:`Backend.ask`; only the messages are used.
+            messages: the conversation so far.
+            condition, turn, seed: not used; see :meth:`Backend.ask`.
         """
         await asyncio.sleep(0)  # so that an interrupt is noticed between two calls
         return Reply(self.agent(messages), model=self.name)
@@ -275,7 +289,12 @@ class Connection:
             return self.host == "localhost"
 
     def key(self) -> str:
-        """Return the API key for this address; "" if none is needed."""
+        """Return the API key of the server, read from an environment variable; "" if the server
+        runs on this machine and no variable is named.
+
+        Raises:
+            InputError: if no variable is known for this address, or the variable is not set.
+        """
         name = self.key_env or _PROVIDER_KEYS.get(self.host)
         if name is None and self.is_local:
             return ""
@@ -304,8 +323,8 @@ class Evidence:
     """What an agent knows about the experts before it answers.
 
     Attributes:
-        correct: number of right predictions of each expert, Int[expert].
-        rounds: number of rounds seen.
+        correct: number of right predictions of each expert so far, Int[expert].
+        rounds: number of rounds so far.
         last: which experts were right in the last round, Bool[expert].
     """
 
@@ -314,8 +333,10 @@ class Evidence:
     last: NDArray[np.bool_]
 
     def add(self, is_right: NDArray[np.bool_]) -> Evidence:
-        """Return the evidence after one more round, in which the experts in ``is_right`` were
-        right.
+        """Return the evidence after one more round.
+
+        Args:
+            is_right: which experts were right in that round, Bool[expert].
         """
         return Evidence(self.correct + is_right, self.rounds + 1, last=is_right)
 
@@ -326,8 +347,9 @@ class ScriptedAgent:
     """An agent with a known decision rule and a known way to write notes.
 
     Attributes:
-        rule: ``(evidence, votes Int[expert])`` -> prediction 0 or 1.
-        write: ``(last note, evidence after the round, votes, label)`` -> new note.
+        rule: function from (evidence, votes Int[expert]) to a prediction, 0 or 1.
+        write: function from (last note, evidence after the round, votes, outcome of the round) to
+            the new note.
     """
 
     rule: Callable[[Evidence, _Counts], int]
@@ -356,8 +378,8 @@ def _start_evidence(n_experts: int) -> Evidence:
 
 
 def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
-    """Return what a conversation shows about the experts: how often each was right, and which were
-    right last.
+    """Return what a conversation shows about the experts: how often each expert was right, and
+    which experts were right in the last round.
 
     Args:
         bodies: the JSON objects of the user messages so far.
@@ -375,10 +397,16 @@ def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence
 
 @checked
 def evidence_in(note: str, n_experts: int) -> Evidence:
-    """Return what a note shows about the experts: its tallies, then rounds listed after them, and
-    which experts were right last.
+    """Return what a note shows about the experts.
 
-    If the note lists no rounds, the last winners are read from text such as "A correct; B wrong".
+    A note may have tallies (such as "A:45/100"), and single rounds listed after them; right
+    predictions in listed rounds are added to the tallies. Which experts were right in the last
+    round is read from the last listed round. If no round is listed, it is read from text such as "A
+    correct; B wrong".
+
+    Args:
+        note: text of the note.
+        n_experts: number of experts.
     """
     letters = expert_letters(n_experts)
     counts = read_counts(_LISTED.split(note, maxsplit=1)[0], n_experts)
@@ -407,26 +435,47 @@ def _label(body: dict[str, Any]) -> int:
 
 
 def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
-    """Return the vote of the expert with the most right predictions; the first of them if tied."""
+    """Return the vote of the expert with the most right predictions so far; of several such
+    experts, the first.
+
+    Args:
+        seen: what the agent knows about the experts.
+        votes: advice of the round, Int[expert].
+    """
     return int(votes[seen.correct.argmax()])
 
 
 def _weighted_majority(seen: Evidence, votes: _Counts) -> int:
-    """Return the weighted majority of the votes, with weights ``exp(-.3 * losses)``; a tie gives 1
-    (tolerance 1e-12).
+    """Return the outcome, 0 or 1, with the larger total weight of votes; a tie (tolerance 1e-12)
+    gives 1.
+
+    Args:
+        seen: what the agent knows about the experts. An expert with n wrong predictions so far has
+            the weight ``exp(-.3 * n)``.
+        votes: advice of the round, Int[expert].
     """
     weights = np.exp(0.3 * (seen.correct - seen.correct.max(initial=0)))
     return int(np.average(votes, weights=weights) >= 0.5 - 1e-12)
 
 
 def _majority(seen: Evidence, votes: _Counts) -> int:
-    """Return the unweighted majority of the votes; a tie gives 1."""
+    """Return the outcome, 0 or 1, that most experts vote for; a tie gives 1.
+
+    Args:
+        seen: what the agent knows about the experts; not used.
+        votes: advice of the round, Int[expert].
+    """
     return int(2 * votes.sum() >= len(votes))
 
 
 def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
-    """Return the majority vote of the experts who were right in the last round; if there are none,
-    or they are tied, the majority of all experts.
+    """Return the majority vote of the experts who were right in the last round.
+
+    If there are none, or if their votes are tied, return the majority vote of all experts.
+
+    Args:
+        seen: what the agent knows about the experts.
+        votes: advice of the round, Int[expert].
     """
     winners = votes[seen.last]
     is_tied = 2 * winners.sum() == len(winners)
@@ -434,16 +483,20 @@ def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
 
 
 def _draw_choice(seen: Evidence, votes: _Counts) -> int:
-    """Return a pseudo-random outcome that is a hash of evidence and votes, so that runs can be
-    repeated.
+    """Return a pseudo-random outcome, 0 or 1. It is computed from a hash of the arguments, so that
+    the same run can be repeated.
+
+    Args:
+        seen: what the agent knows about the experts.
+        votes: advice of the round, Int[expert].
     """
     text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
 def _write_counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Write a note with each expert's number of right predictions and the number of rounds, in the
-    format of the prompt.
+    """Return a note with each expert's number of right predictions out of all rounds, such as
+    "A:45/100, B:94/100".
 
     Args:
         note: the last note; not used.
@@ -454,7 +507,7 @@ def _write_counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -
 
 
 def _write_last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Write a note about the last round only: which experts were right, and which were wrong.
+    """Return a note about the last round only, such as "A,C correct; B wrong".
 
     Args:
         note: the last note; not used.
@@ -470,7 +523,8 @@ def _write_last_step_note(note: str, seen: Evidence, votes: _Counts, label: int)
 
 
 def _write_full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Return the last note with one more round added to its list.
+    """Return the last note with one more round appended, such as "Round2: A=1,B=0,label=1; B
+    wrong."
 
     Args:
         note: the last note.

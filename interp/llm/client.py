@@ -45,8 +45,12 @@ _OVERFLOW = re.compile(
 
 
 class _TransientError(Exception):
-    """One attempt failed for a reason that may pass. ``pause`` is the delay in seconds that the
-    server requests, or None.
+    """One attempt of a request failed for a reason that may pass, such as a busy server.
+
+    Args:
+        text: the message.
+        pause: delay in seconds that the server requests before the next attempt; None if it
+            requests none.
     """
 
     def __init__(self, text: str, pause: float | None = None):
@@ -98,13 +102,13 @@ class Client(backend.Backend):
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> backend.Reply:
-        """Return the server's reply; see :meth:`interp.llm.backend.Backend.ask`.
+        """Return the server's reply; see :meth:`interp.llm.backend.Backend.ask` for the errors.
 
         Args:
             messages: the conversation so far.
-            condition: the condition, which determines how outcomes are written.
-            turn: which answer is requested.
-            seed: sampling seed; sent to the server if the settings say so.
+            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+            turn: which answer is requested, "prediction" or "note".
+            seed: sampling seed; sent to the server if the settings have ``send_seed``.
         """
         fields = self._fields(condition, turn)
         if self.settings.send_seed:
@@ -112,11 +116,18 @@ class Client(backend.Backend):
         return await self.request(messages, fields)
 
     async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> backend.Reply:
-        """Request one completion, with further attempts after temporary errors.
+        """Request one completion and return the reply. After a temporary error, such as a busy
+        server, the request is repeated up to ``connection.max_retries`` times.
 
         Args:
             messages: the conversation so far.
-            fields: further fields of the request.
+            fields: further fields of the request, such as ``{"temperature": 0}``.
+
+        Raises:
+            UnavailableError: if all attempts failed for reasons that may pass.
+            ContextOverflowError: if the conversation does not fit into the model's context.
+            RefusedError: if the server refuses the request.
+            InputError: if the user must change something, such as the key.
         """
         body = {"model": self.settings.model, "messages": list(messages), **fields}
         problem = ""
@@ -140,7 +151,12 @@ class Client(backend.Backend):
         )
 
     async def _attempt(self, body: dict[str, Any]) -> backend.Reply:
-        """Make one attempt, after a wait that spaces requests evenly."""
+        """Send a request once and return the reply. A wait before it keeps requests at least ``60 /
+        requests_per_minute`` seconds apart.
+
+        Args:
+            body: the whole request, as a JSON object.
+        """
         now = time.monotonic()
         start = max(now, self._next)
         self._next = start + self._gap
@@ -151,10 +167,14 @@ class Client(backend.Backend):
         return self._read(completion, time.monotonic() - start)
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Send one request, and return the body of a completion as a dictionary; raise an error for
-        any other answer.
+        """Send one request, and return the completion that the server answers with, as a
+        dictionary.
 
-        A body of more than :data:`_LARGEST` bytes, after decompression, is refused.
+        A body of more than :data:`_LARGEST` bytes, after decompression, is refused. Any answer that
+        is not a completion raises the error that :meth:`_sort` returns.
+
+        Args:
+            body: the whole request, as a JSON object.
         """
         async with self._http.stream("POST", self._url, json=body) as response:
             if response.has_redirect_location:
@@ -187,11 +207,12 @@ class Client(backend.Backend):
         raise self._sort(status, words, response.headers)
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
-        """Return the request's fields, without model, messages and seed.
+        """Return the fields of a request without model, messages and seed: sampling, format of the
+        answer, thinking, and the user's additional fields.
 
         Args:
-            condition: the condition, which determines how outcomes are written.
-            turn: which answer is requested.
+            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+            turn: which answer is requested, "prediction" or "note".
         """
         settings = self.settings
         fields: dict[str, Any] = {}
@@ -240,7 +261,8 @@ class Client(backend.Backend):
         )
 
     def _sort(self, status: int, words: str, headers: Any) -> Exception:
-        """Return the error that a failed request stands for.
+        """Return the exception to raise for a failed request: a :class:`_TransientError` if another
+        attempt may succeed, otherwise one of the errors of :mod:`interp.llm.backend`.
 
         Args:
             status: HTTP status.
@@ -270,8 +292,10 @@ class Client(backend.Backend):
         return InputError(f"{refusal}; {advice} and run again to resume")
 
     def scrub(self, value: Any) -> Any:
-        """Return text, or nested lists and dictionaries of text, without the key and without
-        characters that are invalid in UTF-8.
+        """Return a value without the API key and without characters that are invalid in UTF-8.
+
+        Args:
+            value: text, or nested lists and dictionaries of text.
         """
         if isinstance(value, str):
             text = value.encode("utf-8", "replace").decode("utf-8")
@@ -281,12 +305,18 @@ class Client(backend.Backend):
         return [self.scrub(item) for item in value] if isinstance(value, list) else value
 
     def holds_key(self, text: str) -> bool:
-        """Return whether the key occurs in ``text``."""
+        """Return whether the API key occurs in ``text``."""
         return self._secret is not None and self._secret in text
 
     async def start(self, condition: Condition) -> None:
-        """Check that the server enforces the response format: ask for a plain word, which the
-        format must prevent.
+        """Check that the server enforces the response format. The check asks for a plain word; a
+        server that enforces the format cannot answer with it.
+
+        Args:
+            condition: framing and protocol of the first episode.
+
+        Raises:
+            InputError: if the server answers in another format.
         """
         kind = self.settings.response_format
         if kind == "none":
@@ -307,8 +337,8 @@ class Client(backend.Backend):
 
 
 def _describe_error(content: Any, text: str) -> tuple[str, Any]:
-    """Return a server's error message and error code. Without a message, the whole body is the
-    message.
+    """Return (message, code) of a server's error. The message is the whole body if the body has
+    none; the code is None if there is none.
 
     Args:
         content: the body parsed as JSON; None if it is not JSON.
@@ -328,8 +358,8 @@ def _describe_error(content: Any, text: str) -> tuple[str, Any]:
 
 
 def _pause_in(headers: Any) -> float | None:
-    """Return the delay in seconds that the headers request before the next attempt; None if there
-    is none.
+    """Return the delay in seconds that the headers of an answer request before the next attempt;
+    None if they request none.
     """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()

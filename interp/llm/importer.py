@@ -24,11 +24,14 @@ RECORD = "result.json"
 
 @checked
 def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
-    """Read the episode in a ``result.json``.
+    """Read the episode in a ``result.json``, and return it as a run.
 
     Args:
         path: the file.
         regime: regime of the episode if the file does not name one.
+
+    Raises:
+        InputError: if a field is missing, or its values do not fit the others.
     """
     path = Path(path)
     with reading(path, "it is no result that can be imported; move it away"):
@@ -88,11 +91,11 @@ def _find_condition(prompt: str) -> Condition:
 def _read_bits(
     path: Path, part: Mapping[str, Any], name: str, *, axes: str, may_lack: bool = False
 ) -> NDArray[np.float64]:
-    """Return a field whose values are outcomes 0 or 1, as floats; NaN for null.
+    """Return a field whose values are outcomes 0 or 1, as an array of floats; NaN for null.
 
     Args:
         path: path of the file, for error messages.
-        part: the part of the result that has the field.
+        part: the JSON object that has the field.
         name: name of the field.
         axes: axes of the values, such as "[round][expert]".
         may_lack: whether values may be null.
@@ -109,8 +112,8 @@ def _read_bits(
 
 
 def _list_notes_by_round(path: Path, notes: list[Any], n_rounds: int) -> tuple[str | None, ...]:
-    """Return the note after each round. An additional empty note before the first round is left
-    out.
+    """Return the note after each round; None where the file has something other than text. If the
+    file has one note more, the first one, which must be empty, is left out.
 
     Args:
         path: path of the file, for error messages.

@@ -28,10 +28,10 @@ from interp.support.files import reading
 @dataclass(frozen=True)
 @checked_result
 class Reading:
-    """Every run that was loaded, and what was done with every file.
+    """The runs that were loaded from a file or folder, and what was done with every file.
 
     Attributes:
-        runs: the runs, sorted by group and index.
+        runs: the runs, sorted by model, condition, regime and index.
         table: one row per file, or part of a file: ``path``, ``part``, ``status`` ("read" or "set
             aside", that is, not used), ``rounds``, and the reason ``why`` it was set aside.
     """
@@ -60,10 +60,13 @@ def _is_result(file: Path) -> bool:
 
 @checked
 def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
-    """Return every run in a file or folder, sorted; see :func:`read`.
+    """Return the runs in a file or folder as a list, sorted by model, condition, regime and index;
+    see :func:`read`.
 
     Args:
-        path, regime, duplicates: as in :func:`read`.
+        path: a folder, or a file.
+        regime: regime of results that do not name one.
+        duplicates: "refuse" or "first", as for :func:`read`.
     """
     return read(path, regime, duplicates).runs
 
@@ -80,6 +83,9 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
         regime: regime of results that do not name one.
         duplicates: "refuse" raises an error if an instance was played several times; "first"
             selects one run of it.
+
+    Returns:
+        The runs, and a table that says for every file whether it was used.
 
     Raises:
         InputError: if the path does not exist, no file can be read, or there are duplicates.
@@ -153,12 +159,15 @@ def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any
 def _remove_duplicates(
     runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]
 ) -> list[LLMRun]:
-    """Return one run of each instance; see the module's docstring.
+    """Return one run of each instance (episode to play) for each model and condition.
+
+    Exact copies of a run are set aside. Further runs of an instance are either refused, or set
+    aside with their predictions added to the selected run.
 
     Args:
         runs: all runs.
-        duplicates: "refuse" or "first".
-        rows: rows of the table; those of runs that are set aside are changed.
+        duplicates: what to do with further runs of an instance: "refuse" or "first".
+        rows: rows of the table of files; those of runs that are set aside are changed.
     """
     plays: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
@@ -191,7 +200,7 @@ def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
 
     Args:
         group: the runs of one instance.
-        rows: rows of the table; those of the other runs are changed.
+        rows: rows of the table of files; those of the other runs get the status "set aside".
     """
     complete = [run for run in group if run.ended == "complete"]
     chosen = complete[0] if complete else group[0]
@@ -216,8 +225,8 @@ def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:
 
 
 def _describe_other(path: Path) -> str:
-    """Return what a file is, in words, if it is not a trace of this package; "" if it is. Only its
-    first bytes are read.
+    """Return, in words, what a file is that is not a trace of this package; "" if it is one. Only
+    its first bytes are read.
     """
     if not path.is_file():
         return "no regular file, and is not opened"
@@ -233,8 +242,9 @@ def _describe_other(path: Path) -> str:
 
 
 def from_trace(path: Path) -> LLMRun:
-    """Read one trace. Its recorded replies are replayed through the state machine of the episode,
-    which checks them.
+    """Read one trace (a recorded episode) as a run. The recorded replies are fed to the state
+    machine of the episode again; a record that does not follow from those before it raises an
+    InputError.
     """
     with reading(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)

@@ -39,6 +39,9 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
         name: a folder, a ``.gguf`` file, or a name in Hugging Face's cache.
         device: device to load the model to.
 
+    Returns:
+        The model, in eval mode, and its tokenizer.
+
     Raises:
         InputError: if the name is unknown, the weights do not fit the configuration, or there is no
             chat template.
@@ -99,7 +102,8 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str =
     Args:
         tokenizer: the tokenizer with the template.
         messages: the conversation.
-        thinking_off: how thinking is turned off, a key of ``THINKING_OFF``.
+        thinking_off: how the model's thinking before the answer is turned off, a key of
+            ``THINKING_OFF``; "" leaves it on.
     """
     options = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
     try:
@@ -115,10 +119,14 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str =
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
-    """Return the token ids of :func:`prompt_text`.
+    """Return the token ids of a conversation in the format of the model's chat template, up to
+    where the answer begins.
 
     Args:
-        tokenizer, messages, thinking_off: as in :func:`prompt_text`.
+        tokenizer: the tokenizer with the template.
+        messages: the conversation.
+        thinking_off: how the model's thinking before the answer is turned off, a key of
+            ``THINKING_OFF``; "" leaves it on.
     """
     return token_ids(tokenizer, prompt_text(tokenizer, messages, thinking_off))
 
@@ -126,15 +134,15 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = 
 def answers(
     tokenizer: Any, condition: Condition
 ) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
-    """Return how the two valid predictions are tokenized.
+    """Tokenize the two valid predictions, such as ``{"prediction": 0}`` and ``{"prediction": 1}``.
 
     Args:
         tokenizer: the tokenizer.
-        condition: the condition, which determines how outcomes are written.
+        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
 
     Returns:
-        The token ids that both answers begin with, the next token id of each (outcome 0, outcome
-        1), and their texts.
+        The token ids that both predictions begin with, the token id that follows in each (outcome
+        0, outcome 1), and the two texts.
     """
     zero_text, one_text = (json.dumps({"prediction": word}) for word in condition.words)
     zero_ids = token_ids(tokenizer, zero_text)
@@ -144,7 +152,7 @@ def answers(
 
 
 def count_shared(row: Sequence[int], other: Sequence[int]) -> int:
-    """Count the items that two sequences of tokens share before the first difference."""
+    """Return the length of the longest common beginning of two sequences of token ids."""
     pairs = zip(row, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -155,8 +163,8 @@ class _Waiting:
 
     Attributes:
         ids: token ids of the prompt.
-        condition: the condition, which determines how outcomes are written.
-        turn: which answer is requested.
+        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        turn: which answer is requested, "prediction" or "note".
         seed: sampling seed.
         answer: future that receives the reply.
     """
@@ -169,7 +177,14 @@ class _Waiting:
 
 
 class LocalBackend(Backend):
-    """A backend with a model in this process."""
+    """A backend that answers with a Hugging Face model in this process.
+
+    Args:
+        settings: the model and everything that can change an answer; ``response_format`` must be
+            "none" or "grammar".
+        concurrency: number of episodes that are played at the same time, as one batch.
+        device: device on which the model runs.
+    """
 
     def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
         require_known(
@@ -204,8 +219,8 @@ class LocalBackend(Backend):
 
         Args:
             messages: the conversation so far.
-            condition: the condition, which determines how outcomes are written.
-            turn: which answer is requested.
+            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+            turn: which answer is requested, "prediction" or "note".
             seed: sampling seed; used at temperatures above 0.
 
         Raises:
@@ -223,8 +238,8 @@ class LocalBackend(Backend):
         return await future
 
     async def _answer_all(self) -> None:
-        """Answer all waiting requests, once no more arrive. Requests of the same condition and turn
-        share a batch.
+        """Wait until no more requests arrive, then answer all that are waiting. Requests of the
+        same condition and turn (prediction or note) share a batch.
         """
         n_before = -1
         while n_before != len(self._waiting):
@@ -248,7 +263,9 @@ class LocalBackend(Backend):
                     request.answer.set_result(reply)
 
     def _answer(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Answer requests of one condition and turn, and return the replies."""
+        """Return the replies to a batch of requests, which have the same condition and turn
+        (prediction or note).
+        """
         started = time.monotonic()
         is_choice = self._is_forced and batch[0].turn == "prediction"
         replies = self._choose(batch) if is_choice else self._write(batch)
@@ -268,8 +285,8 @@ class LocalBackend(Backend):
         return Reply(text, end, model=self.settings.model, usage=usage)
 
     def _choose(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Return, for each request, the likelier of the two valid predictions (used with
-        "grammar").
+        """Return, for each request of a batch, the valid prediction (outcome 0 or 1) to which the
+        model gives the higher probability. Used with ``response_format="grammar"``.
         """
         begin, choices, texts = answers(self.tokenizer, batch[0].condition)
         rows = [request.ids + begin for request in batch]
@@ -284,8 +301,8 @@ class LocalBackend(Backend):
         return replies
 
     def _write(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Generate answers token by token. With "grammar", the answer is a note, which ends at a
-        quotation mark or line break.
+        """Return generated replies to a batch of requests. With ``response_format="grammar"`` a
+        reply is a note, which ends at a quotation mark or line break.
         """
         import torch
 
@@ -324,11 +341,12 @@ class LocalBackend(Backend):
         return replies
 
     def _generate(self, rows: Sequence[list[int]], **options: Any) -> Any:
-        """Generate from prompts of different lengths, padded on the left.
+        """Generate from prompts of different lengths, which are padded on the left, and return what
+        Hugging Face's ``generate`` returns.
 
         Args:
             rows: token ids of each prompt.
-            **options: arguments of Hugging Face's ``generate``.
+            **options: arguments of ``generate``.
         """
         import torch
         from torch.nn.utils.rnn import pad_sequence
@@ -345,6 +363,9 @@ class LocalBackend(Backend):
         0.
 
         They add Gumbel noise to the logits: the largest sum is then a sample from their softmax.
+
+        Args:
+            batch: the requests, each with the seed of its noise.
         """
         import torch
         from transformers import TemperatureLogitsWarper, TopPLogitsWarper

@@ -25,11 +25,18 @@ _TALLY = (
 
 @checked
 def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
-    """Return ``{letter: (times right, number of rounds)}`` for every expert with a readable tally.
-    The last tally of an expert counts.
+    """Read the tallies in a note: ``{letter of an expert: (number of right predictions, number of
+    rounds)}``.
+
+    Experts without a readable tally are left out. If an expert has several tallies, the last one
+    counts.
 
     >>> read_counts("A:45/100, Expert_B 94 of 100; C wrong 2/2, D 3/2")
     {'A': (45, 100), 'B': (94, 100)}
+
+    Args:
+        note: text of the note.
+        n_experts: number of experts, who are called A, B, ...
     """
     letters = "|".join(expert_letters(n_experts))
     counts: dict[str, tuple[int, int]] = {}
@@ -55,9 +62,12 @@ def check_counts(
             experts are compared with it.
 
     Returns:
-        The columns of :class:`~interp.llm.scores.NoteTable`: "readable" (every expert has a tally),
-        "exact", "mean_error", and whether the note's best and worst experts are right ("best",
-        "worst", "most_accurate", "least_accurate").
+        A dictionary. "readable": every expert has a tally. "exact": all tallies are right and count
+        all rounds. "mean_error": mean absolute error of the readable counts; NaN without any.
+        "best" and "worst": the experts with the highest (lowest) share in the note were right most
+        (least) often. "most_accurate" and "least_accurate": the note has one best (worst) expert,
+        the one with the highest (lowest) reliability. The last four are None if they cannot be
+        decided.
     """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
@@ -94,6 +104,10 @@ def check_counts(
 def write_counts(correct: Sequence[int], n_rounds: int) -> str:
     """Return a note with every expert's tally, in the most common format of the paper: ``A:45/100,
     B:94/100``.
+
+    Args:
+        correct: number of right predictions of each expert.
+        n_rounds: number of rounds so far.
     """
     letters = expert_letters(len(correct))
     counts = zip(letters, correct, strict=True)

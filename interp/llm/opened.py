@@ -57,10 +57,10 @@ _ROUNDED = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class _OpenedRollout:
-    """What a model predicted in a batch of episodes, with its activations.
+    """The predictions and activations of a language model in a batch of episodes.
 
     Attributes:
-        predictions: P(1), ``[episode, round]``.
+        predictions: probability of outcome 1, ``[episode, round]``.
         cache: name of a hook -> activations, Float[episode, round, position, ...].
         positions: labels of the position axis: "answer" (where the answer begins), "Expert_A", ...
             (the experts' votes) and, with notes, "count_A", ... (their counts in the note). Counts
@@ -90,19 +90,20 @@ class _OpenedRollout:
 
 @dataclass(frozen=True, eq=False)
 class _Patch(Result):
-    """Effects of patching one expert's vote, or its count in the note, in one round, at several
-    hooks.
+    """Effects of patching one expert's vote, or its count in the note, in one round; one hook is
+    patched at a time.
 
     The logit difference is the logit of outcome 1 minus that of outcome 0.
 
     Attributes:
         names: names of the hooks.
         before: logit difference without a patch, Float[episode].
-        full: change of the logit difference if the vote is replaced by its opposite, or the count
-            by another one, in the prompt, Float[episode].
-        patched: change if only the activation at a hook is replaced, Float[hook, episode].
-        control: change if the same difference of activations is added at the vote, or count, of
-            another expert, Float[hook, episode].
+        full: change of the logit difference if the prompt itself is changed: the vote is replaced
+            by its opposite, or the count by another one, Float[episode].
+        patched: change of the logit difference if only the activation at a hook is replaced,
+            Float[hook, episode].
+        control: change of the logit difference if the same difference of activations is added at
+            the vote, or count, of another expert, Float[hook, episode].
         settings: the model, the patch and versions.
     """
 
@@ -114,13 +115,13 @@ class _Patch(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per hook.
+        """Return a table with one row per hook.
 
         ``restored`` is the share of the full effect that the patch restores (a ratio of sums over
         episodes), with its 95 % interval; NaN without a full effect. ``restored_moves`` is the
-        share of episodes whose choice changes. ``control`` and ``control_moves`` are the same for
-        the control. ``full`` is the mean size of the full effect in nats, ``full_moves`` the share
-        of choices that it changes.
+        share of episodes in which the patch changes the choice. ``control`` and ``control_moves``
+        are the same for the control. ``full`` is the mean size of the full effect in nats,
+        ``full_moves`` the share of episodes in which it changes the choice.
         """
         size = float(np.abs(self.full).mean())
         scale = size if size > _ROUNDING else np.nan
@@ -133,7 +134,8 @@ class _Patch(Result):
         return table.assign(full=size, full_moves=self._compute_share_moved(self.full))
 
     def _compute_share_moved(self, effects: np.ndarray) -> Any:
-        """Return the share of episodes in which an effect changes the choice.
+        """Return the share of episodes in which a change of the logit difference changes the
+        choice.
 
         Args:
             effects: changes of the logit difference, ``[..., episode]``.
@@ -146,7 +148,15 @@ class _Patch(Result):
 
 
 class Opened:
-    """A chat model in a TransformerLens bridge, which gives its modules hooks."""
+    """A chat model in a TransformerLens bridge, which gives its modules hooks.
+
+    Args:
+        bridge: the model with hooks, made by TransformerLens.
+        tokenizer: the model's tokenizer.
+        name: name of the model, for the settings of results.
+        prompt: system prompt; None for the built-in one.
+        condition: framing and protocol of notes, such as "online-note-only".
+    """
 
     def __init__(
         self,
@@ -186,12 +196,16 @@ class Opened:
         """Load a chat model with hooks.
 
         Args:
-            name: see :func:`interp.llm.local.load_model`.
+            name: a folder, a ``.gguf`` file, or a name in Hugging Face's cache.
             device: device to run on.
             prompt: system prompt that replaces the built-in one.
             untrained: seed for random weights of the same shape, as a control; None loads the
                 trained weights.
-            condition: see :class:`interp.llm.schemes.Condition`.
+            condition: framing and protocol of notes, such as "online-note-only".
+
+        Raises:
+            InputError: if the model cannot be loaded, or TransformerLens cannot reproduce its
+                logits.
         """
         Condition.parse(condition)
         import torch
@@ -225,7 +239,8 @@ class Opened:
     def logits(
         self, rows: Sequence[Sequence[int]], keys: Any = None, hooks: Sequence[Any] = ()
     ) -> Tensor:
-        """Return the logits after every token of texts that have the same number of tokens.
+        """Return the logits after every token of texts that have the same number of tokens,
+        Float[text, token, vocabulary].
 
         Args:
             rows: token ids of each text, without those in the cache.
@@ -250,7 +265,7 @@ class Opened:
 
     @cached_property
     def reads_on(self) -> bool:
-        """Whether the bridge can use a key-value cache with the right results
+        """Whether the bridge gives the right logits if earlier tokens come from a key-value cache
         (docs/method/opened.md).
         """
         half = len(_SOME_IDS) // 2
@@ -262,8 +277,8 @@ class Opened:
         return _differ_by_rounding(self.logits([_SOME_IDS[half:]], keys), whole[:, half:])
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
-        """Return the names of the hooks at the embedding and after every ``every``-th block,
-        counted back from the last block.
+        """Return the names of the hooks at the residual stream: at the embedding, and after every
+        ``every``-th block counted back from the last one.
         """
         n_blocks = len(self.bridge.blocks)
         blocks = range((n_blocks - 1) % every, n_blocks, every)
@@ -278,6 +293,9 @@ class Opened:
             episodes: the episodes to play.
             names: names of the hooks.
             batch: number of episodes at a time.
+
+        Returns:
+            The model's predictions and the recorded activations.
         """
         import torch
 
@@ -308,14 +326,15 @@ class Opened:
         names: Sequence[str] | None = None,
         batch: int = 8,
     ) -> _Patch:
-        """Patch one expert's vote, or its count in the note, at each of several hooks.
+        """Patch one expert's vote, or its count in the note, and measure the effect on the
+        prediction. The hooks are patched one at a time.
 
         Args:
             of: "vote", or "count" for the count in the note that the round begins with.
             episodes: the episodes to play.
             expert: index of the expert.
             round: index of the round.
-            names: names of the hooks; by default :meth:`residuals`.
+            names: names of the hooks; by default those of the residual stream (:meth:`residuals`).
             batch: number of episodes at a time.
         """
         require_known("part of a round to patch", of, ("vote", "count"))
@@ -366,7 +385,7 @@ class Opened:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """A conversation as the model reads it, up to where its answer is chosen.
+    """The text and tokens of a conversation, up to the token at which the model chooses its answer.
 
     Attributes:
         ids: its token ids.
@@ -379,8 +398,11 @@ class _Read:
     encoding: Any
 
     def place(self, pattern: str) -> int:
-        """Return the index, counted from the end, of the token where the first group of the
-        pattern's last match ends.
+        """Return the position of a token, counted from the end (so it is negative): the token in
+        which the first group of a pattern's last match ends.
+
+        Args:
+            pattern: regular expression with a group, which is searched for in the text.
         """
         *_, match = re.finditer(pattern, self.text)
         token: int = self.encoding.char_to_token(match.end(1) - 1)
@@ -392,6 +414,10 @@ class _Conversations:
 
     If the bridge cannot use a cache, ``keys`` is None and every conversation is read from its
     beginning each time.
+
+    Args:
+        opened: the model.
+        episodes: the episodes to play.
     """
 
     def __init__(self, opened: Opened, episodes: ExpertEpisodes) -> None:
@@ -415,7 +441,8 @@ class _Conversations:
             names: names of the hooks to record.
 
         Returns:
-            P(1) of each episode, and the activations of each hook at every labelled position.
+            The probability of outcome 1 in each episode, and the activations of each hook at every
+            labelled position.
         """
         conversations = self._read()
         places = [[-1, *self._find_places(read, "vote")] for read in conversations]
@@ -441,12 +468,16 @@ class _Conversations:
         return shares, kept
 
     def patch(self, of: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
-        """Return the logit difference and its changes by patches; see :class:`_Patch`.
+        """Patch one expert's vote or count in the next round, at one hook at a time.
 
         Args:
             of: "vote" or "count".
             expert: index of the expert.
             names: names of the hooks.
+
+        Returns:
+            The arrays ``before``, ``full``, ``patched`` and ``control`` of :class:`_Patch`: the
+            logit difference without a patch, and its changes.
         """
         conversations = self._read()
         opposites = self._read((of, expert))
@@ -478,10 +509,12 @@ class _Conversations:
         return before, full, effects[0], effects[1]
 
     def _read(self, changed: tuple[str, int] | None = None) -> list[_Read]:
-        """Return every conversation as the model reads it.
+        """Return every conversation as the model reads it, up to the token at which it chooses its
+        answer.
 
         Args:
-            changed: if given, ("vote" or "count", expert): what to change in the last message.
+            changed: if given, ("vote" or "count", index of an expert): what to change in the last
+                message.
         """
         conversations = []
         for session in self.sessions:
@@ -533,13 +566,13 @@ class _Conversations:
         return user_message(body)
 
     def _run(self, conversations: Sequence[_Read], hooks: dict[str, Any], n_anew: int) -> Tensor:
-        """Return the logits after the last token of each conversation.
+        """Return the logits after the last token of each conversation, Float[episode, vocabulary].
 
         Args:
             conversations: what the model reads.
             hooks: name of a hook -> function.
             n_anew: number of last tokens that must be computed again, because hooks act on them;
-                earlier ones come from the cache.
+                earlier tokens come from the cache.
         """
         rows = [read.ids for read in conversations]
         start = 0
@@ -559,14 +592,16 @@ class _Conversations:
 
 
 def _differ_by_rounding(logits: Tensor, others: Tensor) -> bool:
-    """Return whether two sets of logits differ by no more than rounding."""
+    """Return whether two arrays of logits differ by rounding only: by at most :data:`_ROUNDED`
+    times the largest logit of ``others``.
+    """
     largest = (logits - others).abs().max()
     return bool(largest <= _ROUNDED * others.abs().max())
 
 
 def _replace_count(note: str, letter: str) -> str:
-    """Return a note in which an expert's count is replaced by the most distant one with the same
-    number of digits.
+    """Return a note in which the count of the expert ``letter`` is replaced by the most distant
+    count with the same number of digits.
 
     >>> _replace_count("A:3/9, B:8/9", "B")
     'A:3/9, B:0/9'
@@ -588,7 +623,7 @@ def _replace_count(note: str, letter: str) -> str:
 def _keep(
     kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
 ) -> None:
-    """Hook function: store activations at some positions.
+    """Store the activations of one hook at some positions; used as a hook function.
 
     Args:
         kept: dictionary to store them in, by name.
@@ -604,7 +639,7 @@ def _keep(
 
 
 def _add(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
-    """Hook function: add a difference to activations at some positions.
+    """Return an activation with a difference added at some positions; used as a hook function.
 
     Args:
         difference: what is added, ``[episode, place, ...]``.

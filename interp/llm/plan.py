@@ -1,8 +1,9 @@
-"""Plan a run with a language model: choose the episodes and their traces' paths, estimate the cost.
+"""Plan a run of a language model: choose its episodes and the paths of their traces, and estimate
+the cost.
 
-The estimate needs no calls. Two scripted agents play the planned episodes: one writes short notes
-(low estimate), the other one lists every round in its notes (high estimate). docs/method/traces.md
-says how numbers of tokens are estimated from texts.
+The estimate needs no calls of the model. Two scripted agents play the planned episodes: one of them
+writes short notes (low estimate), the other one lists every round in its notes (high estimate).
+docs/method/traces.md says how numbers of tokens are estimated from texts.
 """
 
 from __future__ import annotations
@@ -136,7 +137,12 @@ class Job:
         return folder / f"{self.instance.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
-        """Return the first line of the trace: condition, prompt, settings and instance, but no key."""
+        """Return the first line of the trace: condition, prompt, settings and instance, but no API
+        key.
+
+        Args:
+            address: where the answers come from, such as the address of the server.
+        """
         instance: dict[str, Any] = dict(vars(self.instance))
         for name in ("advice", "labels", "accuracies"):
             instance[name] = instance[name].tolist()
@@ -238,7 +244,9 @@ class _Estimate:
 
     @property
     def sentence(self) -> str:
-        """The totals, in a sentence."""
+        """A sentence with the total numbers of episodes, calls and prompt tokens, and the total
+        cost.
+        """
         total = self.frame.sum(numeric_only=True)
         low, high = total["prompt_tokens_low"] / 1e6, total["prompt_tokens_high"] / 1e6
         cost = ""
@@ -288,7 +296,15 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
 
 
 def _count(session: Session, agent_name: str) -> pd.Series[int]:
-    """Return the numbers of calls and tokens of an episode that a scripted agent plays."""
+    """Play an episode with a scripted agent, and count calls and tokens.
+
+    Args:
+        session: the episode, before its first round.
+        agent_name: key of the agent in ``AGENTS``.
+
+    Returns:
+        The numbers of "calls", "prompt" tokens, "cached" prompt tokens and "completion" tokens.
+    """
     total = pd.Series({"calls": 0, "prompt": 0, "cached": 0, "completion": 0})
     known: tuple[Message, ...] = ()
     while (request := session.next()) is not None:

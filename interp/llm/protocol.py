@@ -32,7 +32,7 @@ from interp.support.foreign import json_in
 @dataclass(frozen=True)
 @checked_fields
 class Request:
-    """A call to make.
+    """A request to the model: the conversation to send, and which answer it asks for.
 
     Attributes:
         round: index of the round.
@@ -65,13 +65,13 @@ class Session:
     """One episode in progress: a state machine that turns replies into the next request.
 
     Attributes:
-        condition: the condition.
+        condition: framing and protocol of the episode.
         system_prompt: the system prompt.
         advice: advice of each expert in each round, Int[round, expert].
         labels: outcome of each round, Int[round].
         max_retries: number of times that a request is repeated after a malformed answer.
         note: the current note, which the next round's messages contain.
-        history: messages of earlier rounds; empty if only the note is carried on.
+        history: messages of earlier rounds; empty if the protocol shows the model only its note.
         predictions: prediction of each round so far; NaN if missing.
         notes: note after each round so far; None in conditions without notes.
         malformed: number of malformed answers.
@@ -107,8 +107,8 @@ class Session:
         return self._round >= len(self.labels)
 
     def next(self) -> Request | None:
-        """Return the next request; None if the episode is over. Until its reply is fed, the same
-        request is returned.
+        """Return the next request; None if the episode is over. The same request is returned until
+        :meth:`feed` gets the reply to it.
         """
         if self._is_over:
             return None
@@ -126,15 +126,17 @@ class Session:
 
     @checked
     def feed(self, text: str | None, finish_reason: str = "stop", problem: str = "") -> ParsedReply:
-        """Take the reply to the request of :meth:`next`, move on, and return what was read from the
-        reply.
+        """Take the reply to the request of :meth:`next`, and move on to the next request.
 
         Args:
             text: the reply.
             finish_reason: why it ended, in the server's words.
-            problem: why it was malformed according to its record. A recorded problem stands, even
-                if today's rules would accept the reply, because the recorded requests followed from
-                it.
+            problem: if the reply comes from a trace, why it was malformed according to the trace.
+                It then counts as malformed even if today's rules would accept it, because the
+                recorded requests followed from that.
+
+        Returns:
+            What was read from the reply: the prediction or note, or why it could not be read.
         """
         require(
             self.next() is not None,
@@ -173,8 +175,8 @@ class Session:
 
 
 def _list_answer(text: str | None) -> list[Message]:
-    """Return a list with the message of a reply; an empty list for an empty reply, because some
-    servers refuse empty messages.
+    """Return a list with a reply as a message of the conversation; an empty list for an empty
+    reply, because some servers refuse empty messages.
     """
     return [{"role": "assistant", "content": text}] if text and text.strip() else []
 
@@ -184,7 +186,7 @@ _DIGEST = "sha256"
 
 
 class LockedError(InputError):
-    """Another process is writing the trace."""
+    """Raised if another process is writing the trace."""
 
 
 class TraceFile:
@@ -193,6 +195,10 @@ class TraceFile:
 
     The file and its folders are created if they do not exist. An existing file must have the same
     header.
+
+    Args:
+        path: the path of the file.
+        header: the settings of the episode, which are the first line of the file.
 
     Attributes:
         path: the path of the file.
@@ -226,8 +232,8 @@ class TraceFile:
             undo.pop_all()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line and sync it to disk. On a full disk, the incomplete line is removed and an
-        InputError is raised.
+        """Write a record as one line, and sync it to disk. On a full disk, the incomplete line is
+        removed and an InputError is raised.
         """
         data = line_of(record)
         length = os.fstat(self._file).st_size
@@ -256,8 +262,13 @@ class TraceFile:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of a trace, and the length in bytes of its complete lines. An incomplete
-    last line is left out.
+    """Read a trace. An incomplete last line is left out.
+
+    Returns:
+        The records of the complete lines, and the length of these lines in bytes.
+
+    Raises:
+        InputError: if a line is damaged.
     """
     records = []
     length = 0

@@ -55,11 +55,11 @@ class RunSummary:
         finished: number of finished episodes.
         overflowed: number of episodes that ended because the context was full.
         refused: number of episodes that a server refused.
-        calls: number of calls made now.
-        resumed_calls: number of calls that were found on disk.
+        calls: number of calls made by this command.
+        resumed_calls: number of calls that an earlier command made and that were found on disk.
         malformed: number of malformed answers.
-        prompt_tokens, cached_tokens, completion_tokens: tokens of the calls made now.
-        cost: cost of the calls made now; set at the end of the run.
+        prompt_tokens, cached_tokens, completion_tokens: tokens of the calls made by this command.
+        cost: cost of the calls made by this command; set at the end of the run.
         seconds: duration; set at the end of the run.
         unfinished: path of the trace and error of each episode that failed.
         over_budget: whether the run stopped before its budget would be exceeded.
@@ -114,19 +114,22 @@ def run(
     malformed_limit: int = 20,
     budget: float | None = None,
 ) -> RunSummary:
-    """Play all ``jobs`` (of one model) and write their traces to ``folder``.
+    """Play all ``jobs`` (of one model), and write their traces to ``folder``.
 
     Args:
         jobs: the planned episodes, played in this order.
         folder: folder for the traces.
         where: the connection to a server, or another backend.
-        prices: prices of tokens.
+        prices: prices of tokens; by default 0.
         progress: function that is called with the counts after every call and finished episode.
         malformed_limit: stop if this many answers at the beginning are all malformed; 0 never
             stops.
         budget: stop before the cost of all calls, including those on disk, exceeds this: in the
             currency of ``prices``, or in tokens without prices. Calls on disk count with the tokens
             that the server reported.
+
+    Returns:
+        The counts at the end of the run.
 
     Raises:
         InputError: if the user must change something (docs/method/traces.md). What was recorded is
@@ -174,13 +177,13 @@ def run(
 
 @dataclass
 class _Budget:
-    """The budget of a run, and what it has spent.
+    """The largest cost that a run may have, and what its calls have cost so far.
 
     Amounts are in the currency of ``prices``, or in tokens without prices. docs/method/traces.md
     says how calls in progress count.
 
     Attributes:
-        most: the budget.
+        most: the largest cost that is allowed.
         prices: prices of tokens.
         spent: cost of the finished calls.
     """
@@ -196,18 +199,22 @@ class _Budget:
             self.prices = Prices(1e6, 1e6, 1e6)
 
     def add_recorded(self, path: Path) -> None:
-        """Add the cost of the calls in a trace, if the file exists."""
+        """Add the cost of the calls that are recorded in the trace at ``path``; nothing if there is
+        no such file.
+        """
         for record in read_lines(path)[0] if path.is_file() else []:
             if "reply" in record:
                 self.settle(0.0, _count_tokens(record.get("usage")))
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
-        """Reserve the highest cost that a call can have, and return it; None if the rest of the
-        budget is smaller.
+        """Reserve the highest cost that a call can have, before it is made.
 
         Args:
             messages: messages of the request.
             longest: largest number of tokens of the answer.
+
+        Returns:
+            The reserved cost; None if the rest of the budget is smaller.
         """
         n_bytes = sum(len(message["content"].encode()) + 16 for message in messages)
         bound = self.prices.cost(n_bytes, 0, longest)
@@ -235,7 +242,7 @@ class _Playing:
 
     Attributes:
         folder: folder for the traces.
-        backend: what answers.
+        backend: what answers: a server, a scripted agent or a local model.
         state: the counts so far.
         report: function that is called with the counts.
         malformed_limit: stop if this many answers at the beginning are all malformed.
@@ -252,13 +259,17 @@ class _Playing:
     in_a_row: int = 0
 
     def count(self, **more: Any) -> None:
-        """Add to the counts of the run, by name."""
+        """Increase counts of the run.
+
+        Args:
+            more: name of a field of :class:`RunSummary` -> what is added to it.
+        """
         counts = {name: getattr(self.state, name) + number for name, number in more.items()}
         self.state = replace(self.state, **counts)
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
-        """Play jobs with several workers. The first exception of a worker cancels the others and is
-        raised.
+        """Play jobs with several workers, and return the counts. The first exception of a worker
+        cancels the others and is raised.
 
         Args:
             jobs: the planned episodes.
@@ -290,7 +301,9 @@ class _Playing:
         return replace(state, cost=cost, seconds=round(time.monotonic() - start, 2))
 
     async def _work(self, waiting: Iterator[Job]) -> None:
-        """Take jobs from the shared iterator, and play one after the other."""
+        """Take jobs from the iterator ``waiting``, which all workers share, and play one after the
+        other.
+        """
         for job in waiting:
             await self._try(job)
             self.report(self.state)
@@ -298,8 +311,8 @@ class _Playing:
                 return
 
     async def _try(self, job: Job) -> None:
-        """Play one episode. An error that concerns only this episode is recorded, and the run goes
-        on.
+        """Play the episode of a job. An error that concerns only this episode is recorded, and the
+        run goes on.
         """
         n_calls = self.state.calls
         try:
@@ -340,7 +353,7 @@ class _Playing:
     async def _call(
         self, job: Job, session: Session, request: Request, trace: TraceFile
     ) -> str | None:
-        """Make a call and record it in the trace.
+        """Send a request, feed the reply to the session and record the call in the trace.
 
         Args:
             job: the episode.
@@ -391,7 +404,8 @@ class _Playing:
         return None
 
     async def _ask(self, job: Job, request: Request, seed: int) -> players.Reply:
-        """Return the backend's reply, within the budget.
+        """Return the backend's reply, if the highest cost that the call can have is within the
+        budget.
 
         Args:
             job: the episode.
@@ -418,7 +432,7 @@ class _Playing:
 def trace_record(
     request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply
 ) -> dict[str, Any]:
-    """Return a line of the trace about one call; the server's fields are stored unchanged.
+    """Return the record of one call, a line of the trace. The server's fields are stored unchanged.
 
     Args:
         request: the request.
@@ -480,11 +494,14 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
 
 
 def _count_tokens(usage: Any) -> tuple[int, int, int]:
-    """Return the numbers of prompt tokens, of cached tokens among them, and of completion tokens; 0
-    if the server did not report them.
+    """Return (prompt tokens, cached prompt tokens, completion tokens) of one call; 0 where the
+    server did not report a number.
 
     OpenAI and vLLM report cached tokens in ``prompt_tokens_details``, DeepSeek as
     ``prompt_cache_hit_tokens``.
+
+    Args:
+        usage: the field of this name in the server's answer.
     """
     if not isinstance(usage, dict):
         return 0, 0, 0

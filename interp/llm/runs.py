@@ -89,13 +89,13 @@ class LLMRun:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """Model, condition and regime; runs with equal ones are averaged."""
+        """Model, condition and regime. Runs that are equal in all three are averaged."""
         return self.model, self.condition.name, self.regime
 
     @property
     def reliability(self) -> NDArray[np.float64]:
-        """The accuracy of each expert if it is known; otherwise the share of its advice that is
-        right in the whole instance.
+        """The accuracy of each expert, Float[expert]. If it is unknown or changes, the share of the
+        expert's advice that is right in the whole instance.
 
         100 rounds are enough to identify the adversary of the anti-signal regime, but not to
         distinguish two equal experts.
@@ -111,7 +111,11 @@ class LLMRun:
 
 
 def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
-    """Group runs by (model, condition, regime), in the order in which groups first appear."""
+    """Group runs by (model, condition, regime).
+
+    Returns:
+        (model, condition, regime) -> its runs; groups are in the order in which they first appear.
+    """
     groups: dict[tuple[str, str, str], list[LLMRun]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)

@@ -121,25 +121,29 @@ _SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
 
 
 def expert_letters(n_experts: int) -> tuple[str, ...]:
-    """Return the experts' names: ``A, B, C, ...``."""
+    """Return the names of ``n_experts`` experts: ``A, B, C, ...``."""
     require(2 <= n_experts <= 26, f"an LLM episode has 2 to 26 experts (A to Z), got {n_experts}")
     return tuple(string.ascii_uppercase[:n_experts])
 
 
 def expert_keys(n_experts: int) -> tuple[str, ...]:
-    """Return the experts' keys in the JSON of a message: Expert_A, Expert_B, ..."""
+    """Return the keys of ``n_experts`` experts in the JSON of a message: ``Expert_A, Expert_B,
+    ...``.
+    """
     return tuple(f"Expert_{letter}" for letter in expert_letters(n_experts))
 
 
 def user_message(body: Mapping[str, object]) -> Message:
-    """Return a user message whose content is a JSON object; :func:`read_message` is the inverse."""
+    """Return a user message whose content is ``body`` as a JSON object. :func:`read_message` is the
+    inverse.
+    """
     return {"role": "user", "content": json.dumps(body, ensure_ascii=False)}
 
 
 @dataclass(frozen=True)
 @checked_result
 class ParsedReply:
-    """The content of a reply.
+    """The content of a reply: the prediction or note in it, or why it could not be read.
 
     docs/method/traces.md lists the forms that are accepted.
 
@@ -166,10 +170,10 @@ def read_answer(
     ignored.
 
     Args:
-        condition: the condition, which determines how outcomes are written.
-        turn: which answer was requested.
+        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        turn: which answer was requested, "prediction" or "note".
         text: the reply.
-        finish_reason: why it ended; "length" is the token limit.
+        finish_reason: why it ended; "length" means that it was cut off at the token limit.
     """
     if finish_reason == "length":
         return ParsedReply(None, problem="the answer was cut off at the token limit")
@@ -195,8 +199,11 @@ def read_answer(
 
 
 def _read_note(value: Any) -> tuple[str | None, bool, str]:
-    """Return the note (None if invalid), whether it was in the requested form, and the problem if
-    it is invalid.
+    """Read a note from the value of the key "note".
+
+    Returns:
+        The note (None if ``value`` is not a valid note), whether it was in the requested form, and
+        the problem ("" if there is none).
     """
     if not isinstance(value, str):
         return None, False, "the note is not a text"
@@ -207,8 +214,15 @@ def _read_note(value: Any) -> tuple[str | None, bool, str]:
 
 
 def _read_prediction(condition: Condition, value: Any) -> tuple[int | None, bool, str]:
-    """Return the outcome (None if invalid), whether it was written in the requested form, and the
-    problem if it is invalid.
+    """Read a prediction from the value of the key "prediction".
+
+    Args:
+        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        value: the value.
+
+    Returns:
+        The outcome (None if ``value`` is not a valid prediction), whether it was written in the
+        requested form, and the problem ("" if there is none).
     """
     words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
@@ -227,9 +241,9 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
     A grammar (GBNF, of llama.cpp) also limits a note's length, so that a small model ends it.
 
     Args:
-        kind: one of :data:`RESPONSE_FORMATS`.
-        condition: the condition, which determines how outcomes are written.
-        turn: which answer is requested.
+        kind: one of :data:`RESPONSE_FORMATS`; "none" gives no fields.
+        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        turn: which answer is requested, "prediction" or "note".
     """
     value: dict[str, Any] = {"type": "string"}
     if turn == "prediction":
@@ -255,7 +269,7 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
 
 
 def read_message(message: Message) -> dict[str, Any]:
-    """Return the JSON object in a user message."""
+    """Return the JSON object in a user message as a dictionary."""
     body = json_in(message["content"])
     require(
         isinstance(body, dict),
@@ -299,8 +313,13 @@ _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8:
 
 @checked
 def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
-    """Return the four built-in prompts, name of the scheme -> prompt. They are texts of the folder
-    ``prompts``, with names and numbers filled in.
+    """Return the four built-in system prompts: name of the scheme (such as "online-note") ->
+    prompt.
+
+    They are the texts in the folder ``prompts``, with the names and number of experts filled in.
+
+    Args:
+        n_experts: number of experts.
     """
     *first_names, last_name = [f"Expert {letter}" for letter in expert_letters(n_experts)]
     names = f"{', '.join(first_names)} and {last_name}"
@@ -322,8 +341,11 @@ def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
 
 @checked
 def load_prompts(folder: str | Path) -> dict[str, Prompt]:
-    """Read the user's prompts verbatim, from files ``<scheme>.txt`` in a folder. Schemes without a
-    file are left out.
+    """Read system prompts of the user verbatim, from files ``<scheme>.txt`` in a folder, such as
+    ``online-note.txt``.
+
+    Returns:
+        Name of a scheme -> prompt; schemes without a file are left out.
     """
     folder = Path(folder)
     names = ", ".join(f"{scheme}.txt" for scheme in _SCHEMES)

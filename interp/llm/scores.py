@@ -48,11 +48,13 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 
 
 def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
-    """Return the regret after each round that was played, Float[round].
+    """Return the regret after each round that was played, Float[round]: the model's mistakes so far
+    minus those of the best expert so far.
 
     Args:
         run: the run.
-        missing: treatment of missing predictions, "wrong" or "skipped".
+        missing: treatment of missing predictions: "wrong" counts them as mistakes, "skipped" leaves
+            their rounds out.
     """
     require_known("treatment of missing predictions", missing, ("wrong", "skipped"))
     labels = run.labels[: run.rounds]
@@ -171,7 +173,13 @@ def references(
 
 
 def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
-    """Return the mean over instances with its bootstrap interval, and the standard deviation."""
+    """Return the mean over instances ("mean") with the ends of its 95 % bootstrap interval ("low",
+    "high"), the standard deviation ("std") and the number of instances ("n").
+
+    Args:
+        values: one number per instance.
+        seed: seed of the bootstrap.
+    """
     if len(values) == 0:
         return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
     mean, low, high = (float(x) for x in bootstrap_mean(values, seed=seed))
@@ -181,7 +189,7 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
 def _compute_final(
     members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int
 ) -> dict[str, Any]:
-    """Return the row of one group in the final table.
+    """Return one group's row of the table of final scores.
 
     Args:
         members: runs of the group.
@@ -229,8 +237,8 @@ def _compute_final(
 def _compute_curve(
     regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int
 ) -> pd.DataFrame:
-    """Return mean, standard deviation and interval of the regret after each round, over the runs
-    that reached the round.
+    """Return a table with one row per round: mean, standard deviation and interval of the regret
+    after the round, over the runs that reached it.
 
     Args:
         regrets: regret of each run, Float[round].
@@ -265,14 +273,14 @@ def write_tables(
     seed: int = 0,
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> tuple[LLMScores, list[Path]]:
-    """Score runs, and write ``final.csv``, ``curves.csv``, ``provenance.json`` and the tables of
-    :meth:`NoteTable.tables`.
+    """Score runs, and write the scores as ``final.csv`` and ``curves.csv``, the settings as
+    ``provenance.json``, and the tables about notes.
 
     Args:
-        runs: see :func:`score`.
+        runs: runs of any models and conditions.
         folder: folder for the files; empty tables are not written.
         seed: seed of the bootstrap.
-        more: name -> further table, such as those of ``interp.choices.explain``.
+        more: name -> further table to write, such as those of ``interp.choices.explain``.
 
     Returns:
         The scores, and the paths of the written files.
@@ -289,8 +297,8 @@ def write_tables(
 
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
-    """Shorten the final table for a terminal: one row per group, with the mean regret under both
-    treatments of missing predictions.
+    """Shorten the table :attr:`LLMScores.final` for a terminal: one row per group, with the mean
+    regret under both treatments of missing predictions.
     """
     require_columns(
         "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
@@ -319,14 +327,14 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number(value: float, digits: int) -> str:
-    """Format a number with some digits after the point; "" if it is NaN."""
+    """Return a number as text with ``digits`` digits after the point; "" if it is NaN."""
     return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)
 @checked_result
 class NoteTable:
-    """Every note of a set of runs.
+    """Every note of a set of runs, with checks of its tallies.
 
     Attributes:
         notes: one row per run and round (counted from 1): the note, its numbers of words and
@@ -345,11 +353,13 @@ class NoteTable:
         }
 
     def final(self) -> pd.DataFrame:
-        """Summarise the last notes of each group.
+        """Summarise the last notes of each group: a table with one row per model, condition and
+        regime.
 
         Columns are the mean number of words, the number of notes over the limit of words, and the
-        number of readable notes. The other columns are shares of the readable notes: whose tallies
-        are exact, and that name the right best or worst expert.
+        number of readable notes. The other columns are means over the readable notes: the error of
+        the tallies, the share whose tallies are exact, and the shares that name the right best or
+        worst expert.
         """
         measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
@@ -384,7 +394,7 @@ class NoteTable:
 
 @checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
-    """Check every note in ``runs``."""
+    """Check the tallies in every note of ``runs``, and return a table of all notes."""
     require(bool(runs), "no runs to analyse")
     rows: list[dict[str, object]] = []
     for run in runs:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 @checked_result
 class Imported:
-    """What was imported.
+    """The result of importing recorded rounds.
 
     Attributes:
         reading: which column was used for what, and how many rounds were read.
