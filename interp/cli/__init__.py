@@ -1,8 +1,9 @@
-"""The command line: one file a command or a group of commands, one vocabulary of options.
+"""The command line ``interp``: one file per command or group of commands.
 
-``command`` makes a command from a function and gives it what it tells its result with; ``options`` is the vocabulary.
-Every other file holds commands, thin ones: what they do is in the rooms. Bad input prints one sentence on standard
-error and exits with 2; a check that fails exits with 1. A command is imported without torch.
+``command`` makes a command from a function, and prints its results; ``options`` defines the options
+that several commands share. The functions in the other files are commands; they call other
+packages, which do the work. Bad input prints one sentence on standard error and exits with code 2.
+A check that fails exits with code 1. Commands can be imported without torch.
 """
 
 from importlib import import_module

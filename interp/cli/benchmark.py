@@ -1,4 +1,4 @@
-"""``interp benchmark``: methods graded on machines whose insides are known."""
+"""``interp benchmark``: grade interpretability methods on machines whose circuits are known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interp.support.lazy import named
 
 
 def _method_names() -> str:
-    """Return every method, for the help."""
+    """Return a text for the help that lists the key of every method."""
     from circuits.benchmark.methods import select
 
     return ", ".join(dict.fromkeys(method.key for method in select()))

@@ -1,15 +1,19 @@
-"""How a command is made: its shared options, its refusals, its threads; torch is imported only when it runs.
+"""Make a command of the command line from a function: shared options, error messages, threads.
 
 A command is a function in a file of this folder::
 
     @command(example="interp probe wma-learned", sizes="one", torch=True)
     def probe(say: Say, sizes: Mapping[str, int], model: options.ModelName, ...) -> None:
 
-It gets ``say``, through which it tells everything, and, where it asks for ``sizes``, the sizes of every task as
-options (``--experts 4``). ``--json`` and ``--quiet`` are added to every command. The help of an option is in the
-parameter's annotation, or in the ``Args`` of the command's docstring. What a command only passes on to a function need
-not be repeated: ``of={"settings": Settings}`` makes an option of each parameter of ``Settings`` that has a default and
-is none of the command's own, and the command gets their values as the mapping ``settings``.
+The function gets ``say``, which prints all its output. If it has a parameter ``sizes``, the sizes
+of every task become options (``--experts 4``). ``--json`` and ``--quiet`` are added to every
+command. The help of an option is in the parameter's annotation, or in the ``Args`` of the command's
+docstring.
+
+A command need not repeat parameters that it only passes to another function. ``of={"settings":
+Settings}`` makes an option of each parameter of ``Settings`` that has a default and is not a
+parameter of the command. The command gets their values as the mapping ``settings``. torch is
+imported only when a command with ``torch=True`` runs.
 """
 
 from __future__ import annotations
@@ -61,10 +65,20 @@ _MOST_ROWS = 20  # rows of a table that are printed for people
 
 
 class Commands(TyperGroup):
-    """A group whose commands refuse bad input with one sentence on standard error and exit code 2."""
+    """A group of commands. If a command refuses its input, one sentence is printed on standard
+    error, and the exit code is 2.
+    """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; refuse what it refuses."""
+        """Run the command that the words of the command line name.
+
+        The message of an InputError or a system error is printed, and the exit code is 2. After
+        Ctrl-C it is 130, after SIGTERM 143. With ``--json``, the message is also printed as a JSON
+        object.
+
+        Args:
+            ctx: click's context of the group.
+        """
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         with _ending_on_sigterm(ctx):
             try:
@@ -99,7 +113,12 @@ _TERMINATED = "interp.cli.terminated"
 
 @contextmanager
 def _ending_on_sigterm(ctx: Any) -> Iterator[None]:
-    """Make the first SIGTERM, as job queues send it, an interrupt like Ctrl-C; a second one ends at once."""
+    """Context manager: treat the first SIGTERM, which job queues send, as an interrupt like Ctrl-C.
+    A second SIGTERM ends the process at once.
+
+    Args:
+        ctx: click's context, which records that the signal came.
+    """
 
     def interrupt(number: int, frame: Any) -> None:
         ctx.meta[_TERMINATED] = True
@@ -120,7 +139,13 @@ def _ending_on_sigterm(ctx: Any) -> Iterator[None]:
 
 
 def _refuse(ctx: Any, words: Sequence[str], why: str) -> None:
-    """Print the JSON object of a command that refuses what it was given."""
+    """Print the JSON object of a command that refuses its input: command, version and error.
+
+    Args:
+        ctx: click's context of the group.
+        words: the words of the command line after the group's name.
+        why: the error message.
+    """
     command = f"{ctx.info_name} {words[0]}" if ctx.parent else words[0]
     refusal = {"command": command, "version": interp.__version__, "error": why}
     typer.echo(json.dumps(refusal, indent=2))
@@ -190,7 +215,7 @@ def main(
 
 
 class _Lines(logging.Formatter):
-    """Lines of the log, in which names do nothing but be read."""
+    """Formatter of the log's lines, in which characters that control a terminal are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as a line."""
@@ -198,15 +223,22 @@ class _Lines(logging.Formatter):
 
 
 class _Command(TyperCommand):
-    """A command whose list options take several values: ``--experts 2 4 8`` is ``--experts 2 --experts 4 ...``.
+    """A command whose list options take several values: ``--experts 2 4 8`` means ``--experts 2
+    --experts 4 --experts 8``.
 
-    ``<module:function>`` in the help of an option, or at the end of a command's help, stands for what the function
-    returns, such as the names in a registry; it is called when help is asked for, so that nothing else waits for its
-    imports.
+    The help of an option, or the end of a command's help, may contain ``<module:function>``. It is
+    replaced by what the function returns, such as the names in a registry. The function is called
+    only when the help is printed, so that nothing else waits for its imports.
     """
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with what its places stand for."""
+        """Write the help, in which every ``<module:function>`` is replaced by what the function
+        returns.
+
+        Args:
+            ctx: click's context of the command.
+            formatter: click's formatter, which gets the text.
+        """
         for option in self.params:
             if getattr(option, "help", None):
                 option.help = _fill_in(option.help)  # type: ignore[attr-defined]
@@ -214,7 +246,13 @@ class _Command(TyperCommand):
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; an option that can be given several times takes several values at once, too."""
+        """Read the words of the command line. An option that may be repeated also takes several
+        values at once.
+
+        Args:
+            ctx: click's context of the command.
+            args: the words.
+        """
         repeatable: set[str] = set()
         for parameter in self.params:
             if getattr(parameter, "multiple", False):
@@ -232,7 +270,13 @@ class _Command(TyperCommand):
 
 
 def _require_value(before: str, word: str) -> None:
-    """Refuse an empty word, or an option with an equals sign and nothing after it."""
+    """Refuse an empty word on the command line, and an option with an equals sign and nothing after
+    it.
+
+    Args:
+        before: the word before it, which the error message names if ``word`` is empty.
+        word: the word.
+    """
     name, equals, value = word.partition("=")
     is_option = word.startswith("--")
     if not word:
@@ -242,7 +286,9 @@ def _require_value(before: str, word: str) -> None:
 
 
 def _fill_in(text: str) -> str:
-    """Replace every ``<module:function>`` in a text by what the function returns, a paragraph for each line."""
+    """Replace every ``<module:function>`` in a text by what the function returns; each of its lines
+    becomes a paragraph.
+    """
 
     def call(place: re.Match[str]) -> str:
         return markup(named(place[1])()).replace("\n", "\n\n")
@@ -259,14 +305,18 @@ def command(
     torch: bool = False,
     more: str = "",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command, called as its function is.
+    """Register a function as a command with the function's name. Returns the decorator.
 
     Args:
-        example, more: a command line, and more lines, for the end of the help; see :class:`_Command`.
-        group: where it is registered.
-        sizes: whether it takes the sizes of every task as options, and whether one number for each or several.
-        of: functions whose parameters are options, by the parameter of the command that gets their values.
-        torch: whether it runs models: torch is then imported, on one thread, while a terminal shows a sign of it.
+        example: a command line that is shown at the end of the help.
+        group: the group of commands that it belongs to: ``interp`` or ``interp llm``.
+        sizes: "none", "one" or "several": whether the sizes of every task are options, and whether
+            each of them takes one number or several.
+        of: parameter of the command -> function whose parameters become options. The command gets
+            their values as a mapping.
+        torch: whether the command runs models. torch is then imported on one thread, while a
+            terminal shows a spinner.
+        more: further lines for the end of the help; they may contain places of :class:`_Command`.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -322,7 +372,12 @@ def command(
 
 
 def _duration(called: str, values: Mapping[str, Any]) -> str:
-    """Return how long a command takes with the options that are given, where that was measured."""
+    """Return a sentence that says how long a command takes, if that was measured; else "".
+
+    Args:
+        called: name of the command.
+        values: values of its options, by name; some options change the duration.
+    """
     for name, value in values.items():
         if value and f"{called} --{name}" in _TAKES:
             return _TAKES[f"{called} --{name}"]
@@ -330,12 +385,21 @@ def _duration(called: str, values: Mapping[str, Any]) -> str:
 
 
 def _show_warning(message: Any, *_: Any, **__: Any) -> None:
-    """Print a warning as a line, without its place in the code."""
+    """Print a Python warning as one line on standard error, without the file and line that raised
+    it.
+    """
     typer.echo(f"interp: warning: {plain(message)}", err=True)
 
 
 def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
-    """Call a command; one that runs models computes on one thread."""
+    """Call the function of a command.
+
+    Args:
+        function: the function.
+        torch: whether it runs models; if so, torch is imported first, and the function runs on one
+            thread.
+        given: the function's arguments.
+    """
     if not torch:
         function(**given)
         return
@@ -352,7 +416,7 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the first sentence about each argument in the ``Args`` of a docstring."""
+    """Read the ``Args`` of a function's docstring: name of a parameter -> first sentence about it."""
     _, _, section = (inspect.getdoc(function) or "").partition("Args:\n")
     entries = textwrap.dedent(section.split("\n\n")[0])
     sentences = {}
@@ -367,7 +431,13 @@ def _described(function: Callable[..., Any]) -> dict[str, str]:
 def _options_of(
     function: Callable[..., Any], without: Collection[str]
 ) -> dict[str, inspect.Parameter]:
-    """Return an option for each parameter of a function that has a default, by the parameter's name."""
+    """Return an option for each parameter of a function that has a default: name of the parameter
+    -> option.
+
+    Args:
+        function: the function.
+        without: names of parameters that get no option.
+    """
     helps = _VOCABULARY | _described(function)
     options = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
@@ -377,10 +447,15 @@ def _options_of(
 
 
 def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
-    """Return a parameter as an option of a command, or as an argument where it has no default.
+    """Return a function's parameter as an option of a command; as an argument if it has no default.
 
-    Its annotation says how, or else ``helps`` describes it. Its option is called as it is, without ``n_``, ``max_`` or
-    ``with_`` at its beginning; a switch that is off by default has no opposite.
+    If the parameter's annotation describes an option, it is used as it is. Otherwise the option has
+    the parameter's name without ``n_``, ``max_`` or ``with_`` at the beginning. A switch that is
+    off by default gets no ``--no-`` form.
+
+    Args:
+        parameter: the parameter.
+        helps: name of a parameter -> text of its help.
     """
     parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
     if hasattr(parameter.annotation, "__metadata__"):
@@ -398,7 +473,9 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
 
 
 def _shell_kind(annotation: Any) -> Any:
-    """Return what the shell takes for an annotation: several words where a list may be given, which may hold words."""
+    """Return the type of an option's values for a parameter's annotation: a list of words if the
+    annotation allows a list beside other types, else the annotation itself.
+    """
     kinds = [typing.get_origin(kind) for kind in typing.get_args(annotation)]
     return list[str] | None if len(kinds) > 2 and list in kinds else annotation
 
@@ -410,7 +487,12 @@ def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Paramete
 
 
 def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
-    """Return an option for every size of every task, in the words of the tasks' records."""
+    """Return an option for every size of every task: name of the option -> parameter. The tasks
+    describe their sizes, which gives the help.
+
+    Args:
+        many: "one" or "several": how many numbers each option takes.
+    """
     kind: Any = list[int] | None if many == "several" else int | None
     texts: dict[str, list[str]] = {}
     for task in interp.tasks.every():
@@ -425,7 +507,7 @@ def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
 
 
 def _seconds(text: str) -> float:
-    """Read a duration such as 3h as seconds; 0 for an empty text."""
+    """Return the seconds of a duration such as "90s", "20m" or "3h"; 0 for an empty text."""
     if not text:
         return 0.0
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
@@ -469,7 +551,9 @@ _PLAN = _option(
 
 @contextmanager
 def _stopped_after(seconds: float) -> Iterator[None]:
-    """Send this process SIGTERM, as a job queue does at its limit, after so many seconds; 0 for never."""
+    """Context manager: send this process SIGTERM after some seconds, as a job queue does at its
+    time limit; 0 sends none.
+    """
     if not seconds:
         yield
         return
@@ -483,10 +567,18 @@ def _stopped_after(seconds: float) -> Iterator[None]:
 
 
 class Say:
-    """What one run of a command tells, and how.
+    """The output of one run of a command, in one of three forms.
 
-    It tells it as text, as one JSON object at the end and nothing else on standard output (``--json``), or as nothing
-    but the paths of the files written (``--quiet``). ``until_done`` holds what is open until the command ends.
+    By default it is text. With ``--json`` it is one JSON object, printed at the end, and nothing
+    else on standard output. With ``--quiet`` it is only the paths of the files that were written.
+
+    Args:
+        command: name of the command.
+        as_json: whether ``--json`` was given.
+        quiet: whether ``--quiet`` was given.
+
+    Attributes:
+        until_done: contexts that stay open until the command ends.
     """
 
     def __init__(self, command: str, as_json: bool = False, quiet: bool = False) -> None:
@@ -498,20 +590,27 @@ class Say:
         self._files: list[str] = []
 
     def line(self, text: object) -> None:
-        """Print a line for people."""
+        """Print ``text`` as a line; nothing with ``--json`` or ``--quiet``."""
         if self.is_for_people:
             typer.echo(plain(text))
 
     def aside(self, text: object) -> None:
-        """Print a line on standard error, however the result is told."""
+        """Print ``text`` as a line on standard error, with ``--json`` and ``--quiet``, too."""
         typer.echo(plain(text), err=True)
 
     def facts(self, **values: Any) -> None:
-        """Set fields of the JSON object; people read them in lines and tables."""
+        """Set fields of the JSON object of ``--json``; nothing is printed in the other forms of
+        output.
+
+        Args:
+            values: name of a field -> value.
+        """
         self._fields |= values
 
     def measures(self, *results: Measured) -> None:
-        """Print results made of measures: the sentence of each, and a line a claim; ``measures`` in the JSON object."""
+        """Print results that are made of measures: a sentence for each result, then one line per
+        claim. In the JSON object they are the list ``measures``.
+        """
         records = []
         for result in results:
             records += [measure.to_dict() for measure in result]
@@ -519,12 +618,12 @@ class Say:
         self._fields.setdefault("measures", []).extend(records)
 
     def table(self, frame: Any, title: str, name: str) -> None:
-        """Print a data frame as a table, or add it to the JSON output as a list of records.
+        """Print a data frame as a table. In the JSON object it is a list with one record per row.
 
         Args:
-            frame: the data frame; its first rows are printed.
-            title: stands above the table.
-            name: of the list in the JSON object.
+            frame: the data frame; at most :data:`_MOST_ROWS` rows are printed.
+            title: title above the table.
+            name: name of the list in the JSON object.
         """
         self._fields[name] = frame.to_dict("records")
         if not self.is_for_people:
@@ -539,20 +638,30 @@ class Say:
             self.line(f"and {len(frame) - _MOST_ROWS} rows more; --json prints them all")
 
     def tables(self, folder: Path, frames: Mapping[str, Any]) -> None:
-        """Write data frames as CSV, by name; empty ones are left out."""
+        """Write data frames as CSV files, and print the paths. Empty data frames are not written.
+
+        Args:
+            folder: folder for the files.
+            frames: name of a file without its ending -> data frame.
+        """
         for name, frame in frames.items():
             if len(frame):
                 self.wrote([write_csv(folder / f"{name}.csv", frame)])
 
     def wrote(self, paths: Iterable[Path]) -> None:
-        """Print files that were written: a line each, the list ``files`` in the JSON object."""
+        """Report files that were written: print each path on a line. In the JSON object they are
+        the list ``files``.
+
+        Args:
+            paths: the paths of the files.
+        """
         for path in paths:
             self._files.append(str(path))
             if not self.as_json:
                 typer.echo(one_line(path))
 
     def close(self) -> None:
-        """Print the JSON object, where it was asked for."""
+        """Print the JSON object if ``--json`` was given; to be called once, at the end."""
         if self.as_json:
             fields = json_values({**self._fields, "files": self._files})
             typer.echo(json.dumps(fields, indent=2, default=str))

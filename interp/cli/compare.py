@@ -1,4 +1,4 @@
-"""``interp compare``: whether two models behave, hold state and compute alike."""
+"""``interp compare``: compare predictions, state and computation of two models."""
 
 from __future__ import annotations
 
@@ -92,14 +92,16 @@ def _compare(
 def _compare_several(
     say: Say, compare_one: partial[None], models: Sequence[str], reference: str, shard: str
 ) -> None:
-    """Compare models with one reference, or those of a share.
+    """Compare several models with one reference. If the work is divided, compare only the models of
+    this command's share.
 
     Args:
-        say: of the command.
-        compare_one: compares a model with a reference; its keywords are what comparisons depend on.
-        models: names.
-        reference: a name.
-        shard: as of :func:`interp.support.shares.divide`.
+        say: prints the output of the command.
+        compare_one: function from (model, reference) that makes one comparison; its keywords are
+            the settings of the comparisons.
+        models: names of the models.
+        reference: name of the reference.
+        shard: share of the models, such as "2/64"; "" for all.
     """
     require(bool(reference), "several models need one reference: give its name, or 'none'")
     files = {name: f"{_pair(name, reference)}/comparison.json" for name in models}
@@ -113,7 +115,7 @@ def _compare_several(
 
 
 def _pair(model: str, reference: str) -> str:
-    """Return the name of the folder of a comparison."""
+    """Return the name of the folder for the comparison of a model with a reference."""
     return f"{Path(model).name}-against-{Path(reference).name}"
 
 
@@ -134,7 +136,14 @@ def _compare_machines(
     device: str,
     out: Path,
 ) -> None:
-    """Compare a model with a reference, and print and write the result; the arguments are those of the command."""
+    """Compare a model with a reference, and print and write the result.
+
+    Args:
+        say: prints the output of the command.
+        model, reference: names or folders of the two models.
+        sizes, quick, report, episodes, rounds: values of the options of ``interp compare``.
+        recorded, hypothesis, arguments, seed, device, out: values of further options.
+    """
     builders = {record.name for record in models() if record.kind != "learned"}
     is_built = model in builders
     subject = options.load(model, sizes, arguments if is_built else None, device).model
@@ -171,7 +180,13 @@ def _compare_machines(
 
 
 def _resized(budget: Any, episodes: int | None, rounds: int | None) -> Any:
-    """Return a budget of so many scored episodes and rounds, where they are given."""
+    """Return a budget (numbers of episodes and rounds) with other numbers.
+
+    Args:
+        budget: the budget.
+        episodes: number of scored episodes; None leaves it unchanged.
+        rounds: number of rounds per episode; None leaves it unchanged.
+    """
     if rounds is not None:
         budget = budget.of_rounds(rounds)
     if episodes is not None:

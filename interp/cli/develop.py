@@ -1,4 +1,6 @@
-"""``interp develop``: when a model becomes its algorithm, over the states that its training kept."""
+"""``interp develop``: measure stored checkpoints of training runs, to see when a model becomes its
+algorithm.
+"""
 
 from __future__ import annotations
 

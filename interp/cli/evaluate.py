@@ -1,6 +1,9 @@
-"""``interp models``, what can be loaded; ``interp evaluate``, what it is worth; ``interp audit``, whether it uses it.
+"""``interp models``: list the models; ``interp evaluate``: measure how well a model predicts;
+``interp audit``: check what it uses its state for.
 
-An audit runs six robustness checks of what a model carries: is it used, read, for its content, for how long, where?
+An audit runs six robustness checks of the state that a model carries from round to round. Is it
+used, by its content, and for how long? Can the algorithm's memory be decoded, and from how many
+directions?
 """
 
 from __future__ import annotations
@@ -66,9 +69,12 @@ def _audit_one(
     seed: int,
     out: Path,
 ) -> None:
-    """Audit one model, and print and write what was found.
+    """Audit one model, and print and write the result.
 
-    The arguments are those of the command.
+    Args:
+        say: prints the output of the command.
+        model: name or folder of the model.
+        sizes, how, quick, report, seed, out: values of the options of ``interp audit``.
     """
     from interp.audit import Budget
     from interp.audit import audit as ask
@@ -177,7 +183,14 @@ def _models(say: Say) -> None:
 
 
 def _measured(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return what was measured of the model itself, by table, under the names of docs/schema.json."""
+    """Return the model's own numbers from each table of an evaluation, without those of baselines.
+
+    Args:
+        tables: the tables of the evaluation, by name.
+
+    Returns:
+        Name of a table -> its rows, with the names of columns that docs/schema.json defines.
+    """
     measured = {}
     for name, table in tables.items():
         if {"estimate", "low", "high"} <= set(table.columns):

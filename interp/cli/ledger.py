@@ -1,4 +1,4 @@
-"""``interp ledger``: every claim of the paper, beside what models measured here show."""
+"""``interp ledger``: measure every claim of the paper on models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interp.support.lazy import named
 
 
 def _claim_keys() -> str:
-    """Return the key and the sentence of every claim, a line each, for the help."""
+    """Return a text for the help with the key and the sentence of every claim, one claim per line."""
     claims: Any = named("reports.ledger.claims:CLAIMS")
     return "\n".join(f"{claim.key}: {claim.sentence}" for claim in claims)
 

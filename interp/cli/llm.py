@@ -1,4 +1,6 @@
-"""``interp llm``: language models as online learners are opened, played, and what they said is scored and reported."""
+"""``interp llm``: let language models play expert advice, score their choices, look inside them and
+report on them.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,27 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
-    """Read an option whose field can be left out of requests, by the word none."""
+    """Return the number in an option's value; None for the word "none", which leaves the field out
+    of requests.
+
+    Args:
+        option: name of the option, for the error message.
+        text: the value.
+        kind: int or float.
+    """
     with theirs(f"{option} takes a number, or none to leave it out, got {text!r}", of=ValueError):
         return None if text == "none" else kind(text)
 
 
 def _who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
-    """Return the name that goes into the settings, after a check that exactly one player was named.
+    """Return the name of the player that the options name; refuse options that name none, or more
+    than one.
 
     Args:
-        model: the option of that name, as are the others.
-        base_url: see ``model``.
-        agent: see ``model``.
-        backend: see ``model``.
+        model: MODEL, the name of a language model.
+        base_url: the option ``--base-url``.
+        agent: the option ``--agent``, name of a scripted agent.
+        backend: the option ``--backend``, "server" or "transformers".
     """
     require_known("backend", backend, ("server", "transformers"))
     if agent is not None:
@@ -74,13 +84,13 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
 def _used_by(
     agent: str | None, backend: str, *, given: Collection[str], with_budget: bool
 ) -> set[str]:
-    """Return which of the given settings do something for a player.
+    """Return the names of the settings that have an effect on a run, for this kind of player.
 
     Args:
-        agent: a scripted agent.
-        backend: what answers otherwise.
+        agent: name of a scripted agent; None for a language model.
+        backend: what answers if there is no agent: "server" or "transformers".
         given: names of all settings.
-        with_budget: whether the run has one.
+        with_budget: whether the run has a budget.
     """
     if agent:
         return {"model", "max_tokens"} if with_budget else {"model"}
@@ -93,13 +103,13 @@ def _used_by(
 def _refuse_idle(
     player: str, settings: Mapping[str, Any], used: Collection[str], options: Collection[str]
 ) -> None:
-    """Refuse settings that were changed and do nothing.
+    """Refuse settings that the user changed although they have no effect.
 
     Args:
-        player: who plays, for the refusal.
-        settings: all that can be set.
-        used: names of those that do something.
-        options: names of those whose option is called without ``max_``.
+        player: the player's name in the error message.
+        settings: all settings with their values.
+        used: names of the settings that have an effect.
+        options: names of the settings whose option lacks the ``max_`` of the setting's name.
     """
     usual = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}
     idle = []
@@ -307,13 +317,13 @@ def _run(
 
 
 def _player_here(settings: Settings, agent: str | None, concurrency: int, device: str) -> Backend:
-    """Return a player in this process: a scripted agent, or a model.
+    """Return a backend in this process: a scripted agent, or a model.
 
     Args:
-        settings: of the player.
-        agent: the scripted agent.
-        concurrency: number of episodes in progress at a time.
-        device: where a model runs.
+        settings: settings of the player.
+        agent: name of the scripted agent; None for a model.
+        concurrency: number of episodes that a model plays at the same time.
+        device: device on which a model runs.
     """
     if agent:
         return AgentBackend(agent, AGENTS[agent])
@@ -323,7 +333,13 @@ def _player_here(settings: Settings, agent: str | None, concurrency: int, device
 
 
 def _end(say: Say, done: RunSummary) -> None:
-    """Print what a run did, and exit with 1 where episodes are left."""
+    """Print the summary of a run, and exit: with code 0 if every episode is finished, otherwise
+    with code 1.
+
+    Args:
+        say: prints the output of the command.
+        done: the summary.
+    """
     say.line(done.sentence)
     say.facts(done={**vars(done), "complete": done.complete})
     for place, why in done.unfinished:
@@ -360,13 +376,13 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
 
 
 def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Reading:
-    """Read the runs below ``path``; what was set aside is printed on standard error.
+    """Read the runs in a file or folder. Files that are not used are listed on standard error.
 
     Args:
-        say: of the command.
-        path: see :func:`interp.llm.loading.read`, as for the others.
-        regime: see ``path``.
-        duplicates: see ``path``.
+        say: prints the output of the command.
+        path: the file or folder.
+        regime: regime of results that do not name one.
+        duplicates: what to do if an instance was played several times: "refuse" or "first".
     """
     from interp.llm.loading import read
 
@@ -452,7 +468,16 @@ def _score(
 def _explain_group(
     runs: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
 ) -> dict[str, Any]:
-    """Return what the players of one group choose by: a sentence, and tables."""
+    """Find the algorithms that explain the choices of one group of runs.
+
+    Args:
+        runs: the runs of one model, condition and regime.
+        seed: seed of the bootstraps.
+        machines: models that the choices are also compared with.
+
+    Returns:
+        "sentence": the result in words; "tables": name -> data frame.
+    """
     from interp.choices.behaviour import behaviour, behaviour_tables
 
     players = behaviour(runs, seed, machines)

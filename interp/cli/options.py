@@ -1,6 +1,7 @@
-"""The one vocabulary of options: what ``--episodes``, ``--rounds``, ``--regime`` and the others mean everywhere.
+"""Options that several commands share, such as ``--episodes``, ``--rounds`` and ``--regime``, and
+functions that read their values.
 
-A minimum stands in an option's help and is checked before the command begins.
+If an option has a minimum, its help says so, and the value is checked before the command begins.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from interp.support.workers import bar, share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
-    """Return an option that takes whole numbers and says its minimum in its help.
+    """Return an option that takes whole numbers, and whose help says the minimum.
 
     Args:
-        what: what it counts.
-        minimum: the least number that is taken.
-        names: its names, where it is not called as its parameter is.
-        most: the largest number that is taken.
+        what: what is counted; the first words of the help.
+        minimum: smallest number that is accepted.
+        names: names of the option, if it is not called as its parameter is.
+        most: largest number that is accepted.
     """
 
     def check(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
@@ -52,14 +53,26 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
 
 
 def size_of_work(given: int | None, quick: bool, few: int, many: int) -> int:
-    """Return how much is done: as much as is given, or else few with --quick and many without."""
+    """Return a number of episodes or rounds: the one given, or else a default that depends on
+    ``--quick``.
+
+    Args:
+        given: number given by the user; None or 0 if there is none.
+        quick: whether ``--quick`` was given.
+        few: default with ``--quick``.
+        many: default without it.
+    """
     if given:
         return given
     return few if quick else many
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return a function that completes the given names in a shell."""
+    """Return the function with which a shell completes an option's value.
+
+    Args:
+        names: function that returns the names that can be completed.
+    """
 
     def complete(incomplete: str) -> list[str]:
         """Return the names that begin with ``incomplete``."""
@@ -75,7 +88,7 @@ def _models(*kinds: str) -> list[str]:
 
 
 def _regimes() -> dict[str, Iterable[str]]:
-    """Return the regimes of every task, by its key."""
+    """Return the names of every task's regimes: key of a task -> names."""
     return {task.key: task.data.regimes() for task in interp.tasks.every()}
 
 
@@ -85,12 +98,16 @@ _regime_names = completing(lambda: dict.fromkeys(chain.from_iterable(_regimes().
 
 
 def _every_regime() -> str:
-    """Return the regimes of every task, for the help."""
+    """Return a text for the help that lists the regimes of every task, such as "experts: uniform,
+    flat; bandit: reversal".
+    """
     return "; ".join(f"{key}: {', '.join(names)}" for key, names in _regimes().items() if names)
 
 
 def _circuit_arguments() -> str:
-    """Return what each handwired circuit is built from, with defaults, a line each, for the help."""
+    """Return a text for the help that lists the arguments of every handwired circuit with their
+    defaults, one circuit per line.
+    """
     from circuits.registry import RECORDS
 
     lines = []
@@ -149,7 +166,16 @@ Set = Annotated[
 
 
 def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
-    """Read the episodes in a table, ``[FILE, NAME=COLUMN, ...]``."""
+    """Read recorded episodes from a table.
+
+    Args:
+        task: the task that the episodes belong to.
+        recorded: the words of ``--recorded``: FILE, then NAME=COLUMN for columns whose names differ
+            from the default.
+
+    Raises:
+        InputError: if the task cannot read tables, or a NAME is unknown.
+    """
     reader = task.data.read
     if reader is None:
         raise InputError(
@@ -164,7 +190,7 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Read a first number and the one after the last, such as 0:10."""
+    """Return (first, after last) of a range written as "first:after-last", such as "0:10"."""
     require(
         re.fullmatch(r"-?\d+:-?\d+", text) is not None,
         f"{text!r} is not a first number and one after the last; write first:after-last, such as 0:10",
@@ -174,10 +200,15 @@ def span(text: str) -> tuple[int, int]:
 
 
 def contents_of(words: Iterable[str]) -> dict[str, str]:
-    """Return a digest of the files in each folder, and of each file, that a command was given by its path.
+    """Return digests of the files and folders that a command reads. They are part of the settings
+    of its work, so that changed files are noticed.
 
     Args:
-        words: paths, and other words; those of models that come with a name have none.
+        words: words of the command line: paths, or names of models; a model that comes with a name
+            has no digest.
+
+    Returns:
+        "the content of WORD" -> digest of that file, or of all files in that folder.
     """
     digests = {}
     for word in {*words}.difference(model_names("")):
@@ -190,9 +221,14 @@ def contents_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def end_share(say: Say, folder: Path, shard: str) -> None:
-    """Say how far shares are; without a share the work is put together, and no longer divided.
+    """Print how many parts of divided work are done. If this command is not one of the shares,
+    remove the files about the division, because the parts have been put together.
 
-    Of work that was never divided nothing is said.
+    Args:
+        say: prints the output of the command.
+        folder: folder of the parts. If its work was never divided, nothing is printed.
+        shard: the share that this command computed, such as "2/64"; "" if it put all parts
+            together.
     """
     is_divided = (folder / shares.WORK_FILE).is_file()
     if is_divided:
@@ -212,15 +248,17 @@ def in_shares(
     shard: str,
     keeps: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Make parts of a command's work, kept in FOLDER/parts until the whole is written within.
+    """Context manager: compute the parts of a command's work, and yield them by name. They are
+    stored in FOLDER/parts, and removed when the context closes.
 
     Args:
-        say: of the command.
-        folder: for what the command writes.
-        makers: what makes each part, by its name.
-        settings: all that the parts depend on.
-        shard: as of :func:`interp.support.shares.divide`; of a share no part is yielded.
-        keeps: keep the parts for the next command.
+        say: prints the output of the command.
+        folder: folder for what the command writes.
+        makers: name of a part -> function that computes it.
+        settings: everything that the parts depend on.
+        shard: share of the parts to compute, such as "2/64". Its parts are only stored: an empty
+            mapping is yielded.
+        keeps: True to leave the parts for the next command.
     """
     place = folder / "parts"
     finished = Finished(place, settings)
@@ -237,7 +275,14 @@ def in_shares(
 
 
 def join_tables(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the data frames of several parts, one below the other, by name."""
+    """Concatenate the data frames of several parts.
+
+    Args:
+        parts: for each part, name -> data frame.
+
+    Returns:
+        Name -> data frame with the rows of all parts.
+    """
     import pandas as pd
 
     by_name: dict[str, list[Any]] = {}
@@ -248,7 +293,13 @@ def join_tables(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def say_what_was_read(say: Say, episodes: Any) -> None:
-    """Print what a reader took from a table, where it says so."""
+    """Print which columns of a recorded table were used and how many rounds were read.
+
+    Args:
+        say: prints the output of the command.
+        episodes: the recorded episodes; nothing is printed if they have no record of how they were
+            read.
+    """
     if episodes.reading is not None:
         say.line(episodes.reading.summary())
         say.facts(read=episodes.reading.to_dict())
@@ -257,16 +308,16 @@ def say_what_was_read(say: Say, episodes: Any) -> None:
 def use(
     say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None
 ) -> Any:
-    """Make analyses use recorded episodes and an algorithm until the command ends.
+    """Make analyses use recorded episodes, a given algorithm, or both, until the command ends.
 
     Args:
         say: prints the output of the command.
         model: the model that is analysed.
-        recorded: FILE and names of columns, if any.
-        hypothesis: KEY of an algorithm and its parameters, if any.
+        recorded: the words of ``--recorded``: FILE and names of columns, if any.
+        hypothesis: the words of ``--hypothesis``: KEY of an algorithm and its parameters, if any.
 
     Returns:
-        The recorded episodes; None where no FILE is given.
+        The recorded episodes; None if no FILE is given.
     """
     if not (recorded or hypothesis):
         return None
@@ -286,7 +337,12 @@ def use(
 
 
 def _algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
-    """Make the algorithm that ``[KEY, NAME=VALUE, ...]`` names."""
+    """Make the algorithm that the option ``--hypothesis`` names.
+
+    Args:
+        task: the task of the algorithm.
+        hypothesis: key of the algorithm, then NAME=VALUE for each parameter.
+    """
     key, *pairs = hypothesis
     known: dict[str, Any] = {**task.algorithm_records(), **task.rivals()}
     require_known("algorithm of --hypothesis", key, known, limit=20)
@@ -298,10 +354,15 @@ def _algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
 
 
 def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """Return ``NAME=VALUE`` pairs of an option as arguments; values are as in TOML, and a bare word is a string.
+    """Read the ``NAME=VALUE`` pairs of an option: name -> value. Values are written as in TOML, and
+    a bare word is a string.
 
     >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin"])
     {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin'}
+
+    Args:
+        pairs: the pairs.
+        option: name of the option in error messages.
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
@@ -323,12 +384,16 @@ def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
 
 
 def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes given as options, by the names of a task's arguments.
+    """Convert sizes from names of options to names of a task's arguments, such as "experts" to
+    "n_experts".
 
     Args:
-        task: whose arguments.
-        name: the model's, for the refusal.
-        sizes: values by option.
+        task: the task; other sizes than its own are refused.
+        name: name of the model, for the error message.
+        sizes: name of an option -> value.
+
+    Returns:
+        Name of an argument -> value.
     """
     names = {size.option: size.name for size in task.sizes}
     known = ", ".join(f"--{option}" for option in names)
@@ -339,13 +404,13 @@ def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> di
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model for a command.
+    """A model that was loaded for a command, with its episodes' sizes and source.
 
     Attributes:
         model: the model.
-        sizes: of its episodes, where they are not its own.
-        arguments: what it was built with.
-        people: the recorded episodes in place of sampled ones; None where no FILE is given.
+        sizes: sizes of its episodes that differ from those of the model, by name.
+        arguments: arguments that the model was built with.
+        people: recorded episodes that replace sampled ones; None if there are none.
     """
 
     model: Machine
@@ -365,12 +430,17 @@ def study(
     arguments: Set = None,
     device: str = "cpu",
 ) -> _Loaded:
-    """Load a model as :func:`load` does, and let analyses use what :func:`use` says until the command ends.
+    """Load a model for a command as :func:`load` does. Until the command ends, analyses use the
+    recorded episodes and the algorithm that the options name (:func:`use`).
+
+    ``recorded``, ``hypothesis``, ``arguments`` and ``device`` are the values of the options of
+    these names.
 
     Args:
-        say: of the command.
-        name: see :func:`load`, as for ``sizes``, ``sampled`` and ``device``.
-        arguments: see :func:`load`.
+        say: prints the output of the command.
+        name: name of the model, or a checkpoint folder.
+        sizes: sizes by option, such as ``{"experts": 4}``.
+        sampled: whether the command can sample episodes of other sizes than a learned model's own.
     """
     loaded = load(name, sizes, arguments, device, sampled)
     return replace(loaded, people=use(say, loaded.model, recorded, hypothesis))
@@ -383,14 +453,18 @@ def load(
     device: str = "cpu",
     sampled: bool = False,
 ) -> _Loaded:
-    """Load a model.
+    """Load a model by its name or from a checkpoint folder.
 
     Args:
-        name: of a model, or a checkpoint folder.
-        sizes: by option, in which a handwired model is built.
-        arguments: ``NAME=VALUE`` pairs with which it is built.
-        device: where it runs.
-        sampled: whether the command can draw episodes of other sizes than a learned model's own.
+        name: name of the model, or a checkpoint folder.
+        sizes: sizes by option, such as ``{"experts": 4}``; a handwired model is built in these
+            sizes.
+        arguments: ``NAME=VALUE`` pairs: arguments with which a handwired model is built.
+        device: device on which the model runs.
+        sampled: whether the command can sample episodes of other sizes than a learned model's own.
+
+    Raises:
+        InputError: if the model does not exist, or cannot have these sizes or arguments.
     """
     from interp.model import library
     from interp.support.workers import working

@@ -1,4 +1,4 @@
-"""``interp patch``: where a corrupted round acts."""
+"""``interp patch``: find the activations through which a corrupted round changes predictions."""
 
 from __future__ import annotations
 
@@ -147,15 +147,16 @@ def _patch(
 def _write_tables(
     say: Say, model: Machine, round_: int, *, sample: Any, folder: Path, shard: str
 ) -> None:
-    """Make and write every causal table, or those of a share.
+    """Compute and write the tables of all causal analyses. If the work is divided, compute only
+    this command's share.
 
     Args:
-        say: of the command.
+        say: prints the output of the command.
         model: the model.
-        round_: the round that is looked at.
-        sample: the episodes.
-        folder: for the tables.
-        shard: as of :func:`interp.support.shares.divide`.
+        round_: index of the round that is analysed.
+        sample: settings of the episodes to sample.
+        folder: folder for the tables.
+        shard: share of the tables, such as "2/64"; "" for all.
     """
     from circuits.registry import differentiable
     from interp.interventions import causal_tables
@@ -171,7 +172,13 @@ def _write_tables(
 
 
 def _check_rounds(at: int | None, read: int | None, rounds: int | None) -> None:
-    """Refuse a round that episodes do not have, or that is read before it is patched."""
+    """Refuse rounds that the episodes do not have, and a read round before the patched round.
+
+    Args:
+        at: the patched round; None for the default.
+        read: the round whose prediction is read; None for the default.
+        rounds: number of rounds of an episode; None for the default.
+    """
     for number in (at, read):
         if number is not None and rounds is not None:
             require(

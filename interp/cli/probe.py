@@ -1,4 +1,4 @@
-"""``interp probe``: decode an algorithm's variables from a model."""
+"""``interp probe``: decode an algorithm's variables from a model's activations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interp.support.workers import working
 
 
 def _target_names() -> str:
-    """Return every target by task, for the help of ``--targets``; of those that share a key, the first."""
+    """Return a text for the help of ``--targets`` that lists the keys of the targets of every task."""
     from probes.targets import every
 
     texts = []
@@ -26,7 +26,9 @@ def _target_names() -> str:
 
 
 def _site_names() -> str:
-    """Return every word that a site begins with, for the help of ``--site``."""
+    """Return a text for the help of ``--site`` that lists every word with which the name of a site
+    can begin.
+    """
     from interp.interventions.sites import COMPONENTS
     from probes.activations import OF_LATENTS, UPDATE
 
@@ -137,7 +139,13 @@ def _probe(
 
 
 def _tell(say: Say, results: Sequence[Any], folder: Path) -> None:
-    """Print fitted probes, and write them as text, table, JSON and figures."""
+    """Print the results of fitted probes, and write them as text, table, JSON and figures.
+
+    Args:
+        say: prints the output of the command.
+        results: the results.
+        folder: folder for the files.
+    """
     import pandas as pd
 
     texts = [str(result) for result in results]

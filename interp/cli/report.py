@@ -1,4 +1,6 @@
-"""Pages: ``interp report`` about a model, ``interp explore`` of one that runs, ``interp choices`` about players."""
+"""Commands that make pages: ``interp report`` about a model, ``interp explore`` with a live model,
+``interp choices`` about recorded choices.
+"""
 
 from __future__ import annotations
 
@@ -113,11 +115,16 @@ def _choices(
 
 
 def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
-    """Return the players that --beside names: what was recorded of them, or a network.
+    """Read the players that the option ``--beside`` names.
 
     Args:
-        say: of the command.
-        words: NAME=PLACE of each player; after a table its columns, such as choice=answer.
+        say: prints the output of the command.
+        words: NAME=PLACE for each player, where PLACE is the name or folder of a network, or a file
+            of recorded choices. After a file, names of its columns may follow, such as
+            choice=answer.
+
+    Returns:
+        NAME -> the network, or the recorded episodes.
     """
     roles = inspect.signature(interp.tasks.bandit.read).parameters
     recordings: dict[str, list[str]] = {}

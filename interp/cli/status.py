@@ -1,4 +1,4 @@
-"""``interp status``: how far work is that several commands divide."""
+"""``interp status``: list which parts are done of work that several commands divide."""
 
 from __future__ import annotations
 

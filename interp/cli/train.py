@@ -1,4 +1,4 @@
-"""``interp train`` and ``interp curves``: models from gradient descent, and how they learned."""
+"""``interp train``: train a model; ``interp curves``: draw the learning curves of training runs."""
 
 from __future__ import annotations
 
@@ -153,16 +153,17 @@ def _train_seeds(
     folder: Path,
     shard: str,
 ) -> None:
-    """Train a run for each seed, or for those of a share.
+    """Train a run for each seed of a range. If the work is divided, train only the runs of this
+    command's share.
 
     Args:
-        say: of the command.
-        train_one: trains a configuration in a folder under a name; its keywords are what runs
-            depend on, too.
-        config: of all runs, but for the seed.
-        seeds: the first, and the one after the last.
-        folder: for the folders of the runs.
-        shard: as of :func:`interp.support.shares.divide`.
+        say: prints the output of the command.
+        train_one: function from (configuration, folder, name) that trains one run; its keywords are
+            settings of all runs.
+        config: configuration of all runs; its seed is replaced.
+        seeds: the first seed, and the one after the last.
+        folder: folder for the folders of the runs.
+        shard: share of the seeds, such as "2/64"; "" for all.
     """
     numbers = {f"seed {number}": number for number in range(*seeds)}
     files = {part: f"seed-{number}/model" for part, number in numbers.items()}
@@ -185,17 +186,20 @@ def _train_run(
     device: str,
     keep_every: int,
 ) -> list[Path]:
-    """Train one run, or go on with it, and say in which precision.
+    """Train one run, or resume it, and print the precision of its numbers.
 
     Args:
-        say: of the command.
-        config: of the run.
-        folder: of the run.
-        name: of the model.
-        n_processes, device, keep_every: see :func:`interp.training.trainer.train`.
+        say: prints the output of the command.
+        config: configuration of the run.
+        folder: folder of the run.
+        name: name of the model.
+        n_processes: number of processes of this training, which torchrun must have started.
+        device: device on which the model is trained.
+        keep_every: store a checkpoint after every so many training steps; 0 stores none.
 
     Returns:
-        The folder of the checkpoint; nothing in any process of torchrun but the first.
+        A list with the folder of the checkpoint; an empty list in all processes of torchrun but the
+        first.
     """
     # torchrun numbers its processes: all come here, one says so.
     is_first = os.environ.get("RANK", "0") == "0"
@@ -214,7 +218,14 @@ def _train_run(
 
 
 def _machine_words(task: str, machine: list[str] | None, units: int | None) -> list[str]:
-    """Return the builder of a machine and its arguments; empty for a transformer."""
+    """Return the name of a machine's builder, followed by its arguments as NAME=VALUE; an empty
+    list for a transformer.
+
+    Args:
+        task: key of the task, which completes names such as "gru" to "gru-bandit".
+        machine: the words of ``--machine``; None for a transformer.
+        units: number of hidden units; None for the builder's default.
+    """
     words = list(machine or [])
     if words and words[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
         words[0] = f"{words[0]}-{task}"
@@ -232,14 +243,14 @@ def _changes(
     seed: int | None,
     machine: list[str],
 ) -> dict[str, Any]:
-    """Return the fields of a configuration that options change.
+    """Return the fields of a training configuration that options change.
 
     Args:
-        task: its key.
-        sizes: one number of each, or the smallest and the largest.
-        regimes: drawn in turn.
-        seed: of everything random.
-        machine: its builder and arguments; empty for a transformer.
+        task: key of the task.
+        sizes: name of an option -> one number, or the smallest and the largest number.
+        regimes: names of the regimes from which episodes are drawn in turn.
+        seed: seed of all random numbers; None leaves that of the preset.
+        machine: name of a builder and its arguments; empty for a transformer.
     """
     changes: dict[str, Any] = {}
     ranges = {}
@@ -272,16 +283,17 @@ def _fit_recorded(
     seed: int | None,
     out: Path,
 ) -> None:
-    """Fit a cell to recorded episodes, save it, and say what it loses on each participant.
+    """Fit a recurrent cell to recorded choices, save the cell, and print its loss on held-out
+    participants.
 
     Args:
-        say: of the command.
-        task: its key.
-        machine: the cell and its arguments.
+        say: prints the output of the command.
+        task: key of the task.
+        machine: name of the cell's builder, and its arguments as NAME=VALUE.
         recorded: FILE, and names of columns.
-        name: of the model.
-        seed: of everything random.
-        out: folder in which the model's folder is made.
+        name: name of the model.
+        seed: seed of all random numbers.
+        out: folder in which the model's folder is created.
     """
     kind = machine[0].removesuffix(f"-{task}") if machine else "none"
     arguments = options.settings_of(machine[1:], "--machine")

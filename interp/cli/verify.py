@@ -1,4 +1,4 @@
-"""``interp verify``: a handwired model against its algorithm."""
+"""``interp verify``: compare every variable of a handwired model with its algorithm."""
 
 from __future__ import annotations
 
@@ -95,7 +95,16 @@ def _verify(
 
 
 def _one_size(model: str, sizes: Mapping[str, list[int]]) -> dict[str, int]:
-    """Return the sizes of a machine that is built in one size at a time."""
+    """Return the sizes of a machine that can be built in one combination of sizes only; refuse
+    several numbers for a size.
+
+    Args:
+        model: name of the machine, for the error message.
+        sizes: name of an option -> numbers.
+
+    Returns:
+        Name of an option -> its number.
+    """
     for option, numbers in sizes.items():
         require(
             len(numbers) == 1,
@@ -105,7 +114,14 @@ def _one_size(model: str, sizes: Mapping[str, list[int]]) -> dict[str, int]:
 
 
 def _grid(model: str, task_key: str, sizes: Mapping[str, list[int]]) -> list[Any] | None:
-    """Return every combination of the given sizes; None where none are given."""
+    """Return every combination of the given sizes, with defaults for the others; None if no sizes
+    are given.
+
+    Args:
+        model: name of the model, for the error message.
+        task_key: key of the model's task.
+        sizes: name of an option -> numbers.
+    """
     task = interp.tasks.get(task_key)
     options.sizes_of(task, model, sizes)
     numbers = [sizes.get(size.option, [size.default]) for size in task.sizes]
@@ -113,7 +129,12 @@ def _grid(model: str, task_key: str, sizes: Mapping[str, list[int]]) -> list[Any
 
 
 def _circuit_settings(arguments: list[str] | None) -> dict[str, Any]:
-    """Return the arguments that a circuit is built with."""
+    """Return the arguments with which a circuit is built: name -> value.
+
+    Args:
+        arguments: ``NAME=VALUE`` pairs of the option ``--set``; ``seed`` becomes the circuit's
+            seed, not that of the episodes.
+    """
     settings = options.settings_of(arguments or ())
     for name in _NOT_ARGUMENTS:
         require(

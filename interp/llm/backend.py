@@ -169,7 +169,7 @@ THINKING_OFF: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 @checked_fields
 class Settings:
-    """What can change an answer. A run is resumed with the same settings only.
+    """Settings that can change a model's answers. A run can be resumed only with the same settings.
 
     Args:
         model: the model's name on the server.
@@ -235,7 +235,7 @@ _PROVIDER_KEYS = {"api.openai.com": "OPENAI_API_KEY", "api.deepseek.com": "DEEPS
 @dataclass(frozen=True)
 @checked_fields
 class Connection:
-    """How the server is reached; may differ when a run is resumed.
+    """How a server is reached: address, key and limits. It may change when a run is resumed.
 
     Args:
         base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.

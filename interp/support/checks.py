@@ -75,7 +75,8 @@ class _Numbers:
 
 
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
-    """Resolve an annotation to a type; return Any if it cannot be resolved.
+    """Resolve an annotation, such as the string "int | None", to a type; return Any if it cannot be
+    resolved.
 
     Args:
         annotation: an annotation, possibly a string.
@@ -96,7 +97,7 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
     Args:
         kind: a type, such as ``int`` or ``tuple[float, ...]``.
         value: any value.
-        finite: True to reject numbers that are NaN or infinite.
+        finite: True if NaN and infinite numbers do not fit.
     """
     return _judge(kind)(value, finite)
 
@@ -106,8 +107,10 @@ _Judge = Callable[[Any, bool], Any]
 
 @cache
 def _judge(kind: Any) -> _Judge:
-    """Return the function that converts a value to ``kind``, or to :data:`NO`; cached for each
-    kind.
+    """Return the function that checks values of the type ``kind``; it is cached for each type.
+
+    The function takes a value and ``finite``, and returns the converted value, or :data:`NO` if the
+    value does not fit.
     """
     if kind in FREE:
         return lambda value, finite: value
@@ -154,9 +157,12 @@ def _judge_of_class(kind: Any) -> _Judge:
 
 
 def _judge_of_instance(kind: Any) -> _Judge:
-    """Return a check for jaxtyping arrays, protocols and other classes.
+    """Return the function that checks instances of a jaxtyping array, a protocol or another class.
 
     Elements of a generic class are not checked.
+
+    Args:
+        kind: the class.
     """
     from jaxtyping import Float, Num, jaxtyped
 
@@ -213,10 +219,14 @@ _SCALARS: dict[Any, _Judge] = {
 
 
 def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
-    """Return a check for a sequence and its elements.
+    """Return the function that checks a sequence and its elements.
 
-    Where a tuple is expected a list is accepted, and where a list is expected a one-dimensional
-    array.
+    A list is accepted where a tuple is expected, and a one-dimensional array where a list is
+    expected.
+
+    Args:
+        origin: the expected class without its parameters, such as ``tuple``.
+        parts: the types of its elements, such as ``(int, ...)``.
     """
     judges = [_judge(part) for part in parts if part is not ...]
     is_fixed_tuple = origin is tuple and parts[-1] is not ...
@@ -254,12 +264,14 @@ def _convert_row(value: Any) -> Any:
 
 
 def _check_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
-    """Check an iterable that is no sequence. If it is a mapping its keys are checked; an iterator's
-    elements are not, since reading them would use it up.
+    """Check an iterable that is not a sequence, and return it, or :data:`NO` if it does not fit.
+
+    Of a mapping, the keys are checked. The elements of an iterator are not checked, since reading
+    them would use it up.
 
     Args:
         origin: the expected class, such as ``Iterable``.
-        judge: checks a key.
+        judge: function that checks a key.
         value: any value.
     """
     if origin not in (Iterable, Collection) or not isinstance(value, origin):
@@ -289,7 +301,7 @@ def _judge_of_mapping(origin: Any, parts: tuple[Any, ...]) -> _Judge:
 
 
 def described(kind: Any) -> str:
-    """Return a type in words, such as "an integer", for an error message."""
+    """Return the type ``kind`` in words, such as "an integer", for an error message."""
     if kind in _WORDS:
         return _WORDS[kind]
     origin = typing.get_origin(kind)
@@ -307,7 +319,13 @@ def described(kind: Any) -> str:
 
 
 def _describe_parts(origin: Any, parts: tuple[Any, ...]) -> str:
-    """Return a generic type in words, such as "a list of ..."; "" if its class name is enough."""
+    """Return a generic type in words, such as "a mapping of a text to an integer"; "" if its class
+    name is enough.
+
+    Args:
+        origin: the class without its parameters, such as ``dict``.
+        parts: its parameters, such as ``(str, int)``.
+    """
     if origin in _UNIONS:
         *words, last = dict.fromkeys(described(part) for part in parts)
         return f"{', '.join(words)} or {last}" if words else last
@@ -379,7 +397,8 @@ def shown(value: Any) -> str:
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """Return ``value`` as a Python int. NumPy integers are accepted; booleans and floats are not.
+    """Check that ``value`` is an integer, and return it as a Python int. NumPy integers are
+    accepted; booleans and floats are not.
 
     Args:
         name: the argument's name in the error message.
@@ -393,7 +412,8 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
 def number(
     name: str, value: object, least: float | None = None, most: float | None = None
 ) -> float:
-    """Return ``value`` as a finite Python number. Booleans and strings are not accepted.
+    """Check that ``value`` is a finite number, and return it as a Python number. Booleans and
+    strings are not accepted.
 
     Args:
         name: the argument's name in the error message.
@@ -405,15 +425,19 @@ def number(
 
 
 def require_real(name: str, value: object) -> None:
-    """Refuse anything but a real number. NaN and infinity are accepted; booleans and strings are
-    not.
+    """Raise InputError unless ``value`` is a real number. NaN and infinity are accepted; booleans
+    and strings are not.
+
+    Args:
+        name: the argument's name in the error message.
+        value: what was passed.
     """
     if isinstance(value, bool) or not isinstance(value, _REAL):
         raise InputError(f"{name} must be a number, got {shown(value)}")
 
 
 def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
-    """Return ``value`` as a ``kind`` between two bounds.
+    """Return ``value`` as an int or float; raise InputError if it is another type or out of bounds.
 
     Args:
         kind: int or float.
@@ -438,7 +462,13 @@ def _within(kind: type, name: str, value: Any, least: float | None, most: float 
 
 
 def seed_of(value: object, name: str = "seed") -> int:
-    """Return ``value`` as a seed: an integer from 0 to 2**63 - 1."""
+    """Return ``value`` if it is a valid seed, an integer from 0 to 2**63 - 1; else raise
+    InputError.
+
+    Args:
+        value: what was passed.
+        name: the argument's name in the error message.
+    """
     seed = integer(name, value, 0)
     if seed > _MOST_SEED:
         integer(name, value, 0, _MOST_SEED)
@@ -446,8 +476,12 @@ def seed_of(value: object, name: str = "seed") -> int:
 
 
 def folder_name(name: str, value: object) -> str:
-    """Return ``value`` if it is a plain folder name. A path is refused, so that files cannot be
-    written outside of the output folder.
+    """Return ``value`` if it is a plain folder name, else raise InputError. Paths are refused, so
+    that files cannot be written outside of the output folder.
+
+    Args:
+        name: the argument's name in the error message.
+        value: what was passed.
     """
     fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
     require(
@@ -458,8 +492,11 @@ def folder_name(name: str, value: object) -> str:
 
 
 def file_path(value: Any, what: str = "path") -> str:
-    """Return ``value``, a string or path-like object, as a string; refuse empty and overlong
-    paths.
+    """Return a path as a string; refuse empty and overlong paths.
+
+    Args:
+        value: a string or path-like object.
+        what: what the path is, for the error message.
     """
     is_path = isinstance(value, str | os.PathLike)
     fits = is_path and str(value) != "" and "\0" not in str(value)
@@ -473,7 +510,9 @@ def file_path(value: Any, what: str = "path") -> str:
 
 
 def device_called(name: Any) -> Any:
-    """Return the torch device called ``name``, or ``name`` itself if it is a device."""
+    """Return the torch device called ``name``, or ``name`` itself if it is a device. Devices that
+    this machine lacks are refused.
+    """
     import torch
 
     try:
@@ -521,7 +560,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
 
 
 def _convert_tensor(values: Any) -> Any:
-    """Return a tensor as a NumPy array, and any other value unchanged."""
+    """Return ``values`` as a NumPy array if it is a torch tensor, else unchanged."""
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
@@ -543,7 +582,8 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
 
 
 def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
-    """Return records by key, in order; refuse two records that share a key, a name or a short name.
+    """Return records as a mapping from key to record, in the given order. Two records that share a
+    key, a name or a short name are refused.
 
     Args:
         records: objects with a ``key``, and possibly a ``name`` and a ``short_name``.
@@ -633,7 +673,7 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
     >>> refuse_endless("n_resamples", 10**12)
     Traceback (most recent call last):
     interp.support.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 \
-microseconds each, the least that any takes; give at most 10000000
+    microseconds each, the least that any takes; give at most 10000000
     """
     seconds_each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
     most = round(_MOST_SECONDS / seconds_each)
@@ -649,7 +689,8 @@ _MOST_AT_ONCE = 10.0  # seconds in which nothing is shown, and a key that stops 
 
 
 def refuse_slow(what: str, seconds: float) -> None:
-    """Refuse a single step of work that would take too long, since it cannot be interrupted.
+    """Refuse a computation that would take more than :data:`_MOST_AT_ONCE` seconds, if it cannot be
+    interrupted.
 
     Args:
         what: what would be computed, in words, for the error message.
@@ -663,9 +704,11 @@ def refuse_slow(what: str, seconds: float) -> None:
 
 
 def _find_memory() -> tuple[float, str]:
-    """Return how many bytes this process may use, and a phrase that names what sets this limit.
+    """Return how many bytes of memory this process may use, and a phrase that names what sets this
+    limit.
 
-    The limit is the machine's memory, its container's, or the shell's ``ulimit``.
+    The limit is the machine's memory, its container's, or the shell's ``ulimit``, whichever is
+    lowest.
     """
     try:
         machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -685,8 +728,8 @@ def _find_memory() -> tuple[float, str]:
 
 @cache
 def _container_bytes(root: str = "/") -> float:
-    """Return the smallest memory limit of this process's control groups (cgroups); infinity if
-    none.
+    """Return the smallest memory limit, in bytes, of this process's control groups (cgroups);
+    infinity if there is none.
 
     Args:
         root: the root folder of the file system.
@@ -729,7 +772,9 @@ def _group_bytes(home: Path, group: str, file_name: str) -> float:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Turn off a caller's inference mode and autocast; a context manager or a decorator."""
+    """Turn off torch's inference mode and autocast, which a caller may have turned on. Usable as a
+    context manager or a decorator.
+    """
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
         if hasattr(torch, "inference_mode"):  # torch may not be imported, or not yet whole
@@ -775,9 +820,7 @@ def checked(function: _F) -> _F:
 
 
 def _check_methods(cls: type) -> None:
-    """Decorate every public method of a class by :func:`checked`, including class and static
-    methods.
-    """
+    """Apply :func:`checked` to every public method of a class, including class and static methods."""
     for name, attribute in list(vars(cls).items()):
         function = getattr(attribute, "__func__", attribute)
         is_public = not name.startswith("_") and name not in cls.__annotations__
@@ -789,10 +832,10 @@ def _check_methods(cls: type) -> None:
 
 
 def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
-    """Decorate a class so that its fields are checked when an instance is made, and its methods'
-    arguments.
+    """Decorate a dataclass so that its fields are checked when an instance is made. The arguments
+    of its public methods are checked, too.
 
-    It is to be written below ``@dataclass``.
+    Write the decorator below ``@dataclass``.
 
     Args:
         cls: a class with annotated fields.
@@ -809,15 +852,15 @@ def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
 
 
 def checked_result(cls: type[_T]) -> type[_T]:
-    """Decorate a class of results: :func:`checked_fields`, but NaN is allowed for undefined
-    numbers.
+    """Decorate a dataclass of results like :func:`checked_fields`: fields are checked when an
+    instance is made. NaN and infinity are allowed, for undefined numbers.
     """
     return checked_fields(cls, finite=False)
 
 
 def check_fields(record: Any, finite: bool = True) -> None:
     """Check every field of a dataclass instance against its annotation, and convert NumPy scalars
-    to Python.
+    to Python numbers.
 
     Args:
         record: the instance; its fields are replaced by the converted values.
@@ -833,8 +876,8 @@ def check_fields(record: Any, finite: bool = True) -> None:
 
 
 def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = True) -> Any:
-    """Return ``value`` if it is of type ``kind``, with NumPy scalars converted to Python; else
-    raise.
+    """Check that ``value`` is of type ``kind``, and return it with NumPy scalars converted to
+    Python numbers; else raise InputError.
 
     Some names have further rules: a ``seed`` must be a seed, a ``level`` must be in (0, 1], and a
     number of repetitions must be able to finish in time (:func:`refuse_endless`).
@@ -843,8 +886,8 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
         name: name of the argument or field.
         value: what was passed.
         kind: its annotation, resolved to a type.
-        default: the parameter's default, which is always accepted. If it is NaN or infinite, other
-            values may be so, too.
+        default: the parameter's default, which is always accepted. If the default is NaN or
+            infinite, other values may be so, too.
         finite: True to refuse numbers that are NaN or infinite.
     """
     if value is default:
@@ -864,8 +907,12 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
 
 
 def _find_hint(kind: Any, value: Any) -> str:
-    """Return how to load a model, if the name of a model was passed in place of the model; else
-    "".
+    """Return a hint for an error message: how to load a model, if the name of a model was passed
+    where a model is expected; else "".
+
+    Args:
+        kind: the expected type.
+        value: what was passed.
     """
     wants_model = getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine")
     if not wants_model or not isinstance(value, str):
@@ -874,7 +921,13 @@ def _find_hint(kind: Any, value: Any) -> str:
 
 
 def _check_integer(name: str, value: int) -> None:
-    """Refuse an integer outside of the range that the argument's name implies."""
+    """Refuse an integer outside of the range that the argument's name implies, such as a negative
+    ``seed``.
+
+    Args:
+        name: name of the argument.
+        value: the integer that was passed.
+    """
     if name == "seed" or name.endswith("_seed"):
         seed_of(value, name)
     require(
@@ -894,8 +947,8 @@ def _check_integer(name: str, value: int) -> None:
 def _parameters(
     function: Callable[..., Any],
 ) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
-    """Return a function's or dataclass's signature, and the type and default of each parameter to
-    check.
+    """Return a function's or dataclass's signature, and the parameters to check: name -> (type,
+    default). Parameters that accept any value are left out.
     """
     signature = inspect.signature(function)
     known = getattr(inspect.unwrap(function), "__globals__", None)

@@ -62,13 +62,13 @@ def require(condition: bool, message: str) -> None:
 def theirs(
     what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type, ...] = ()
 ) -> Iterator[None]:
-    """Convert errors of code that a user supplied to :class:`InputError`; a context manager or
-    decorator.
+    """Convert errors of code that a user supplied to :class:`InputError`. Usable as a context
+    manager or a decorator.
 
     Args:
         what: name of the user's function, which begins the message. With ``of`` it is the whole
             message, in which ``{error}`` stands for the text of the original error.
-        of_dtypes: returns a text to append to messages that mention a dtype.
+        of_dtypes: function that returns a text to append to messages that mention a dtype.
         of: types of errors to convert; empty for all types.
 
     >>> theirs("read=")(lambda: 1 / 0)()

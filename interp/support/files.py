@@ -50,9 +50,14 @@ _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Call ``write(temporary_path)``, then rename the temporary file to ``path``.
+    """Write a file under a temporary name, then rename it to ``path``, so that no reader sees a
+    partial file.
 
     If ``write`` fails, no file remains, and an existing ``path`` is unchanged.
+
+    Args:
+        path: the file to write.
+        write: function that writes a file to the temporary path that it is called with.
     """
     path = file_to_write(path)
     with writing(path):
@@ -195,19 +200,24 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read a CSV file that ships with the code: one dict per row, keyed by column."""
+    """Read a CSV file that ships with the code: a list with one dictionary per row, from column to
+    text.
+    """
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """Read a TOML file that ships with the code, as a dict."""
+    """Read a TOML file that ships with the code, as a dictionary."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
-    """Return the SHA-256 of a value's JSON followed by ``parts``; edited content has another
-    digest.
+    """Return a SHA-256 digest in hexadecimal, by which changed content is recognised.
+
+    Args:
+        about: a value that JSON can represent.
+        parts: bytes that follow it in the digest.
     """
     sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for part in parts:
@@ -216,7 +226,8 @@ def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new temporary path in the folder of ``path``, to be renamed to ``path`` later.
+    """Return a new temporary path in the folder of ``path``. The caller writes it, then renames it
+    to ``path``.
 
     Temporary files that killed processes left in this folder are removed.
     """
@@ -228,7 +239,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def _remove_left_behind(folder: Path) -> None:
-    """Remove temporary files and folders whose process ran on this machine and has ended."""
+    """Remove temporary files and folders that ended processes of this machine left in ``folder``."""
     for temporary in folder.glob(".*~*"):
         match = _TEMPORARY.match(temporary.name)
         if match is None or match[1] != _MACHINE:
@@ -250,14 +261,20 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_csv(path: str | Path, frame: pd.DataFrame) -> Path:
-    """Write a frame to ``path`` atomically, as CSV without its index; text like a formula is
-    escaped.
+    """Write a data frame to ``path`` atomically, as CSV without its index. Text that looks like a
+    formula is escaped, so that spreadsheets do not evaluate it.
     """
     return write_text(path, foreign.csv(frame))
 
 
 def write_figure(path: str | Path, figure: Any, **saving: Any) -> Path:
-    """Write a matplotlib figure to ``path`` atomically, as SVG; equal figures give equal bytes."""
+    """Write a matplotlib figure to ``path`` atomically, as SVG; equal figures give equal bytes.
+
+    Args:
+        path: the file to write.
+        figure: the figure.
+        saving: options of matplotlib's ``savefig``.
+    """
     return write_text(path, foreign.svg(figure, **saving))
 
 
@@ -291,7 +308,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Lock ``folder`` for this process while the context is open; refuse if another process holds
     the lock.
 
-    The system releases the lock when the process ends, even if it is killed.
+    The system releases the lock when the process ends, even if the process is killed.
     """
     from filelock import FileLock, Timeout
 

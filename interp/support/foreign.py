@@ -56,7 +56,8 @@ def one_line(text: object) -> str:
 
 
 def loaded(text: str | bytes, **how: Any) -> Any:
-    """Parse JSON from outside; lone surrogates, which UTF-8 cannot encode, become question marks.
+    """Parse JSON from outside, such as a server's answer. Lone surrogates, which UTF-8 cannot
+    encode, become question marks.
 
     Args:
         text: the JSON text.
@@ -122,8 +123,8 @@ def markup(text: object) -> str:
 
 
 def _escape_formula(cell: Any) -> Any:
-    """Return a table cell that spreadsheets do not evaluate: text like a formula gets a leading
-    apostrophe.
+    """Return a table cell that spreadsheets do not evaluate: text that looks like a formula gets a
+    leading apostrophe.
 
     >>> [_escape_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned-additive", "-x")]
     ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned-additive', "'-x"]
@@ -136,8 +137,12 @@ def _escape_formula(cell: Any) -> Any:
 
 
 def csv(frame: pd.DataFrame, **options: Any) -> str:
-    """Return a frame as CSV without its index; :func:`_escape_formula` is applied to all text cells and
-    headers.
+    """Return a data frame as CSV text without its index. Headers and text cells that look like
+    formulas are escaped, so that spreadsheets do not evaluate them.
+
+    Args:
+        frame: the data frame.
+        options: options of pandas' ``to_csv``.
     """
     written = frame.copy(deep=False)
     for i, dtype in enumerate(frame.dtypes):

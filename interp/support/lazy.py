@@ -34,18 +34,24 @@ def lazy(name: str) -> Callable[..., Any]:
 
 
 def lazies(module: str, *names: str) -> dict[str, Any]:
-    """Return lazily imported versions of several functions of one module, by name."""
+    """Return lazily imported versions of several functions: name -> function that imports the real
+    one when it is first called.
+
+    Args:
+        module: the module of the functions.
+        names: the names of the functions.
+    """
     return {name: lazy(f"{module}:{name}") for name in names}
 
 
 def above(kind: str, name: str) -> Callable[..., Any]:
-    """Return a lazily imported function, like :func:`lazy`, from the package registered for
-    ``kind``.
+    """Return a function that, when it is first called, imports a function of the package registered
+    for ``kind``.
 
-    For packages that this one may not import directly, such as those of training goals.
+    It is for packages that this one may not import directly, such as those of training goals.
 
     Args:
-        kind: a kind that was registered by :func:`enter`, such as "goals".
+        kind: a kind of object that was registered by :func:`enter`, such as "goals".
         name: the function's place below that package, such as ``"qlearning:goal"``.
     """
     return lambda *args, **kwargs: named(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
@@ -70,11 +76,13 @@ def named(name: str) -> Any:
 
 
 def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package that imports its names on
-    first use.
+    """Return functions with which a package imports its public names on first use.
 
     The public names are the ones that the package's ``__init__.pyi`` imports; type checkers read
     the same file. Subpackages are imported on first use, too.
+
+    Returns:
+        What the package's ``__init__`` assigns to ``__getattr__``, ``__dir__`` and ``__all__``.
     """
     path = sys.modules[package].__path__
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
@@ -105,9 +113,10 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
 def enter(**modules: str) -> None:
     """Register the module to search for each kind of object, such as ``tasks="interp.tasks"``.
+    :func:`entry` returns it.
 
-    ``interp/__init__.py`` calls it, so that the packages that look these modules up need not import
-    them.
+    ``interp/__init__.py`` calls this function, so that packages can look a module up without
+    importing it themselves.
     """
     _ENTRIES.update(modules)
 
@@ -155,8 +164,8 @@ class _Deferred(ModuleType):
 
 
 def defer(*packages: str) -> None:
-    """Defer the ``__init__`` of third-party packages until it is needed; skip packages already
-    imported.
+    """Defer running the ``__init__`` of third-party packages until it is needed. Packages that are
+    already imported are skipped.
 
     Modules of such a package can be imported at once. Names that its ``__init__`` imports from them
     are still attributes of the package.
@@ -188,11 +197,11 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 
 def strangers(home: Path = _HOME) -> list[str]:
-    """Return a warning for each of our packages whose name would import another distribution's
-    package.
+    """Return a warning for each package of this project (such as ``circuits``) whose name would
+    import a package of another distribution.
 
     Args:
-        home: the folder in which ``interp`` and our other packages are installed.
+        home: the folder in which ``interp`` and the other packages are installed.
     """
     sentences = []
     for name in _PACKAGES:

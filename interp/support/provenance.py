@@ -52,8 +52,8 @@ def git_revision() -> str:
 
 
 def replaced_tasks() -> dict[str, Any]:
-    """Return the task records that ``interp.tasks.using`` has put in place of registered ones, by
-    key.
+    """Return the task records that ``interp.tasks.using`` has put in place of registered ones: key
+    of a task -> record.
 
     Raises:
         InputError: ``using`` is open in another thread, and this thread did not inherit it.
@@ -85,8 +85,8 @@ def replacing(key: str, task: Any) -> Iterator[None]:
 
 
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
-    """Return a provenance record for a result: model name and digest, settings, versions, git
-    revision.
+    """Return a record of where a result came from: model name and digest, settings, versions and
+    git revision.
 
     The key ``recorded`` is present if ``interp.tasks.using`` is open. It names the recorded
     episodes and the fitted algorithm in use.

@@ -48,7 +48,10 @@ def text_of(content: Any) -> str:
 
 
 def find_object(text: str) -> tuple[Any, bool, bool]:
-    """Find the JSON value in a reply, among reasoning and other words.
+    """Find the JSON value in a language model's reply, among reasoning and other words.
+
+    Args:
+        text: the reply.
 
     Returns:
         The value, or None if there is none; whether the reply is this JSON value and nothing else;
@@ -74,17 +77,17 @@ def _read_object(text: str) -> Any:
 
 
 def _remove_thoughts(text: str) -> str:
-    """Return a reply without reasoning blocks, invisible characters and end tokens."""
+    """Return the text of a reply without reasoning blocks, invisible characters and end tokens."""
     for pattern in _LEFT_OUT:
         text = pattern.sub("", text)
     return text.strip()
 
 
 def _find_embedded_object(text: str) -> Any:
-    """Parse the JSON object that spans from the first brace to the last one.
+    """Parse the JSON object that spans from the first brace of a text to the last one.
 
-    Return None if this is not one object, or if an unclosed or unknown block, such as a reasoning
-    block, may contain it.
+    Return None if that span is not one object. Return None, too, if the text around it contains an
+    unclosed or unknown block, such as a reasoning block, that the object may belong to.
     """
     begin = text.find("{")
     end = text.rfind("}") + 1

@@ -1,5 +1,5 @@
-"""Compute once what several analyses need: a model's digest and runs, an algorithm's values,
-decoders.
+"""Compute once what several analyses need, such as a model's digest and runs, an algorithm's
+values, or decoders.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -11,10 +11,10 @@ decoders.
     False
 
 A report, a comparison and a sweep each open a session; within it :func:`once` caches shared
-results. They are keyed by identity: the same model object, the same episodes object.
-:func:`remembered` caches results on one object for as long as the object lives. Cached results are
-shared, so callers must not modify them. :class:`Finished` stores the finished parts of long work in
-files, so that a run that was killed resumes.
+results. They are keyed by the identity of the objects that they depend on: the same model object,
+the same episodes object. :func:`remembered` caches results on one object for as long as the object
+lives. Cached results are shared, so callers must not modify them. :class:`Finished` stores the
+finished parts of long work in files, so that a run that was killed resumes.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -57,8 +57,8 @@ _OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = Conte
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Open a context in which :func:`once` caches results; a session within a session shares its
-    cache.
+    """Open a context in which :func:`once` caches results. A session that is opened within a
+    session shares the cache of the outer one.
     """
     outer = _OPEN.get()
     token = _OPEN.set({} if outer is None else outer)
@@ -69,13 +69,13 @@ def session() -> Iterator[None]:
 
 
 def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
-    """Return the result of ``make``, which is called only once per session; outside of one, every
-    time.
+    """Return the result of ``make``. Within a session, ``make`` is called only once for the same
+    arguments; outside of a session, every time.
 
     Args:
         what: names the result and its settings.
         about: the objects that the result depends on, compared by identity.
-        make: computes the result.
+        make: function that computes the result.
 
     >>> with session():
     ...     [once("random", make=lambda i=i: i) for i in range(3)]
@@ -101,6 +101,9 @@ def remembered(
 
     Strings, numbers and tuples are compared by value, other arguments by identity.
 
+    Args:
+        find: the function; its first argument must have a ``__dict__``.
+
     >>> class Owner: ...
     >>> count, one, made = remembered(lambda owner, key: made.append(key) or len(made)), Owner(), []
     >>> count(one, "a"), count(one, "b"), count(one, "a"), count(Owner(), "a")
@@ -124,7 +127,7 @@ class Finished:
     """The finished parts of a long computation, stored as files so that it can resume.
 
     Attributes:
-        folder: holds these files only; None stores nothing.
+        folder: folder for these files only; None stores nothing.
         settings: everything that all parts depend on, or digests of it.
         named: objects within parts that JSON cannot hold, such as records of functions. A file
             stores the object's ``key``, and this mapping gives the object for a key.
@@ -135,7 +138,7 @@ class Finished:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a folder that cannot be written before any part is computed."""
+        """Raise InputError before any part is computed, if the folder cannot be written."""
         if self.folder is not None:
             folder_to_write(self.folder, "the folder of finished parts")
 
@@ -147,7 +150,7 @@ class Finished:
         Args:
             name: name of the part, unique within the computation.
             kind: the part's type: a dataclass, or JSON values, arrays and tables.
-            compute: computes the part; called if no file has it.
+            compute: function that computes the part; called if no file has it.
         """
         known = self.load(name, kind)
         if known is not None:
@@ -156,7 +159,8 @@ class Finished:
             return self.save(name, kind, compute())
 
     def divide(self, names: Iterable[str], kind: type[_T], shard: str) -> list[str]:
-        """Return the parts that this process should compute (:func:`interp.support.shares.divide`).
+        """Return the names of the parts that this process should compute
+        (:func:`interp.support.shares.divide`).
 
         Args:
             names: names of all parts.
@@ -170,7 +174,12 @@ class Finished:
         return divide(self.folder, files, self.settings, shard)
 
     def file_of(self, name: str, kind: type[_T]) -> str:
-        """Return the name of the part's file; "" if nothing is stored."""
+        """Return the name of a part's file; "" if nothing is stored.
+
+        Args:
+            name: name of the part.
+            kind: type of the part.
+        """
         path, _ = self._place(name, kind)
         return "" if path is None else path.name
 
@@ -209,8 +218,8 @@ class Finished:
         return part
 
     def clear(self) -> None:
-        """Remove the folder and all parts in it, once the whole result is saved; parts of other
-        settings, too.
+        """Remove the folder and all parts in it, even parts with other settings. To be called once
+        the whole result is saved.
         """
         if self.folder is None:
             return
@@ -222,7 +231,13 @@ class Finished:
             folder.rmdir()
 
     def _place(self, name: str, kind: Any) -> tuple[Path | None, dict[str, Any]]:
-        """Return the path of a part's file, and a record of all that the part depends on."""
+        """Return the path of a part's file (None if nothing is stored), and a record of all that
+        the part depends on.
+
+        Args:
+            name: name of the part.
+            kind: type of the part.
+        """
         if self.folder is None:
             return None, {}
         settings = json.loads(json.dumps(self._encode(dict(self.settings))))
@@ -237,9 +252,11 @@ class Finished:
         return Path(self.folder) / file_name, about
 
     def _fields(self, kind: Any) -> Any:
-        """Return the fields of the dataclasses in a type, as part of a part's key.
+        """Return the names and types of the fields of the dataclasses in a type. They are part of a
+        part's key, so that a part saved before such a class changed is not read.
 
-        A part that was saved before such a class changed is then not read.
+        Args:
+            kind: the type of the part.
         """
         named_types: list[Any] = [type(value) for value in self.named.values()]
         if is_dataclass(kind) and kind not in named_types:
@@ -249,7 +266,7 @@ class Finished:
         return parts or str(kind)
 
     def _encode(self, value: Any) -> Any:
-        """Return a part of the work as JSON values; :meth:`_decode` is the inverse."""
+        """Return a part's value in JSON types; :meth:`_decode` is the inverse."""
         if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
@@ -277,8 +294,11 @@ class Finished:
         return value.item() if isinstance(value, np.generic) else value
 
     def _decode(self, kind: Any, value: Any) -> Any:
-        """Return the part of type ``kind`` from its JSON values; :meth:`_encode` is the
-        inverse.
+        """Return a value of type ``kind`` from its JSON types; :meth:`_encode` is the inverse.
+
+        Args:
+            kind: the type of the value.
+            value: what :meth:`_encode` returned.
         """
         inner = typing.get_args(kind)
         if typing.get_origin(kind) in (typing.Union, types.UnionType):

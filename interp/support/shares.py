@@ -88,13 +88,17 @@ def divide(
 def undone(
     folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
 ) -> Iterator[str]:
-    """Yield the names of the parts to compute, without those that another share has finished.
+    """Yield the names of the parts that this command should compute, without those that another
+    share has finished.
 
     A note on each part is written after its step of the loop. This is for parts that are final
     results, which no command reads again.
 
     Args:
-        folder, files, settings, shard: as in :func:`divide`.
+        folder: where parts are stored.
+        files: name of every part -> its file, relative to the folder.
+        settings: everything that the parts depend on.
+        shard: the share, such as "2/64"; "" for all parts.
     """
     names = divide(folder, files, settings, shard)
     is_divided = (Path(folder) / WORK_FILE).is_file()
@@ -106,8 +110,8 @@ def undone(
 
 
 def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, Any]) -> None:
-    """Refuse work that differs from the work that was begun in the folder; the error names what
-    differs.
+    """Refuse to continue work that was begun with other settings, versions or parts. The error
+    names the first difference.
 
     Args:
         folder: the folder of the work, for the error message.
@@ -127,8 +131,12 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
 
 @contextmanager
 def doing(folder: str | Path | None, part: str) -> Iterator[None]:
-    """Open a context in which a part is computed; when it closes, note the part and the seconds it
-    took.
+    """Open a context in which one part of the work is computed. When it closes, a note with the
+    seconds that the part took is written.
+
+    Args:
+        folder: the folder of the work; None writes no note.
+        part: name of the part.
     """
     started = time.monotonic()
     yield
@@ -137,7 +145,8 @@ def doing(folder: str | Path | None, part: str) -> Iterator[None]:
 
 
 def note(folder: str | Path, part: str, seconds: float) -> None:
-    """Write a note on a finished part: the host, the commit and the seconds it took.
+    """Write a note on a finished part: the host, the commit and the seconds it took. Nothing is
+    written if the work is not divided.
 
     Args:
         folder: the folder of the work.
@@ -154,7 +163,9 @@ def _note_file(folder: Path, part: str) -> Path:
 
 
 def end(folder: str | Path) -> None:
-    """Remove the record of the division and the notes, once the parts have been put together."""
+    """Remove the files about the division of the work from ``folder``: the list of parts and the
+    notes. To be called once the parts have been put together.
+    """
     folder = Path(folder)
     shutil.rmtree(folder / _DONE, ignore_errors=True)
     (folder / WORK_FILE).unlink(missing_ok=True)
@@ -191,7 +202,7 @@ def status(folder: str | Path) -> pd.DataFrame:
 
 
 def describe(folder: str | Path, shard: str) -> str:
-    """Return a sentence on how many parts are done.
+    """Return a sentence that says how many parts are done.
 
     For a plan it also estimates the time of the remaining parts, and gives the command that queues
     them.

@@ -148,7 +148,7 @@ def _run_on_cluster(
 
 
 def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
-    """Return this command's share of ``items``, of several commands that divide the work.
+    """Return this command's share of ``items``, if several commands divide the work.
 
     Args:
         items: the work of all commands.
@@ -172,7 +172,11 @@ def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
 
 
 def _share_of_job(shard: str) -> str:
-    """Return the share "I/N" of this job, from the environment variables of its job array."""
+    """Return the share "I/N" of this job, from the environment variables of its job array.
+
+    Args:
+        shard: ``auto``, or ``auto/N`` if N is given.
+    """
     n_given = shard.partition("/")[2]
     for index_name, n_name in _JOB_ARRAYS.items():
         index = os.environ.get(index_name, "")
@@ -189,8 +193,11 @@ def _share_of_job(shard: str) -> str:
 
 
 def _require_trusted(scheduler: str) -> None:
-    """Refuse a scheduler on another machine unless it is in :data:`TRUSTED`: data that it sends is
-    unpickled.
+    """Refuse a dask scheduler on another machine unless the machine is in :data:`TRUSTED`, because
+    data that a scheduler sends is unpickled.
+
+    Args:
+        scheduler: address of the scheduler.
     """
     url = scheduler if "//" in scheduler else f"//{scheduler}"
     with theirs(f"scheduler {scheduler!r} is no address: {{error}}", of=ValueError):
@@ -214,8 +221,12 @@ def _is_this_machine(host: str) -> bool:
 
 @contextmanager
 def _open_client(n_jobs: int, scheduler: str) -> Iterator[Any]:
-    """Open a context with a dask client; a cluster that was started for the work is closed with
-    it.
+    """Open a context with a dask client. If a cluster is started for the work, it is closed with
+    the context.
+
+    Args:
+        n_jobs: number of processes of a cluster that is started, -1 for one per core.
+        scheduler: address of a dask scheduler, or "local" to start a cluster on this machine.
     """
     with theirs(
         "a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'", of=ImportError
@@ -236,7 +247,11 @@ def _open_client(n_jobs: int, scheduler: str) -> Iterator[Any]:
 
 
 def _start_local_cluster(n_jobs: int) -> Any:
-    """Start a cluster of processes on this machine, each with one thread."""
+    """Start a dask cluster of processes on this machine, each with one thread, and return it.
+
+    Args:
+        n_jobs: number of processes, -1 for one per core.
+    """
     import dask
     import joblib
     from dask.distributed import LocalCluster
@@ -250,10 +265,10 @@ def _start_local_cluster(n_jobs: int) -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch and NumPy's linear algebra on one thread, since small models run faster so.
+    """Run torch and NumPy's linear algebra on one thread, because small models are faster so.
 
-    A context manager, or a decorator: ``@one_thread()``. Libraries that are first loaded within the
-    context are not limited.
+    Usable as a context manager, or as a decorator: ``@one_thread()``. Libraries that are first
+    loaded within the context are not limited.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -279,8 +294,8 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def threads_for(machine: Any) -> Iterator[None]:
-    """Run torch on one thread within the context if the machine's matrices are small; restore the
-    setting.
+    """Run torch on one thread within the context if the machine's matrices are small. The setting
+    is restored afterwards.
 
     Args:
         machine: a model with ``parameters``; None always uses one thread.
@@ -312,8 +327,8 @@ def display(
     Args:
         text: the text before the bar.
         total: number of steps of the work.
-        completed: number of steps that were done before, as when work resumes.
-        shown: False to show nothing, as for all but the first of several processes.
+        completed: number of steps that were done before, such as by an interrupted run.
+        shown: False to show nothing, such as in all but the first of several processes.
     """
     from rich import progress as rich
     from rich.console import Console
@@ -354,13 +369,13 @@ def display(
 def saying(
     text: Callable[[], str], shown: bool = True, first: str = "", silent: bool = False
 ) -> Iterator[None]:
-    """Write a line of progress every half minute while the context is open, if standard error is no
-    terminal.
+    """Write a line of progress every half minute while the context is open, if standard error is
+    not a terminal.
 
     If several of these contexts are open, only the innermost one writes.
 
     Args:
-        text: returns the line, which says how much of the work is done.
+        text: function that returns the line, which says how much of the work is done.
         shown: False to write nothing.
         first: a line to write once after two seconds, on a terminal, too; "" for none.
         silent: True to write no lines and to hide all progress bars within the context.
@@ -391,15 +406,20 @@ def saying(
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar, and yield a function to call with the number of steps just done."""
+    """Show a progress bar, and yield the function that advances it by a number of steps.
+
+    Args:
+        title: the text before the bar.
+        total: number of steps of the work.
+    """
     with display(title, total) as update:
         yield lambda steps: update(advance=steps)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a spinner beside ``text`` during work without countable steps; do not open a bar within
-    it.
+    """Show a spinner beside ``text`` while the context is open, during work without countable
+    steps. No progress bar may be opened within it.
     """
     from rich.console import Console
 
