@@ -27,7 +27,8 @@ from interp.support.workers import bar, one_thread
 
 @dataclass(frozen=True, repr=False)
 class AuditResult(Measured):
-    """The measures of an audit and the tables that they were computed from.
+    """The result of an audit: a measure for each check of the model's state, and the tables behind
+    them.
 
     Attributes:
         model: name of the model.
@@ -47,7 +48,8 @@ class AuditResult(Measured):
 @checked
 @one_thread()
 def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResult:
-    """Check what a model uses its recurrent state for.
+    """Run six checks of the state that a model carries from round to round: is it used, by its
+    content, for how long, and for what?
 
     Args:
         machine: a model, or a name or path that :func:`interp.load` accepts.
@@ -76,8 +78,11 @@ def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResul
 
 
 def _measure_checks(trial: Trial) -> list[Measure]:
-    """Run the six checks. Their order is the order in which a sentence about the model mentions
-    them.
+    """Run the six checks, and return a measure for each. The order of the measures is the order in
+    which a sentence about the model mentions them.
+
+    Args:
+        trial: the model with its episodes.
     """
     matters = used.content(trial)
     is_used = matters.verdict == "yes"

@@ -45,8 +45,8 @@ _FEW = 4  # number of directions that count as few if the algorithm has no memor
 def _find_principal_directions(
     state: Float[Tensor, "episode row width"],
 ) -> Float[Tensor, "direction number"]:
-    """Return the principal directions in which the states of different episodes vary, largest
-    variance first.
+    """Return the principal directions in which the states of different episodes vary, the direction
+    with the largest variance first. Directions without variance are left out.
     """
     deviations = (state - state.mean(0)).flatten(1).double()
     _, spread, axes = torch.linalg.svd(deviations, full_matrices=False)
@@ -78,7 +78,7 @@ def _project(
 def _measure_effects(
     trial: Trial, round: int, states: Sequence[Float[Tensor, "episode row width"]]
 ) -> Float[np.ndarray, "state episode"]:
-    """Measure how far the prediction of a round moves if the round reads each of several states.
+    """Measure how far a round's prediction moves if the round reads other states.
 
     Args:
         trial: the model with its episodes.
@@ -94,7 +94,8 @@ def _measure_effects(
 
 
 class _ByRank(NamedTuple):
-    """Effects on predictions of replacing parts of the state by those of another episode.
+    """Effects on predictions if the part of a state in k directions is replaced by that of another
+    episode's state.
 
     Attributes:
         ranks: the numbers k of directions.
@@ -130,8 +131,11 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return the effect of replacing k directions of the state, as a share of the effect of
-    replacing all of it.
+    """Return the effect of replacing the part of the state in k directions, as a share of the
+    effect of replacing the whole state.
+
+    Args:
+        trial: the model with its episodes.
 
     Returns:
         One row per round and k. ``share`` is for principal directions, ``random`` for random ones.
@@ -152,8 +156,12 @@ def doses(trial: Trial) -> pd.DataFrame:
     """Return the effect of moving a state part of the way to another episode's state, as a share of
     the effect of the whole way.
 
+    Args:
+        trial: the model with its episodes.
+
     Returns:
-        One row per ``dose``: the fraction of the way.
+        One row per ``dose``, the fraction of the way (up to 1.5), for the last of the rounds
+        ``trial.writes``; ``share`` is the effect.
     """
     t = trial.writes[-1]
     state_read = trial.read([t])[0]
@@ -170,11 +178,11 @@ def doses(trial: Trial) -> pd.DataFrame:
 
 
 def few(trial: Trial, is_used: bool) -> Measure:
-    """Check whether few directions of the state carry the gain from it: as many as the algorithm's
-    memory has dimensions.
+    """Check whether a few directions of the state are enough for the loss that the state saves: as
+    many directions as the algorithm's memory has dimensions.
 
-    The state is kept in its first principal directions; the rest is replaced by another episode's
-    state, in every round.
+    In every round, the state is kept in its first principal directions, and the rest is replaced by
+    another episode's state.
 
     Args:
         trial: the model with its episodes.
@@ -207,7 +215,12 @@ def few(trial: Trial, is_used: bool) -> Measure:
 
 
 def _measure_memory(trial: Trial) -> int:
-    """Return the number of dimensions of the algorithm's memory; 0 if it has none."""
+    """Return the number of dimensions of the memory that the algorithm carries from round to round;
+    0 if it has none.
+
+    Args:
+        trial: the model with its episodes and its algorithm.
+    """
     algorithm = trial.algorithm
     if algorithm is None or not algorithm.memory:
         return 0
@@ -216,7 +229,8 @@ def _measure_memory(trial: Trial) -> int:
 
 
 class _Losses(NamedTuple):
-    """Losses ``[episode]`` with differently changed states.
+    """Losses of each episode, ``[episode]``, summed over the rounds that read a state, for
+    unchanged and for changed states.
 
     Attributes:
         own: with the unchanged state.
@@ -232,8 +246,11 @@ class _Losses(NamedTuple):
     random: Array
 
     def share(self, trial: Trial) -> Interval:
-        """Return the share of the gain from the unchanged state that is left if only its principal
-        directions are unchanged.
+        """Return ``(donor - principal) / (donor - own)``: the share of the loss saved by the state
+        that is still saved if only its principal directions are unchanged.
+
+        Args:
+            trial: the model with its episodes, whose participants give the interval.
         """
         saved = self.donor - self.principal
         return ratio_interval(saved, self.donor - self.own, participants=trial.whose)
@@ -270,12 +287,15 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
 
 
 def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
-    """Compute the share of :func:`few` for an untrained copy; None if the copy does not use its
-    state.
+    """Compute the number of the check :func:`few` for an untrained copy: the share of the saved
+    loss that is left with few directions.
 
     Args:
         copy: the untrained copy with its episodes.
         n_directions: number of directions that stay unchanged.
+
+    Returns:
+        The share; None if the copy does not use its state.
     """
     if worth_of_content(copy).share.estimate < THRESHOLDS["worth"].value:
         return None
@@ -283,8 +303,11 @@ def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
 
 
 def decoded(trial: Trial) -> Measure:
-    """Measure how well a linear map decodes the algorithm's memory from the state: R2 on held-out
-    episodes, over all rounds but the first.
+    """Check whether a linear map decodes the algorithm's memory from the state. The number is R2 on
+    held-out episodes, over all rounds but the first.
+
+    Args:
+        trial: the model with its episodes.
     """
     claim = "The algorithm's memory can be read from its state"
     lacking = _describe_lack(trial)
@@ -328,7 +351,12 @@ def _varies(trial: Trial) -> bool:
 
 
 def _describe_lack(trial: Trial) -> str:
-    """Return what is missing to decode a memory, in words; "" if it can be decoded."""
+    """Return what is missing to decode the algorithm's memory, in words, such as "no algorithm with
+    a memory to look for"; "" if nothing is missing.
+
+    Args:
+        trial: the model with its episodes.
+    """
     if trial.algorithm is None or not trial.algorithm.memory:
         return "no algorithm with a memory to look for"
     if not _varies(trial):
@@ -339,15 +367,19 @@ def _describe_lack(trial: Trial) -> str:
 
 
 def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict, str]:
-    """Return a reason against the verdict "no" if more episodes might make the memory decodable;
-    otherwise an empty mapping.
+    """Return a reason not to report that the memory cannot be decoded, if more episodes might raise
+    R2 above the threshold.
 
-    R2 is extrapolated: it may rise again by as much as from half of the episodes to all.
+    R2 with twice as many episodes is extrapolated as ``R2(all) + (R2(all) - R2(half))``.
 
     Args:
         trial: the model with its episodes.
         memory: the algorithm's memory, ``[episode, round, k]``.
         number: R2 with all episodes.
+
+    Returns:
+        ``{"no": reason}``, which replaces the verdict "no" by "undecided"; an empty mapping if
+        there is no such doubt.
     """
     half = np.nan
     if trial.whose.max() + 1 >= 2 * N_FOLDS:
@@ -361,7 +393,8 @@ def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict
 def _score(
     trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)
 ) -> Interval:
-    """Return the cross-validated R2 of a ridge map from the state to a memory.
+    """Return the cross-validated R2 of a linear map (ridge regression) from the state to the
+    algorithm's memory.
 
     Args:
         trial: the model with its episodes.

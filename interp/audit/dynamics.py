@@ -1,12 +1,12 @@
 r"""Find the fixed points of a model's state, with the inputs of one round repeated.
 
-The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F runs one round with fixed inputs.
-It is measured in units of the typical distance between the states of different episodes. From many
+The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F runs one round with fixed inputs. It
+is measured in units of the typical distance between the states of different episodes. From many
 visited states, Levenberg-Marquardt steps minimise the speed (Sussillo and Barak, 2013, Neural
 Computation 25). A minimum is a *fixed* point if its speed is 0 up to rounding, and a *slow* point
 if its speed is small. The eigenvalues of the Jacobian of F describe what happens near a point.
-Along a direction with modulus below 1 nearby states return; above 1 they leave. At 1 they stay
-where they are, as on a line or a ring of fixed points.
+Along a direction whose eigenvalue has a modulus below 1, nearby states return to the point; above 1
+they leave it. At 1 they stay where they are, as on a line or a ring of fixed points.
 
 Fixed points are NOT evidence that episodes reach them: a model may have fixed points far from its
 visited states. ``nearest`` is the distance to the nearest visited state.
@@ -45,14 +45,14 @@ _WIDEST = 512  # most dimensions of a state: a Jacobian takes twice as many runs
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 @checked_result
 class FixedPoints(Tabulated):
-    """Fixed and slow points of a model's state with the inputs of one round repeated, sorted by the
-    number of starts that reach them.
+    """Fixed and slow points of a model's state with the inputs of one round repeated. Points that
+    more starts of the search reached come first.
 
     The table has one row per point. ``kind`` is "fixed" or "slow", ``speed`` the distance that the
-    round moves the state, and ``share`` the share of starts that reached the point. ``leaving``
-    counts the Jacobian's eigenvalues of modulus above 1, ``marginal`` those of modulus 1. ``turn``
-    is the angle of the leading eigenvalue in radians per round; ``nearest`` is the distance to the
-    nearest visited state.
+    round moves the state, and ``share`` the share of the successful starts that reached the point.
+    ``leaving`` counts the Jacobian's eigenvalues of modulus above 1, ``marginal`` those of modulus
+    1, and ``modulus`` is the largest modulus. ``turn`` is the angle of the leading eigenvalue in
+    radians per round; ``nearest`` is the distance to the nearest visited state.
 
     Attributes:
         points: the states, flattened, ``[point, number]``.
@@ -124,8 +124,9 @@ def fixed_points(
 
 @dataclass(frozen=True, eq=False)
 class _HeldRound:
-    """One round of one episode as a map from states to states. A *point* is a state, flattened and
-    divided by ``unit``.
+    """A function from states to states: one round of one episode, with its inputs held fixed.
+
+    A *point* is a state, flattened and divided by ``unit``.
 
     Attributes:
         model: the model, in float64 if it can be copied.
@@ -145,7 +146,7 @@ class _HeldRound:
 
     @classmethod
     def of(cls, trial: Trial, round: int, episode: int) -> _HeldRound:
-        """Take one round of an episode from a run; use float64 if the model can be copied.
+        """Take one round of an episode from a run of the model.
 
         Args:
             trial: the model with its run.
@@ -189,14 +190,14 @@ class _HeldRound:
         return state.view_as(self.template)
 
     def leave(self, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
-        """Run the round from several states, and return the state after it for each."""
+        """Run the round from each of several states, and return the states after the round."""
         edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
         rounds = [0] * len(states)
         experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
         return next(batches(experiment)).carried[0, 0, :, 0]
 
     def move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
-        """Return the difference between the points after and before the round."""
+        """Return the difference that the round makes: the point after the round minus ``point``."""
         state = self.place(point).unsqueeze(0)
         left_behind = self.flatten(self.leave(state))[0]
         return np.asarray(left_behind - self.flatten(state)[0])
@@ -219,8 +220,10 @@ class _HeldRound:
 
 
 def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
-    """Return the root mean square distance between states of different episodes. If all are equal,
-    return their root mean square norm; if that is 0, return 1.
+    """Return the typical distance between states of different episodes: the root of the mean
+    squared distance.
+
+    If all states are equal, return the root of their mean squared norm; if that is 0, return 1.
     """
     flat = states.double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # states of untrained copies can grow without bound
@@ -232,12 +235,13 @@ def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """The slowest point of each cluster of states, the clusters that most starts reached first.
+    """Fixed or slow points that a search found, one per cluster of similar states: the cluster's
+    slowest point. Clusters that more starts reached come first.
 
     Attributes:
         points: the points.
         speeds: distance that the round moves each point.
-        shares: share of the successful starts that ended in its cluster.
+        shares: share of the successful starts that ended in the point's cluster.
     """
 
     points: Float[np.ndarray, "point number"]
@@ -246,11 +250,13 @@ class _Points:
 
 
 def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
-    """From every start, minimise the distance that the round moves the state; cluster the minima,
-    and return the slowest point of each cluster.
+    """Search for fixed and slow points: from every start, minimise the distance that the round
+    moves the state.
+
+    Minima with a small distance are clustered, and the slowest point of each cluster is returned.
 
     Args:
-        held: the round as a map from states to states.
+        held: the round as a function from states to states.
         starts: the points to start from.
     """
     from scipy.optimize import least_squares  # a quarter of a second: only where it is used
@@ -277,8 +283,8 @@ def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Poi
 
 
 def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np.ndarray, " point"]:
-    """Assign points to clusters in order: a point farther than ``radius`` from all centres becomes
-    a new centre.
+    """Cluster points, one after the other: a point farther than ``radius`` from all centres becomes
+    a new centre; otherwise it joins the nearest centre.
 
     Returns:
         The index of each point's cluster.
@@ -298,7 +304,13 @@ def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np
 def _compute_eigenvalues(
     held: _HeldRound, points: Float[np.ndarray, "point number"]
 ) -> Complex[np.ndarray, "point number"]:
-    """Return the eigenvalues of the Jacobian at each point, the largest modulus first."""
+    """Return the eigenvalues of the round's Jacobian at each point, the eigenvalue with the largest
+    modulus first.
+
+    Args:
+        held: the round as a function from states to states.
+        points: the points.
+    """
     eigenvalues = np.zeros(points.shape, complex)
     for i, point in enumerate(points):
         values = np.linalg.eigvals(held.jacobian(point))
@@ -328,7 +340,13 @@ def _tabulate(
 
 
 def _describe(table: pd.DataFrame, subject: str) -> str:
-    """Return a sentence with the number of points of each kind."""
+    """Return a sentence with the numbers of fixed, slow and stable points, and of points with
+    directions along which states stay.
+
+    Args:
+        table: the table of :class:`FixedPoints`.
+        subject: beginning of the sentence: the model, and the round whose inputs are repeated.
+    """
     if table.empty:
         return f"{subject}, has no fixed or slow point where the search started."
     n_fixed = int((table["kind"] == "fixed").sum())

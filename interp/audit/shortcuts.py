@@ -40,15 +40,15 @@ _TIE = 1e-6
 @dataclass(frozen=True)
 @checked_result
 class Adversarial:
-    """Episodes on which a heuristic's loss in the last round is clearly larger than the
-    algorithm's.
+    """Episodes on which a heuristic is clearly worse than the algorithm: its loss in the last round
+    is larger.
 
     Attributes:
         name: name of the heuristic.
         trials: the model with these episodes, one trial per sampled batch.
         drawn: number of episodes that were sampled to find them.
-        algorithm: the algorithm's loss, ``[episode]``.
-        heuristic: the heuristic's loss, ``[episode]``.
+        algorithm: the algorithm's loss in the last round, ``[episode]``.
+        heuristic: the heuristic's loss in the last round, ``[episode]``.
     """
 
     name: str
@@ -86,22 +86,34 @@ class Adversarial:
 
 
 def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
-    """Return an algorithm's losses in the last round, ``[episode]``."""
+    """Return the losses of an algorithm's predictions in the last round, ``[episode]``.
+
+    Args:
+        trial: determines the episodes and the loss.
+        algorithm: the algorithm.
+    """
     distribution = torch.from_numpy(trial.predicted_by(algorithm))
     return trial.losses(trial.layout.prediction(distribution))[:, -1]
 
 
 def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
-    """Sample episodes from every regime, and keep those on which the heuristic is wrong and the
-    algorithm is right.
+    """Sample episodes from every regime, and keep those on which the heuristic is wrong in the last
+    round and the algorithm is right.
 
-    Returns None if too few are found.
+    Args:
+        trial: the model, with its task's algorithm and the sizes of episodes.
+        heuristic: an algorithm that carries no state.
+
+    Returns:
+        The episodes; None if fewer than :data:`_FEW` are found.
     """
     algorithm = trial.algorithm
     assert algorithm is not None
 
     def gaps(draw: Trial) -> Float[np.ndarray, " episode"]:
-        """Return the heuristic's loss in the last round minus the algorithm's, for each episode."""
+        """Return the heuristic's loss in the last round minus the algorithm's, for each episode of
+        ``draw``.
+        """
         return last_losses(draw, heuristic) - last_losses(draw, algorithm)
 
     regimes = ["", *trial.regimes][:_REGIMES]
@@ -151,8 +163,14 @@ def _draw(trial: Trial, regime: str, i: int) -> Trial:
 
 @remembered
 def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
-    """Find for every heuristic of the task, by its key, the episodes on which it is wrong and the
-    algorithm is right.
+    """Find, for every heuristic of the task, episodes on which it is wrong in the last round and
+    the algorithm is right.
+
+    Args:
+        trial: the model with its episodes.
+
+    Returns:
+        Key of a heuristic -> the episodes; None if too few are found.
     """
     if trial.algorithm is None:
         return {}
@@ -160,8 +178,14 @@ def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return one row per heuristic: its mean loss in the last round, and how often the model sides
-    with the algorithm where the heuristic is wrong.
+    """Return a table with one row per heuristic: its mean loss in the last round, and how often the
+    model sides with the algorithm where the heuristic is wrong.
+
+    ``explains_more`` is the share of the variance of the model's predictions that the heuristic
+    explains in addition to the algorithm.
+
+    Args:
+        trial: the model with its episodes.
     """
     algorithm = trial.algorithm
     rows = []
@@ -184,8 +208,8 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
-    """Return how much of the variance of the model's predictions a heuristic explains in addition
-    to the algorithm.
+    """Return the share of the variance of the model's predictions that a heuristic's predictions
+    explain in addition to the algorithm's.
 
     A linear map is fitted on one half of the participants and scored on the other half, in both
     directions.
@@ -209,8 +233,10 @@ def _centred(distributions: Float[np.ndarray, "episode round outcome"]) -> Array
 
 
 def _compute_error(trial: Trial, own: Array, features: list[Array]) -> float:
-    """Return the squared error of a linear map from features to the model's predictions, on the
-    half of participants that it was not fitted on.
+    """Return the summed squared error of a linear map from features to the model's predictions.
+
+    The map is fitted on one half of the participants and scored on the other half, in both
+    directions.
 
     Args:
         trial: determines the halves.
@@ -231,6 +257,9 @@ def _compute_error(trial: Trial, own: Array, features: list[Array]) -> float:
 def side(trial: Trial) -> Measure:
     """Check whether the model sides with the algorithm on episodes where a heuristic is wrong. The
     number is for the heuristic that the model follows most.
+
+    Args:
+        trial: the model with its episodes.
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value

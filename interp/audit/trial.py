@@ -1,9 +1,10 @@
 """What all checks of an audit share: the model, its episodes, its run, and distances between
 predictions.
 
-The distance of two predicted distributions over classes is their total variation, from 0 to 1. If
-the model predicts real numbers, it is the distance of the means, divided by two standard deviations
-of the model's means, and at most 1. The *cost* of a change is the rise of the task's loss.
+The distance between two predicted distributions over classes is their total variation, from 0 to 1.
+If the model predicts real numbers, it is the distance of the means, divided by two standard
+deviations of the model's means, and at most 1. The *cost* of a change of the state is the rise of
+the task's loss.
 
 :data:`THRESHOLDS` lists every threshold with its reason; :mod:`interp.results.measure` has the rule
 for verdicts.
@@ -42,7 +43,9 @@ _SPARE = 3  # most additional untrained copies to draw if the predictions of som
 
 
 class _Threshold(NamedTuple):
-    """The threshold of a verdict with the reason for its value."""
+    """The number that a check's result must reach for the verdict "yes", with the reason for this
+    number.
+    """
 
     value: float
     why: str
@@ -99,16 +102,16 @@ class Budget:
 @dataclass(eq=False)
 @checked_fields
 class Trial:
-    """A model with its episodes, and everything computed for them, which is cached
-    (:func:`interp.support.session.remembered`).
+    """A model with its episodes, and everything that an audit computes for them. Results are cached
+    on the trial (:func:`interp.support.session.remembered`).
 
     Attributes:
         model: the model.
         episodes: the episodes, without missing rounds.
         budget: the sizes of the audit.
         shape: numbers of episodes and of rounds.
-        writes: the rounds before which the state is overwritten; evenly spaced from the second round
-            to the last.
+        writes: the rounds before which the state is overwritten; evenly spaced from the second
+            round to the last.
         channels: name of a channel of the state -> indices of its rows; if there are several
             channels, all of them together come first.
         grows: name of the first channel that grows with every round, such as a cache; empty if none
@@ -175,7 +178,7 @@ class Trial:
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        """The regimes that can be sampled in the model's sizes."""
+        """The task's regimes whose episodes can be sampled in the sizes that the model supports."""
 
         def serves(regime: str) -> bool:
             with suppress(InputError):
@@ -210,25 +213,28 @@ class Trial:
         return f"in rounds {self.scored.start} to {self.shape[1] - 1}"
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
-        """Return the distributions that an algorithm predicts on the same episodes."""
+        """Return the distributions that ``algorithm`` predicts on the trial's episodes."""
         predicted = algorithm.distribution(algorithm.run(self.episodes))
         return np.asarray(predicted, np.float64)
 
     def distribution(self, predictions: Tensor) -> Array:
-        """Return predictions ``[..., episode, round, ...]`` as distributions ``[..., episode,
-        round, outcome]``.
+        """Return a model's predictions as distributions over outcomes, ``[..., episode, round,
+        outcome]``.
+
+        Args:
+            predictions: output of the model, ``[..., episode, round, ...]``.
         """
         distribution = self.run.layout.distribution(predictions.double())
         return np.asarray(distribution.numpy(force=True))
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
-        """The model's predicted distributions without any change."""
+        """The distributions that the model predicts with its state unchanged."""
         return self.distribution(self.run.predictions)
 
     @cached_property
     def own_losses(self) -> Float[np.ndarray, "episode round"]:
-        """The model's losses without any change."""
+        """The losses of the model's predictions with its state unchanged."""
         return self.losses(self.run.predictions)
 
     def distance(self, one: Array, other: Array) -> Array:
@@ -264,7 +270,8 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Continue the run from changed states, separately for each round that reads one.
+        """Continue the run from changed states, once for each of several rounds that read a changed
+        state.
 
         Args:
             changed: the changed states, ``[written, episode, row, width]``, one for each of
@@ -288,7 +295,7 @@ class Trial:
         return predictions
 
     def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """Return the unchanged states that some rounds read."""
+        """Return the unchanged states that the rounds ``rounds`` read."""
         return self.run.latents[:, list(rounds)].transpose(0, 1)
 
     @cached_property
@@ -308,12 +315,14 @@ class Trial:
         return tuple(finite)
 
     def untrained(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
-        """Return the control by untrained copies: the best number over the copies; an empty mapping
-        if there are no copies.
+        """Return the control by untrained copies: the best of their numbers.
 
         Args:
             number: function that computes the check's number for a copy. None (the check does not
                 apply to the copy) counts as 0.
+
+        Returns:
+            A mapping with one control; empty if there are no copies.
         """
         scores = []
         for copy in self.copies:
@@ -323,8 +332,12 @@ class Trial:
 
 
 def _list_rows_by_channel(model: Machine) -> dict[str, list[int]]:
-    """Return the rows of the state that belong to each channel; if there are several channels, all
-    of them together come first.
+    """Return, for each channel of a model's state (such as h and c of an LSTM), the indices of its
+    rows of the state.
+
+    Returns:
+        Name of a channel -> indices. If there are several channels, the entry :data:`ALL`, with all
+        rows, comes first.
     """
     rows: dict[str, list[int]] = {}
     first = 0

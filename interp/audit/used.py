@@ -38,7 +38,7 @@ from interp.support.session import remembered
 
 
 class Change(StrEnum):
-    """What the state that a round reads is replaced by."""
+    """A kind of change of the state that a round reads: by what the state is replaced."""
 
     INITIAL = "the initial state"
     DONOR = "another episode's state"
@@ -57,8 +57,15 @@ _LAGS = (0, 1, 2, 4)  # numbers of rounds after a change at which the tables lis
 
 
 def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
-    """Draw for each episode another one whose state it receives; every episode gives its state
-    exactly once.
+    """Draw, for each episode, another episode whose state it receives. Every episode gives its
+    state exactly once.
+
+    Args:
+        n_episodes: number of episodes.
+        seed: seed of the draw.
+
+    Returns:
+        The index of each episode's donor.
     """
     order = np.random.default_rng([seed, 11]).permutation(n_episodes)
     donor = np.empty(n_episodes, np.int64)
@@ -69,7 +76,11 @@ def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
 def draw_donors_alike(
     labels: Int[np.ndarray, " episode"], seed: int
 ) -> tuple[Int[np.ndarray, " episode"], Bool[np.ndarray, " episode"]]:
-    """Draw for each episode another one with the same label, whose state it receives.
+    """Draw, for each episode, another episode with the same label, whose state it receives.
+
+    Args:
+        labels: the labels.
+        seed: seed of the draw.
 
     Returns:
         The index of each episode's donor, and whether there is one. An episode with a unique label
@@ -92,7 +103,7 @@ def change_states(
     Args:
         trial: the model with its run.
         rounds: the rounds that read the states.
-        change: what they are replaced by, a :class:`Change`.
+        change: by what the states are replaced, a :class:`Change`.
         channel: name of the channel; by default all channels.
     """
     states = trial.read(rounds)
@@ -126,10 +137,11 @@ def _make_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) 
 
 
 class _Influence(NamedTuple):
-    """Effect and cost of changing a state, by the round that reads it and by the number of rounds
-    since (lag).
+    """Effect and cost of changing the state once, by the round that reads it (write) and by the
+    number of rounds since then (lag).
 
-    Entries are NaN after the last round, and where no other episode gives the same answer.
+    Entries are NaN after the last round, and where the change needs another episode with the same
+    answer and there is none.
 
     Attributes:
         effect: distance between changed and unchanged predictions.
@@ -142,13 +154,13 @@ class _Influence(NamedTuple):
 
 @remembered
 def influence(trial: Trial, channel: str, change: str) -> _Influence:
-    """Measure how changing a channel once affects all later predictions, for each of the rounds
-    ``trial.writes``.
+    """Measure how changing a channel of the state once affects all later predictions. The change is
+    made before each of the rounds ``trial.writes``, separately.
 
     Args:
         trial: the model with its run.
         channel: name of the channel.
-        change: what the state is replaced by, a :class:`Change`.
+        change: by what the state is replaced, a :class:`Change`.
     """
     predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
@@ -158,8 +170,13 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
 
 
 def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
-    """Return whether each change exists, ``[write, episode]``. ``Change.SAME`` needs another
-    episode with the same answer.
+    """Return for which episodes a change can be made before each round of ``trial.writes``.
+
+    Only ``Change.SAME`` can fail: it needs another episode with the same answer.
+
+    Args:
+        trial: the model with its run.
+        change: by what the state is replaced, a :class:`Change`.
     """
     if change != Change.SAME:
         return np.ones((len(trial.writes), trial.shape[0]), bool)
@@ -175,7 +192,8 @@ def _move_by_lag(
     values: Float[np.ndarray, "write episode round"],
     counted: Bool[np.ndarray, "write episode"],
 ) -> Float[np.ndarray, "write episode lag"]:
-    """Shift values so that the last axis counts rounds from the round of the change on.
+    """Shift values by round so that the last axis counts rounds from the change on: entry 0 is the
+    round that reads the changed state.
 
     Args:
         trial: determines the rounds of the changes.
@@ -190,7 +208,12 @@ def _move_by_lag(
 
 
 def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -> Interval:
-    """Return the mean over all finite entries, with its 95 % interval over episodes."""
+    """Return the mean over all finite entries, with its 95 % interval over episodes.
+
+    Args:
+        trial: determines the participants of the episodes.
+        values: one value per change of the state (write) and episode.
+    """
     counts = np.isfinite(values).sum(0)
     return ratio_interval(np.nansum(values, 0), counts, participants=trial.whose)
 
@@ -202,7 +225,7 @@ def predict_with(
 
     Args:
         trial: the model with its run.
-        change: what the state is replaced by, a :class:`Change`.
+        change: by what the state is replaced, a :class:`Change`.
         channel: name of the channel; by default all channels.
     """
     rows = trial.channels[channel]
@@ -217,11 +240,11 @@ def predict_with(
 
 
 class _Worth(NamedTuple):
-    """How much a model's carried state helps its predictions, measured by replacing it.
+    """How much a model's carried state helps its predictions, compared with another state.
 
     Attributes:
-        change: what the state was replaced by.
-        share: share of the loss that the unchanged state removes.
+        change: by what the state was replaced.
+        share: share of the loss with the other state that the unchanged state removes.
         effect: mean distance between predictions with the changed and the unchanged state.
     """
 
@@ -231,8 +254,11 @@ class _Worth(NamedTuple):
 
 
 def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the worth of the state's information about its episode. Of the two changes that remove
-    it, the one with the higher lower bound counts.
+    """Return the worth of the state's information about its episode: the share of the loss that
+    this information removes.
+
+    The state is replaced by another episode's state and by the mean state; of the two worths, the
+    one with the higher lower bound is returned.
 
     Args:
         trial: the model with its run.
@@ -243,8 +269,10 @@ def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the worth of the state's content if that reaches the threshold; otherwise the worth
-    compared with the initial state.
+    """Return the worth of the state: the share of the loss that it removes.
+
+    It is compared with states without its content (:func:`worth_of_content`) if that worth reaches
+    the threshold; otherwise with the initial state.
 
     Args:
         trial: the model with its run.
@@ -258,11 +286,12 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
 @remembered
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
-    """Return the worth of a channel's state compared with a change of it.
+    """Return the worth of a channel's state, compared with one kind of change: the share of the
+    loss with the changed state that the unchanged state removes.
 
     Args:
         trial: the model with its run.
-        change: what the state is replaced by, a :class:`Change`.
+        change: by what the state is replaced, a :class:`Change`.
         channel: name of the channel; by default all channels.
     """
     return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
@@ -271,12 +300,13 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
 def weigh(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
 ) -> _Worth:
-    """Compute a state's worth and effect from the predictions with a changed state.
+    """Compute a state's worth (the share of the loss that it removes) and effect, from the
+    predictions with a changed state.
 
     Args:
         trial: the model with its run.
         changed: predictions with the changed state.
-        change: what the state was replaced by, a :class:`Change`.
+        change: by what the state was replaced, a :class:`Change`.
         rounds: the rounds that count.
     """
     whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
@@ -317,8 +347,12 @@ def _measure_saved_by_chance(
 
 
 def used(trial: Trial, channel: str) -> Measure:
-    """Check whether the state of a channel lowers the loss, compared with another state or with the
-    initial one.
+    """Check whether the state of a channel lowers the loss, compared with another episode's state,
+    the mean state or the initial one.
+
+    Args:
+        trial: the model with its run.
+        channel: name of the channel.
     """
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
@@ -348,8 +382,11 @@ def used(trial: Trial, channel: str) -> Measure:
 
 
 def content(trial: Trial) -> Measure:
-    """Check whether the content of the state lowers the loss, or whether another episode's state
-    serves as well.
+    """Check whether the content of the state lowers the loss. It does not if another episode's
+    state serves as well.
+
+    Args:
+        trial: the model with its run.
     """
     threshold = THRESHOLDS["worth"].value
     initial = worth_by(trial, Change.INITIAL).share
@@ -380,19 +417,22 @@ def content(trial: Trial) -> Measure:
 
 
 def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
-    """Return the predicate for a state that does not lower the loss.
+    """Return the predicate of the sentence for a state that does not lower the loss.
 
     Args:
         effect: mean distance between changed and unchanged predictions.
         unused: the predicate if predictions do not change.
-        unpaid: the predicate if they change without getting better.
+        unpaid: the predicate if predictions change without getting better.
     """
     return unused if effect.high < THRESHOLDS["worth"].value else unpaid
 
 
 def lasts(trial: Trial) -> Measure:
-    """Check whether the state affects more than the round that reads it: a changed state must raise
-    the loss one round later.
+    """Check whether the effect of a state lasts: a changed state must also raise the loss one round
+    after the round that reads it.
+
+    Args:
+        trial: the model with its run.
     """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
@@ -426,8 +466,12 @@ def lasts(trial: Trial) -> Measure:
 
 
 def _measure_worth_later(trial: Trial, change: str) -> _Worth:
-    """Return the worth of the state's content, with the loss one round after the round that reads
-    the changed state.
+    """Return the worth of the state's content one round later: the share that it removes of the
+    loss in the round after the one that reads the changed state.
+
+    Args:
+        trial: the model with its run.
+        change: by what the state is replaced, a :class:`Change`.
     """
     rounds = range(1, trial.shape[1] - 1)
     predictions = trial.continued(change_states(trial, rounds, change), rounds, horizon=2)
@@ -438,8 +482,11 @@ def _measure_worth_later(trial: Trial, change: str) -> _Worth:
 
 
 def _describe_decay(trial: Trial) -> str:
-    """Return a sentence with the share of the effect of a changed state on predictions that is left
-    after some rounds.
+    """Return a sentence that says which share of the effect of a changed state is left after some
+    rounds.
+
+    Args:
+        trial: the model with its run.
     """
     effect = influence(trial, ALL, Change.DONOR).effect
     parts = []
@@ -454,8 +501,11 @@ def _describe_decay(trial: Trial) -> str:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return the mean effect and cost of every change, by channel and by the number of rounds since
-    the change (``rounds_on``).
+    """Return a table of the mean effect and cost of every change of the state: one row per channel,
+    change and number of rounds since the change (``rounds_on``).
+
+    Args:
+        trial: the model with its run.
     """
     rows = []
     for channel in trial.channels:
@@ -477,8 +527,11 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def by_round(trial: Trial) -> pd.DataFrame:
-    """Return the effect of another episode's state on the prediction of the round that reads it, by
-    channel and round.
+    """Return a table of the effect of another episode's state on the prediction of the round that
+    reads it: one row per channel and round.
+
+    Args:
+        trial: the model with its run.
     """
     rows = []
     for channel in trial.channels:
@@ -490,7 +543,12 @@ def by_round(trial: Trial) -> pd.DataFrame:
 
 
 def without(trial: Trial) -> pd.DataFrame:
-    """Return the worth and effect of the state by channel and by what replaces it in every round."""
+    """Return a table of the worth and effect of the state if it is replaced in every round: one row
+    per channel and replacement.
+
+    Args:
+        trial: the model with its run.
+    """
     rows = []
     for channel in trial.channels:
         for change in (*EITHER, Change.MEAN):
@@ -503,11 +561,14 @@ def without(trial: Trial) -> pd.DataFrame:
 
 
 def presence(trial: Trial) -> pd.DataFrame:
-    """Return the loss in the last round with or without the content of the state, and with or
-    without its presence.
+    """Return a table of the loss in the last round, with or without the content of the state and
+    with or without its presence.
 
     Without content, the round reads the mean state; without presence, the initial state. For
     content without presence, the state's deviation from the mean is added to the initial state.
+
+    Args:
+        trial: the model with its run.
     """
     last = [trial.shape[1] - 1]
     state = trial.read(last)

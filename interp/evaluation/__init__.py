@@ -1,4 +1,5 @@
-"""How well a model performs, as frozen results with intervals, controls and provenance.
+"""Measure how well a model performs. Results are frozen and have intervals, controls and
+provenance.
 
     >>> import interp
     >>> from interp.evaluation import suite
@@ -7,8 +8,8 @@
     24
 
 ``suite`` computes all tables of one model. ``plan`` defines what a task must provide for this, and
-shared building blocks. ``experts``, ``qlearning`` and ``reachability`` define the measurements for
-models of these tasks. Elsewhere: what happens inside a model (``probes``,
+functions that several tasks share. ``experts``, ``qlearning`` and ``reachability`` define the
+measurements for models of these tasks. Elsewhere: what happens inside a model (``probes``,
 ``interp.interventions``), comparisons of handwired and learned models (``circuits``), pages with
 figures (``reports``).
 """

@@ -1,4 +1,5 @@
-"""What a task must provide so that its models can be evaluated, and building blocks for it.
+"""Define what a task must provide so that its models can be evaluated, and functions that several
+tasks share.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -46,10 +47,11 @@ class EvaluationPlan:
     Attributes:
         parts: function from a model to the names of the parts that are measured separately, such as
             regimes.
-        measure: ``(model, part, n_episodes, seed)`` -> what ``tables`` needs of the part: a table,
-            or several by name. Parts are independent: they can be computed on different machines
-            and stored in files.
-        tables: ``(model, parts by name)`` -> tidy tables by name; "summary" is the one to print.
+        measure: function from (model, part, n_episodes, seed) to the part's result: a table, or
+            several tables by name. Parts are independent: they can be computed on different
+            machines and stored in files.
+        tables: function from (model, results of all parts by name) to tidy tables by name;
+            "summary" is the table to print.
         min_episodes: smallest allowed number of episodes.
         explained: sentences that explain the rows and columns of "summary"; they are printed above
             it.
@@ -63,18 +65,25 @@ class EvaluationPlan:
 
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Return, by name, the note of every table that holds a note instead of numbers."""
+    """Return the tables that have a note instead of numbers, because they do not apply to the
+    model: name of the table -> its note.
+
+    Args:
+        tables: name -> table.
+    """
     without_numbers = {name: frame for name, frame in tables.items() if list(frame) == [_NOTE]}
     return {name: str(frame[_NOTE].iloc[0]) for name, frame in without_numbers.items()}
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
-    """Return the predictions of a rollout as a float64 array."""
+    """Return the predictions of a rollout ``run`` as a NumPy array in float64."""
     return np.asarray(run.predictions.double().numpy(force=True))
 
 
 def cut(model: Machine) -> Hook:
-    """Return a forward hook that resets the latents of every round to the model's initial ones."""
+    """Return a forward hook, (name, function), that resets the latents of every round to the
+    model's initial latents. The model then has no information about earlier rounds.
+    """
     layout = model.layout.max_layout
 
     def read_first(latents: Tensor, hook: Any) -> Tensor:
@@ -91,8 +100,8 @@ SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
 def round_attention(
     model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)
 ) -> pd.DataFrame:
-    """Compute the mean attention of every head, over episodes and rounds; missing rounds are left
-    out.
+    """Compute the attention that every head pays from each position of a round to each other
+    position, averaged over episodes and rounds. Missing rounds are left out.
 
     Args:
         model: a model with attention between the positions of a round.
@@ -121,14 +130,20 @@ def round_attention(
 
 
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """Return the result of ``table``, or a table with only the note ``said`` if that is not empty.
-    The note explains why the table does not apply.
+    """Return the result of ``table`` if ``said`` is empty; otherwise a table with only the note
+    ``said``.
+
+    Args:
+        said: why the table does not apply to the model; "" if it does.
+        table: function that computes the table.
     """
     return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 
 def lacks_attention(model: Machine) -> str:
-    """Return a sentence if a model has no attention between the positions of a round; "" if it has."""
+    """Return a sentence if a model has no attention between the positions of a round; "" if it has
+    such attention.
+    """
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):
         return lacks(model, "pattern")
@@ -136,8 +151,8 @@ def lacks_attention(model: Machine) -> str:
 
 
 def patterns(model: Machine) -> list[str]:
-    """List the names of the hooks at a model's attention patterns, layer by layer. Refuse a model
-    without any.
+    """Return the names of the hooks at a model's attention patterns, layer by layer. A model
+    without attention between the positions of a round is refused.
     """
     if lack := lacks_attention(model):
         raise InputError(

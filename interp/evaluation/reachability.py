@@ -73,8 +73,12 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     writes a set into latents.
 
     For a handwired transformer both are exact. For other models both are linear maps, fitted by
-    least squares to a rollout of ``episodes``. Fit them on other episodes than those that are
-    studied.
+    least squares to a rollout of ``episodes``.
+
+    Args:
+        model: the model.
+        episodes: episodes to fit the maps on, which should differ from those that are studied; None
+            for a handwired transformer.
     """
     if has_state_direction(model):
         return model.read_state, partial(write_state, model)
@@ -102,8 +106,8 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
 
 
 def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
-    """Compute the set of reached nodes before every round by breadth-first search, Float[episode,
-    round, node].
+    """Compute the set of nodes that breadth-first search has reached before every round: 1 for a
+    node in the set, else 0, Float[episode, round, node].
     """
     refuse_missing("the reading of sets", episodes)
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
@@ -113,8 +117,8 @@ def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 def exact_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
-    """Decode the set of reached nodes from the latents, and compute the share of episodes in which
-    it is right for every node.
+    """Decode the set of reached nodes from a model's latents, and compute the share of episodes in
+    which the decoded set is right for every node.
 
     Args:
         model: the model.
@@ -137,8 +141,10 @@ def exact_sets(
 
 
 def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
-    """Return a forward hook that keeps only one random node of those that a round newly reaches,
-    like a discrete chain of thought.
+    """Return a forward hook, (name, function), that makes the model follow one node at a time, like
+    a discrete chain of thought.
+
+    Of the nodes that a round newly reaches, the latent keeps only one, drawn at random.
 
     Args:
         read, write: functions that decode sets of nodes from latents and write them, from
@@ -170,10 +176,12 @@ def controlled(
     write: Write | None = None,
     seed: int = 0,
 ) -> dict[str, Rollout]:
-    """Run the model with its latent cut (always the initial one), reset once half-way, frozen (the
-    same one in every round) and swapped (another episode's).
+    """Run a model with its latent changed in several ways, to test whether it needs the recurrence.
 
-    If sets can be read and written, "discrete" also reduces each round's new nodes to one.
+    The latent is "cut" (the initial one in every round), "reset" (to the initial one, once
+    half-way), "frozen" (the same one in every round) or "swapped" (another episode's). If sets of
+    nodes can be read and written, "discrete" also reduces the nodes that each round newly reaches
+    to one.
 
     Args:
         model: the model.
@@ -183,15 +191,15 @@ def controlled(
         seed: seed of random choices.
 
     Returns:
-        Name of the control -> the rollout.
+        Name of the change -> the rollout.
     """
     refuse_missing("the control of the recurrence", episodes)
     rounds, stored = range(episodes.n_rounds), dict[str, Tensor]()
     middle = rounds[len(rounds) // 2 :][:1]
 
     def repeat_first(latents: Tensor, hook: Any) -> Tensor:
-        """Return the latents of the first call in every call, so that each round repeats the same
-        thought.
+        """Return the latents of the first call in every call, so that each round reads the same
+        latents.
         """
         return stored.setdefault("first", latents)
 
@@ -217,8 +225,14 @@ def controlled(
 
 
 def _draw_one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
-    """Draw one of the allowed nodes of each episode at random, as a one-hot row; a row of zeros if
-    no node is allowed.
+    """Draw one of the allowed nodes of each episode at random.
+
+    Args:
+        allowed: which nodes are allowed, ``[episode, node]``.
+        seed: seed of the draw.
+
+    Returns:
+        One-hot rows, ``[episode, node]``; a row of zeros if no node is allowed.
     """
     rng = np.random.default_rng(seed)
     luck = np.where(allowed, rng.random(allowed.shape), -1.0)
@@ -227,8 +241,15 @@ def _draw_one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
 
 
 def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
-    """List the changes of the set of reached nodes: name -> the nodes that are added, and the nodes
-    that are removed, each ``[episode, node]``.
+    """List the changes of the set of reached nodes that :func:`moved` makes.
+
+    Args:
+        episodes: the episodes, with their graphs and candidates.
+        seed: seed of random choices of nodes.
+
+    Returns:
+        Name of a change -> (nodes that are added, nodes that are removed), each 1 or 0, ``[episode,
+        node]``.
     """
     nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
     target, negative, nothing = (
@@ -264,9 +285,10 @@ def moved(
     """Change the set of reached nodes that the latent represents, and measure the probability that
     the model then gives to the target.
 
-    The probability is relative to that of the two candidates together, in the round of the change
-    and one round later. The set is changed in round d of an episode whose target is d steps from
-    the root. Episodes in which a change has no node to choose are left out.
+    The probability is that of the target divided by that of both candidates together. It is
+    measured in the round of the change and one round later. The set is changed in round d of an
+    episode whose target is d steps from the root. Episodes in which a change has no node to choose
+    are left out.
 
     Args:
         model: the model.
@@ -277,8 +299,8 @@ def moved(
 
     Returns:
         One row per change (``move``) and delay in rounds (``later``). ``model`` is the model's mean
-        probability with the ends ``low`` and ``high`` of its interval, ``search`` that of
-        breadth-first search, ``n`` the number of episodes.
+        probability with the ends ``low`` and ``high`` of its interval, ``search`` the mean
+        probability of breadth-first search after the same change, ``n`` the number of episodes.
     """
     depths = episodes.depths
     n_needed = depths.max() + 2
@@ -341,8 +363,11 @@ _N_FITTED, _FITTED_SEED = 256, 10_007
 
 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
-    """Return functions that decode and write sets: exact for a handwired transformer, otherwise
-    fitted on episodes with matched graphs.
+    """Return two functions that decode the set of reached nodes from a model's latents and write a
+    set into them.
+
+    They are exact for a handwired transformer, otherwise fitted on episodes of the regime
+    "matched".
 
     Args:
         model: the model.
@@ -361,14 +386,17 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 def answers(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
-    """Compute accuracy by depth and round, with 95 % intervals, for the model, for every algorithm
-    of the task, and for the model under each control.
+    """Compute the accuracy of the model, of the model under each control, and of every algorithm of
+    the task.
 
     Args:
         model: the model.
         episodes: episodes of one regime.
         read, write: functions that decode and write sets, from :func:`codec`.
         seed: seed of random choices and of the bootstrap.
+
+    Returns:
+        One row per predictor, depth of the target and round, with 95 % intervals.
     """
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
@@ -409,13 +437,17 @@ def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> Rea
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Compute one part of the evaluation: the answers in a regime, or the tables about sets.
+    """Compute one part of the evaluation: the answers in a regime, or the tables about sets of
+    reached nodes.
 
     Args:
         model: the model.
         part: name of a regime, or :data:`_SETS`.
         n_episodes: number of episodes.
         seed: seed of the episodes.
+
+    Returns:
+        A table for a regime; the tables "moved" and "sets" for :data:`_SETS`.
     """
     read, write = reading(model, seed)
     if part in REGIMES:
@@ -434,8 +466,12 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return all tables by name; "summary" has the accuracy in the last round, with one row per
-    regime and depth.
+    """Return all tables of a model, by name; "summary" has the accuracy in the last round, one row
+    per regime and depth.
+
+    Args:
+        model: the model; not used.
+        measured: name of a part -> what :func:`_measure` returned.
     """
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")
@@ -450,10 +486,11 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def interval(value: Any, of: str = "estimate") -> Interval:
-    """Return the number of a table's row with its bounds.
+    """Return the number in a row of a table, with the interval in the row's columns ``low`` and
+    ``high``.
 
     Args:
-        value: the row, with columns ``low`` and ``high``.
+        value: the row.
         of: name of the column with the number.
     """
     return Interval(float(value[of]), float(value["low"]), float(value["high"]))
@@ -466,7 +503,9 @@ _EXPLAINED = (
 
 
 def plan() -> EvaluationPlan:
-    """Return the evaluation plan for models of reachability."""
+    """Return the evaluation plan for models of reachability: the parts that are measured (each
+    regime, and sets), and how their tables are made.
+    """
     return EvaluationPlan(
         lambda model: [*REGIMES, _SETS],
         _measure,

@@ -50,7 +50,9 @@ class Evaluation(Result):
 
     @property
     def sentence(self) -> str:
-        """What was measured, and what the rows and columns of the summary mean."""
+        """A sentence that says which model was measured, on how many episodes, and what the rows
+        and columns of the summary mean.
+        """
         n_episodes = self.settings["n_episodes"]
         measured = f"{self.settings['model']}, measured on {n_episodes} episodes of each regime."
         return f"{measured} {self.explained}".strip()
@@ -61,14 +63,17 @@ class Evaluation(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """The notes of tables that have no numbers, by name: why a table does not apply to this
-        model.
+        """The tables that have no numbers, because they do not apply to this model: name of the
+        table -> note that says why.
         """
         return notes(self.tables)
 
     def write(self, folder: str | Path) -> list[Path]:
-        """Write one CSV file per table, and ``settings.json``. Each file appears complete or not at
-        all.
+        """Write one CSV file per table, and ``settings.json``, to ``folder``. Each file appears
+        complete or not at all.
+
+        Returns:
+            The paths of the files.
         """
         folder = Path(folder)
         paths = [write_csv(folder / f"{name}.csv", frame) for name, frame in self.tables.items()]
@@ -76,7 +81,9 @@ class Evaluation(Result):
 
 
 def plan_of(model: Machine) -> EvaluationPlan:
-    """Return the evaluation plan of the model's task; refuse a task that has none."""
+    """Return the evaluation plan of the model's task, which says what is measured; refuse a task
+    without a plan.
+    """
     task = catalog.of(model)
     if task.evaluation is None:
         raise InputError(
@@ -103,11 +110,11 @@ def evaluate(
         n_episodes: number of episodes per regime; long episodes use half of it.
         seed: seed of the episodes.
         done: function that is called with 1 after each part.
-        n_jobs, scheduler: workers that compute the parts, as for
-            :func:`interp.support.workers.each`.
+        n_jobs: number of workers that compute the parts, -1 for one per core.
+        scheduler: address of a dask scheduler whose workers compute the parts; "" for none.
         folder: folder for finished parts, so that a killed run can resume; None stores none.
-        shard: which share of the parts to compute (:func:`interp.support.shares.divide`); they are
-            only stored in ``folder``.
+        shard: share of the parts to compute, such as "2/64" (:func:`interp.support.shares.divide`).
+            Its parts are only stored in ``folder``; "" computes all parts.
 
     Returns:
         The evaluation; None if ``shard`` is set.
@@ -142,8 +149,12 @@ def evaluate(
 
 
 def _measured(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
-    """Return the name and result of a part; the result is read from the folder if it is stored
-    there, else computed and stored.
+    """Return the name and the result of one part of an evaluation. A result that is stored in a
+    file is read; others are computed and stored.
+
+    Args:
+        shared: the model, the number of episodes, the seed, and the folder of finished parts.
+        part: name of the part.
     """
     model, n_episodes, seed, finished = shared
     measure = partial(plan_of(model).measure, model, part, n_episodes, seed)

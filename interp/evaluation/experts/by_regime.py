@@ -1,4 +1,5 @@
-r"""How well a model of prediction with expert advice performs, by regime and beside baselines.
+r"""Measure how well a model of prediction with expert advice performs in each regime, compared with
+baselines.
 
 Baselines are predictors without training, and Bayes predictors, which are the limit. Excess
 log-loss is the log-loss above that of the Bayes predictor with the regime's prior, in nats per
@@ -57,8 +58,11 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:
-    """Return the names of the regimes that a model was trained on, without those in which the best
-    expert changes; "uniform" if the model is handwired.
+    """Return the names of the regimes that a model was trained on; they are the prior of a Bayes
+    predictor that it is compared with.
+
+    Regimes in which the best expert changes within an episode are left out; if all of them do, the
+    first one is returned. A handwired model counts as trained on "uniform".
     """
     training = model.origin.get("training", {})
     trained = training.get("regimes") or ["uniform"]
@@ -73,8 +77,8 @@ def _switches(regime: str) -> bool:
 
 
 def best_eta(episodes: ExpertEpisodes) -> float:
-    """Return the learning rate with which weighted majority makes the fewest mistakes on these same
-    episodes.
+    """Return the learning rate (eta) with which weighted majority makes the fewest mistakes on
+    these same episodes, out of the grid :data:`_ETAS`.
     """
     mistakes = []
     for eta in _ETAS:
@@ -84,7 +88,9 @@ def best_eta(episodes: ExpertEpisodes) -> float:
 
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
-    """Return P(y = 1) in every round, ``[episode, round]``; the model runs in batches."""
+    """Return the probability of label 1 that a model predicts in every round, ``[episode, round]``.
+    The model runs in batches, to bound memory.
+    """
     predictions = []
     for start in range(0, len(episodes), _BATCH):
         batch = episodes.select(slice(start, start + _BATCH))
@@ -93,8 +99,11 @@ def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
 
 
 def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
-    """Compute the KL divergence of ``predictions`` from ``reference`` in nats, ``[episode,
-    round]``; both are P(y = 1).
+    """Return the KL divergence ``KL(reference || predictions)`` of each round, in nats, ``[episode,
+    round]``.
+
+    Args:
+        reference, predictions: probability of label 1, ``[episode, round]``.
     """
     p, q = reference, predictions
     of_one = special.rel_entr(p, q)
@@ -103,7 +112,7 @@ def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
 
 
 def fitting_regimes(model: Machine) -> list[str]:
-    """Return the names of the regimes that are defined for the model's number of experts."""
+    """Return the names of the regimes that can be sampled with the model's number of experts."""
     return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts_of(model)]
 
 
@@ -141,9 +150,9 @@ def evaluate(
         seed: seed of the episodes and the bootstrap; training used other random streams.
 
     Returns:
-        "regimes" holds scores by regime, predictor and metric: those of :func:`regret.score`, and
-        the model's KL "divergence" from the Bayes predictor in nats per round. "regret_curves" is a
-        table with one row per regime, predictor and round.
+        A dictionary. "regimes": scores by regime, predictor and metric (:func:`regret.score`). The
+        model also has the metric "divergence", its KL divergence from the Bayes predictor in nats
+        per round. "regret_curves": a table with one row per regime, predictor and round.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     chosen = fitting_regimes(model) if regimes is None else regimes
@@ -200,7 +209,7 @@ _CURVE_COLUMNS = ["name", "round", "regret", "low", "high", "std", "regime", "ke
 
 
 def _run_baselines(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tuple[str, ExpertRun]]:
-    """Run every baseline over the episodes. Return key -> (name, run).
+    """Run every baseline over the episodes: key of a baseline -> (name, predictions).
 
     Args:
         episodes: the episodes.
@@ -221,8 +230,8 @@ def _run_baselines(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tupl
 
 
 def _compute_regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -> pd.DataFrame:
-    """Return the mean regret after each round, with its interval and its standard deviation over
-    episodes.
+    """Return a table with one row per round: the mean regret after the round, the ends of its
+    interval, and its standard deviation over episodes.
 
     Args:
         run: predictions with their decision rule.

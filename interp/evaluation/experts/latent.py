@@ -1,4 +1,4 @@
-"""What a model of expert advice needs its latent for, and which experts it attends to.
+"""Measure what a model of expert advice needs its latent for, and which experts it attends to.
 
 Accuracy is compared when the latent is *cut* (reset to its initial value in every round) or
 *swapped* (taken from another episode). docs/method/regret.md says what each control shows. This is
@@ -33,11 +33,11 @@ from interp.tasks.experts.predictors import PREDICTORS, bayes
 def latent_control(
     model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> Scores:
-    """Measure accuracy with the latents intact, cut (reset to the initial ones) and swapped (those
-    of another episode).
+    """Measure a model's accuracy with its latents intact, cut (reset to the initial ones in every
+    round) and swapped (those of another episode).
 
-    The loss of accuracy is measured with paired episodes. A majority vote and the Bayes predictor
-    are scored for comparison.
+    The loss of accuracy is measured in the same episodes (paired). A majority vote and the Bayes
+    predictor are scored for comparison.
 
     Args:
         model: the model.
@@ -83,8 +83,8 @@ def attention_to_experts(
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Scores:
-    """Measure the attention of every head, and of the mean head of a layer, from prediction and
-    update positions to each expert and to the latent.
+    """Measure how much of its attention every head pays to each expert and to the latent, at the
+    positions where the model predicts and updates.
 
     Args:
         model: a model with attention between the positions of a round.
@@ -94,9 +94,10 @@ def attention_to_experts(
         run: the model's rollout of ``episodes``; by default it is computed.
 
     Returns:
-        Shares of attention by layer, head, reader and target. Targets are the "latent", "expert 1"
-        (the most accurate one) and so on, and "other". The column ``without_history`` is the share
-        with the latent cut.
+        Shares of attention by layer, head ("mean" is the mean over the heads of a layer), reader
+        (the query position) and target. Targets are the "latent", "expert 1" (the most accurate
+        one) and so on, and "other". The column ``without_history`` is the share if the latent is
+        reset in every round.
     """
     refuse_missing("attention to experts", episodes)
     names = patterns(model)

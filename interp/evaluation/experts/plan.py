@@ -22,7 +22,9 @@ from interp.tasks.experts.episodes import sample
 
 
 def plan() -> EvaluationPlan:
-    """Return the evaluation plan for models of expert advice."""
+    """Return the evaluation plan for models of expert advice: the parts that are measured (each
+    regime, long episodes, one batch), and how their tables are made.
+    """
     return EvaluationPlan(
         lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
         _measure,
@@ -44,13 +46,16 @@ _N_ATTENDED = 64  # most episodes that attention is averaged over
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Compute one part of the evaluation: the scores of a regime, those of long episodes, or the
-    tables that come from one batch.
+    tables about the latent and attention.
 
     Args:
         model: the model.
         part: name of a regime, :data:`_LONG` or :data:`_BATCH`.
         n_episodes: number of episodes per regime; long episodes use half of it.
         seed: seed of the episodes.
+
+    Returns:
+        A table, or several tables by name.
     """
     if part == _LONG:
         few = max(2, n_episodes // 2)
@@ -65,7 +70,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def lacks_room(model: Machine, n_rounds: int) -> str:
-    """Return a sentence if the model's state cannot hold so many rounds; "" if it can."""
+    """Return a sentence if the model's state cannot hold ``n_rounds`` rounds; "" if it can."""
     n_possible = room(model, n_rounds)
     return (
         ""
@@ -75,7 +80,8 @@ def lacks_room(model: Machine, n_rounds: int) -> str:
 
 
 def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
-    """Measure what the latent is needed for, and attention to experts, on one batch of episodes.
+    """Measure what the latent is needed for, and how much attention goes to each expert, on one
+    batch of episodes.
 
     Args:
         model: the model.
@@ -101,10 +107,11 @@ def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.D
 
 
 def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return all tables of a model, by name.
+    """Return all tables of a model, by name; "summary" has the regrets and the accuracy in each
+    regime.
 
     Args:
-        model: the model.
+        model: the model; not used.
         found: name of a part -> what :func:`_measure` returned.
     """
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]

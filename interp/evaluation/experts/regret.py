@@ -1,4 +1,5 @@
-"""How good predictions are: mistakes, regret, accuracy, log-loss and its excess over a reference.
+"""Score predictions with expert advice: mistakes, regret, accuracy, log-loss and its excess over a
+reference.
 
 Regret is the number of mistakes beyond those of the expert that is best over the same rounds. It is
 negative for a learner that beats every expert. A tie or a random choice counts as its expected
@@ -35,7 +36,11 @@ _ROUNDING = (
 
 def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """Check that predictions are probabilities ``[episode, round]``, and return them as float64.
-    Missing rounds get 0.5.
+
+    Args:
+        predictions: P(y=1), ``[episode, round]``; numbers outside [0, 1] by a rounding error are
+            clipped.
+        episodes: the predicted episodes; their missing rounds get the prediction 0.5.
     """
     p = np.asarray(predictions, dtype=np.float64)
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
@@ -74,13 +79,14 @@ def mistakes(
 def regret(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """Compute the regret after each round: mistakes so far, minus those of the expert with the
-    fewest mistakes so far.
+    """Return the regret after each round, ``[episode, round]``: mistakes so far, minus those of the
+    expert with the fewest mistakes so far.
 
     Args:
         predictions: P(y=1), ``[episode, round]``.
         episodes: the predicted episodes.
-        decision: "threshold" or "sample", see :func:`mistakes`.
+        decision: "threshold" (choose the likelier label) or "sample" (sample a label from the
+            prediction).
     """
     wrong = ~episodes.correct & episodes.counted[..., None]
     of_best = wrong.cumsum(axis=1).min(axis=-1)
@@ -88,8 +94,12 @@ def regret(
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
-    """Compute ``-log P(y_t)`` in each round, in nats; infinite if a certain prediction is wrong,
-    NaN in missing rounds.
+    """Return the log-loss of each round, ``-log P(y_t)`` for the true label y_t, in nats. It is
+    infinite if a certain prediction is wrong, and NaN in missing rounds.
+
+    Args:
+        predictions: P(y=1), ``[episode, round]``.
+        episodes: the predicted episodes.
     """
     p = _check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
@@ -127,8 +137,8 @@ def score(
     reference_name: str = "reference",
     seed: int = 0,
 ) -> Scores:
-    """Score predictions: "accuracy", "log_loss" in nats per round, and "regret" after the last
-    round.
+    """Score predictions by "accuracy", "log_loss" in nats per round, and "regret" after the last
+    round, each with its interval over episodes.
 
     Log-loss is infinite if a certain prediction is wrong. With a ``reference``, "excess_log_loss"
     is the log-loss above that of the reference.
@@ -140,7 +150,8 @@ def score(
         decision: "threshold" (choose the likelier label) or "sample" (sample a label from the
             prediction).
         reference: P(y=1) of a reference, usually the Bayes predictor, ``[episode, round]``.
-        reference_name: name of the reference, with what it ignores of the regime, if anything.
+        reference_name: name of the reference; it also says which property of the regime the
+            reference ignores, if any.
         seed: seed of the bootstrap.
     """
     after = regret(predictions, episodes, decision)[:, -1]

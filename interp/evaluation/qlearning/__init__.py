@@ -1,3 +1,3 @@
-"""Measurements for models of Q-learning: agreement with the Q-table, the discount that choices
-follow, returns.
+"""Measurements for models of Q-learning: agreement with the Q-table, the discount factor that
+choices follow, and returns.
 """

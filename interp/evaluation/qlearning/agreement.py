@@ -1,4 +1,5 @@
-"""Does a policy agree with tabular Q-learning, and is that evidence that it bootstraps?
+"""Measure whether a policy agrees with tabular Q-learning, and whether the agreement is evidence
+that it bootstraps.
 
 The target of a round is a greedy action of the Q-table after the round's update. A policy that
 selects its action before it updates is scored with ``table="before"``. Agreement is measured on
@@ -63,13 +64,13 @@ def agreement(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Scores:
-    """Compare a policy with the greedy actions of the episodes' Q-tables, by quantity and phase of
-    the episodes.
+    """Compare a policy with the greedy actions of the episodes' Q-tables. There is one number per
+    quantity and phase of the episodes.
 
     Args:
         predictions: probabilities ``[episode, round, action]``, whose largest entry (the first if
             tied) is the choice; or choices ``[episode, round]``. One array per batch if
-            ``episodes`` holds several batches.
+            ``episodes`` is a list of batches.
         episodes: one batch of episodes, or several.
         table: "after" scores against ``argmax Q_{t+1}(s_{t+1}, .)``, the target in the data;
             "before" against ``argmax Q_t(s_{t+1}, .)``, for a model that chooses before it updates.
@@ -105,8 +106,12 @@ def agreement(
 
 @dataclass(frozen=True)
 class _Policy:
-    """A policy's choices, one-hot, and its probabilities if they are known; both ``[episode, round,
-    action]``.
+    """A policy's choices in a batch of episodes.
+
+    Attributes:
+        choices: the chosen actions, one-hot, ``[episode, round, action]``.
+        probabilities: probability of each action, in the same shape; None if only choices are
+            known.
     """
 
     choices: NDArray[np.float64]
@@ -115,25 +120,44 @@ class _Policy:
 
 @dataclass(frozen=True)
 class _Count:
-    """Hits, and the number of possible hits, of one quantity in each step; both ``[episode,
-    round]``.
+    """Numerator and denominator of one quantity in each step, such as agreement on untied steps.
+    The quantity is the sum of ``hits`` over the sum of ``steps``.
+
+    Attributes:
+        hits: value of the quantity in each step that counts, such as 1 for an agreeing choice; 0 in
+            other steps, ``[episode, round]``.
+        steps: 1 in each step that counts, else 0, ``[episode, round]``.
     """
 
     hits: Any
     steps: Any
 
     def hits_in(self, phase: str) -> NDArray[np.float64]:
-        """Return the sum of hits in each episode, over the rounds of a phase."""
+        """Return the sum of hits in each episode, over the rounds of a phase, ``[episode]``.
+
+        Args:
+            phase: "all", "early", "middle" or "late".
+        """
         hits = self.hits[:, self._select_rounds(phase)]
         return np.asarray(hits.sum(axis=1))
 
     def steps_in(self, phase: str) -> NDArray[np.float64]:
-        """Return the number of possible hits in each episode, over the rounds of a phase."""
+        """Return the number of steps that count in each episode, over the rounds of a phase,
+        ``[episode]``.
+
+        Args:
+            phase: "all", "early", "middle" or "late".
+        """
         steps = self.steps[:, self._select_rounds(phase)]
         return np.asarray(steps.sum(axis=1))
 
     def _select_rounds(self, phase: str) -> NDArray[np.bool_]:
-        """Return which rounds belong to a phase: all rounds, or a third of them."""
+        """Return which rounds belong to a phase, ``[round]``: all rounds, or the first, middle or
+        last third of them.
+
+        Args:
+            phase: "all", "early", "middle" or "late".
+        """
         n_rounds = self.steps.shape[1]
         if phase == "all":
             return np.ones(n_rounds, dtype=bool)
@@ -142,8 +166,12 @@ class _Count:
 
 
 def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
-    """Check the predictions for a batch, which are choices or probabilities, and return them as a
-    policy.
+    """Check predictions for a batch of episodes, and return them as a policy.
+
+    Args:
+        predictions: probabilities ``[episode, round, action]``, or integer choices ``[episode,
+            round]``.
+        batch: the episodes.
     """
     array = np.asarray(predictions)
     shape = batch.states.shape
@@ -171,7 +199,8 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
 
 
 def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
-    """Count hits and possible hits of every quantity of :data:`QUANTITIES`.
+    """Compute every quantity of :data:`QUANTITIES` in every step: key of the quantity -> its values
+    and the steps that count.
 
     Args:
         policy: choices, and probabilities if they are known.
@@ -246,13 +275,13 @@ def followed_discount(
     table: Literal["after", "before"] = "after",
     seed: int = 0,
 ) -> Scores:
-    """Compute how often choices agree with the greedy actions of Q-tables, for each of several
-    discounts.
+    """Estimate which discount factor choices follow: measure how often they agree with the greedy
+    actions of Q-tables that are learned with each of several discounts.
 
     Args:
         choices: actions ``[episode, round]``, one array per batch.
         batches: the episodes.
-        table: the Q-table to compare with, "after" or "before" the update; see :func:`agreement`.
+        table: the Q-table to compare with, "after" or "before" the round's update.
         seed: seed of the bootstrap.
 
     Returns:
@@ -290,8 +319,9 @@ def followed_discount(
 def _find_greedy_rounds(
     choices: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], gamma: float, table: str
 ) -> NDArray[np.float64]:
-    """Return the expected number of rounds in each episode in which the choice is greedy for the
-    Q-tables of a discount. Ties are broken at random.
+    """Return the number of rounds in each episode in which the choice is greedy for Q-tables that
+    are learned with a discount, ``[episode]``. Ties are broken at random, so it is an expected
+    number.
 
     Args:
         choices: actions ``[episode, round]``, one array per batch.
@@ -308,8 +338,8 @@ def _find_greedy_rounds(
 
 
 def _find_best_discounts(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each curve of agreement, the smallest and the largest of the discounts that reach
-    its maximum.
+    """Return the smallest and the largest of the discounts with the highest agreement, each
+    ``[curve]``; they differ if discounts tie.
 
     Args:
         curves: agreement for each discount, ``[curve, discount]``.

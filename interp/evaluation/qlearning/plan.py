@@ -71,7 +71,7 @@ def sample(
 
     Args:
         model: the model.
-        regime: the regime of MDPs to sample from.
+        regime: name of the distribution from which the MDPs are sampled.
         n_episodes: number of episodes over all sizes.
         n_rounds: lowest and highest number of rounds.
         seed: seed of the episodes.
@@ -97,7 +97,8 @@ def sample(
 
 
 def reference_table(model: Machine) -> Literal["after", "before"]:
-    """Return which Q-table to compare a model with, "before" or "after" the round's update.
+    """Return which Q-table a model's choices are compared with: "before" or "after" the round's
+    update.
 
     A handwired model chooses before it updates; a learned one was trained on targets "after" the
     update.
@@ -161,12 +162,17 @@ def evaluate(
 def _compute_predictions(
     model: Machine, batches: Sequence[MDPEpisodes], commit: str, seed: int
 ) -> dict[str, list[np.ndarray]]:
-    """Return what the model, the model with cut latents, and two simple rules choose in each batch.
+    """Return the predictions of the model and of its controls: key of a predictor -> one array per
+    batch.
+
+    The controls are the model with its latents reset in every round ("cut"), the last action
+    ("repeat_last") and a random action ("chance").
 
     Args:
         model: the model.
         batches: the episodes.
-        commit: which action the model reads back, "own" or "target".
+        commit: which action the model reads back as its choice: "own" (the model's) or "target"
+            (the Q-table's).
         seed: seed of random choices.
     """
     rng = np.random.default_rng([seed, 1])
@@ -215,6 +221,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         part: name of the part.
         n_episodes: number of episodes per regime; play uses half of it.
         seed: seed of the episodes.
+
+    Returns:
+        A table, or for play several tables by name.
     """
     if part.startswith(_PLAYED):
         regime = part.removeprefix(_PLAYED)
@@ -226,8 +235,8 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
-    """Estimate the discount that a model's choices follow, in the regime "grid" that it was trained
-    on.
+    """Estimate the discount factor that a model's choices follow in the regime "grid": measure
+    their agreement with Q-tables that are learned with each of several discounts.
 
     Args:
         model: the model.
@@ -240,10 +249,10 @@ def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
 
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return all tables of a model, by name.
+    """Return all tables of a model, by name; "summary" has one row per regime.
 
     Args:
-        model: the model.
+        model: the model; not used.
         measured: name of a part -> what :func:`_measure` returned.
     """
     agreed = pd.concat([measured[regime] for regime in _EVALUATED], ignore_index=True)
@@ -262,8 +271,8 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per regime: agreement of the model with the Q-table, and normalised returns
-    over the longest horizon.
+    """Return a table with one row per regime: the model's agreement with the Q-table, and
+    normalised returns of the model and of other agents over the longest horizon.
 
     Args:
         agreed: scores of agreement.
@@ -283,13 +292,18 @@ def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
 
 
 def plan() -> EvaluationPlan:
-    """Return the evaluation plan for models of Q-learning."""
+    """Return the evaluation plan for models of Q-learning: the parts that are measured, and how
+    their tables are made.
+    """
     return EvaluationPlan(_parts, _measure, _tables, min_episodes=30, explained=_EXPLAINED)
 
 
 def _parts(model: Machine) -> list[str]:
-    """Return the names of the parts of the evaluation: agreement in each regime, the discount that
-    choices follow, and play in some regimes.
+    """Return the names of the parts of the evaluation: agreement in each regime, the discount
+    factor that choices follow, and returns of play in some regimes.
+
+    Args:
+        model: the model; not used.
     """
     played = [f"{_PLAYED}{regime}" for regime in returns.PLAYED]
     return [*_EVALUATED, _DISCOUNT, *played]

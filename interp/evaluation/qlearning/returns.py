@@ -1,12 +1,13 @@
-r"""What agents earn: cumulative reward, scaled so that a random policy has 0 and an optimal one 1.
+r"""Measure what agents earn in MDPs: cumulative reward, scaled so that a random policy has 0 and an
+optimal one 1.
 
     normalised score = sum_e (x_e - random_e) / sum_e (optimal_e - random_e)
 
-The sums are over episodes e, and x is the sum of rewards in an episode. Both references are exact
-expectations (by backward induction) from the episode's first state. The score is a ratio of sums,
-because the ratio of a single episode divides by almost 0 if all policies earn the same in its MDP.
-It can lie outside [0, 1], because rewards are random. In the regime "grid" a random policy earns
-70-80 % of the optimum.
+The sums are over episodes e, and x_e is the sum of rewards in an episode. random_e and optimal_e
+are exact expectations of this sum for the two policies (by backward induction), from the episode's
+first state. The score is a ratio of sums, because the ratio of a single episode divides by almost 0
+if all policies earn the same in its MDP. It can lie outside [0, 1], because rewards are random. In
+the regime "grid" a random policy earns 70-80 % of the optimum.
 
 :func:`evaluate` lets a model play with its own choices, and with exploration: a random action with
 probability .2. Tabular learners play the same MDPs with the same starts and random numbers. The
@@ -43,7 +44,8 @@ _ROUNDING = 1e-9
 
 @checked
 def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> Scores:
-    """Compute where rewards lie between those of a random and of an optimal policy.
+    """Compute the normalised score of played episodes: the rewards, scaled so that a random policy
+    has 0 and an optimal policy 1.
 
     Args:
         episodes: one batch of episodes, or several of different sizes.
@@ -51,9 +53,9 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
         seed: seed of the bootstrap.
 
     Returns:
-        "score" is the normalised score, a ratio of sums. "earned" is the mean sum of rewards;
-        "random" and "optimal" are exact expectations of it for the two policies, from the same
-        first states.
+        "score" is the normalised score, a ratio of sums over episodes. "earned" is the mean over
+        episodes of the sum of rewards; "random" and "optimal" are its exact expectations for the
+        two policies, from the same first states.
 
     Raises:
         InputError: if every policy earns the same in these MDPs.
@@ -81,15 +83,18 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
 
 
 def _sums(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of rewards in each episode."""
+    """Return the sum of rewards in each episode, ``[episode]``."""
     return np.asarray(rewards.sum(axis=1))
 
 
 def _compute_expected_returns(
     batch: MDPEpisodes, n_rounds: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the exact expected returns of a random and of an optimal policy, from each episode's
-    first state.
+    """Return the exact expected returns of a random and of an optimal policy, each ``[episode]``.
+
+    Args:
+        batch: the episodes, whose MDPs and first states are used.
+        n_rounds: number of rounds over which rewards are summed.
     """
     mdps = batch.known_mdps
     starts = (np.arange(len(batch)), 0, batch.states[:, 0])
@@ -190,7 +195,8 @@ def _play_all(
 
 
 def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
-    """Return the mean reward per round in one window of rounds.
+    """Return the mean reward per round in the window of :data:`_WINDOW` rounds that begins with
+    ``start``.
 
     Args:
         batches: the played episodes.
@@ -206,8 +212,8 @@ def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) 
 def _scores(
     by: tuple[str, ...], numbers: dict[tuple[Any, ...], Interval], settings: dict[str, Any]
 ) -> Scores:
-    """Make scores with a column ``commit``: "own" for the model, which reads back its own choice,
-    "" for tabular agents.
+    """Make a record of scores, with a column ``commit`` beside the numbers: "own" for the model,
+    which reads back its own choice, "" for tabular agents.
 
     Args:
         by: names of the parts of a key.
