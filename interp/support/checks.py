@@ -673,7 +673,7 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
     >>> refuse_endless("n_resamples", 10**12)
     Traceback (most recent call last):
     interp.support.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 \
-    microseconds each, the least that any takes; give at most 10000000
+microseconds each, the least that any takes; give at most 10000000
     """
     seconds_each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
     most = round(_MOST_SECONDS / seconds_each)
