@@ -267,8 +267,10 @@ def evaluate(
 
     Returns:
         A result whose table has one row: number of edges, faithfulness with its 95 % interval, mean
-        and maximum of the random circuits, incompleteness, and the smallest effect of an edge
-        (``least_minimal``). The module's docstring has the formulas.
+        and maximum of the random circuits, and two further numbers, as shares of the gap between
+        the whole model and the empty circuit. ``incompleteness`` is the mean difference between
+        circuit and model after a set is left out. ``least_minimal`` is the effect of the edge that
+        matters least, NaN if not measured.
     """
     require(
         n_random >= 1 and n_sets >= 1,
@@ -344,10 +346,11 @@ def _leave_out(
         seed: seed of the sets.
 
     Returns:
-        Two items. A list with one number per set: the absolute difference of the mean metric
-        between circuit and model after the removal. And the minimality: the largest effect that
-        removing an edge has in any set, for the edge for which it is smallest (NaN if not
-        measured). Both are shares of the gap between the whole model and the empty circuit.
+        A tuple of two items, both as shares of the gap between the whole model and the empty
+        circuit. First, for each set, the absolute difference of the mean metric between circuit and
+        model after the removal. Second, the effect of the edge that matters least (NaN if not
+        measured); the effect of an edge is the largest change of the mean metric, over the sets,
+        when the edge is removed as well.
     """
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
@@ -385,8 +388,9 @@ def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list
 
 
 def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
-    """Return CPR and CMD of the Mechanistic Interpretability Benchmark (MIB): the area under the
-    curve of faithfulness over circuit size, and the area between this curve and 1.
+    """Return two summaries of a curve of faithfulness over circuit size, as in the Mechanistic
+    Interpretability Benchmark (MIB): CPR, the area under the curve, and CMD, the area between the
+    curve and 1.
 
     Args:
         shares: sizes of the circuits, as shares of all edges.
@@ -408,7 +412,8 @@ def faithfulness_curve(
     seed: int = 0,
 ) -> Tabulated:
     """Measure the faithfulness of circuits that consist of the highest-scored edges, at several
-    circuit sizes. Summarise the curve by CPR and CMD (:func:`find_areas`).
+    circuit sizes. Summarise the curve by CPR (the area under it) and CMD (the area between it and
+    1).
 
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.

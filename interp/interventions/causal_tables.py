@@ -60,7 +60,7 @@ class Sample:
         n_map: number of rounds, from the patched one on, in the map of effects by round patched and
             round read; 0 for no map.
         seed: seed of the episodes.
-        regime: regime to sample from; empty for the default.
+        regime: regime (named distribution of episodes) to sample from; empty for the default.
         sizes: sizes of the episodes that differ from the model's, such as the number of experts.
     """
 
@@ -287,7 +287,7 @@ def interchange_table(
         claims: claims that sites carry a variable; by default those of the task.
         drawn: (regime, sizes) of the episodes on which the decoder of a learned model's state is
             fitted.
-        n_decoded: number of these episodes.
+        n_decoded: number of episodes on which this decoder is fitted.
 
     Returns:
         One row per claim: interchange accuracy and score with intervals, and those of its control.
@@ -316,7 +316,7 @@ def interchange_table(
 
 
 def _find_recent(round: int) -> slice:
-    """Return the last five rounds up to ``round``, as a slice."""
+    """Return a slice of five rounds that ends with ``round``; fewer at the beginning."""
     return slice(max(round - 4, 0), round + 1)
 
 

@@ -91,7 +91,8 @@ def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[i
 
 @checked
 class EdgeGraph:
-    """The edges of a transformer's round. Sources and destinations are in the order of computation.
+    """The graph of the edges between the parts of a transformer in one round. Sources and
+    destinations are in the order of computation.
 
     Attributes:
         sources: names: "embed", "L0H0", ..., "mlp 0", ...
@@ -226,7 +227,8 @@ class EdgeGraph:
     def contributions(
         self, run: Rollout, round: int
     ) -> Float[Tensor, "source episode pos d_model"]:
-        """Return what every source writes to the residual stream in one round.
+        """Return what every source writes to the residual stream in one round, ``[source, episode,
+        pos, d_model]``.
 
         Args:
             run: the rollout that provides the input and the carried state.
@@ -248,14 +250,14 @@ class EdgeGraph:
         hooks: Hooks,
         before: tuple[int, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run a round with hooks, each of which must fire exactly once.
+        """Run a round with hooks. A hook that does not fire exactly once is an error.
 
         Args:
             rounds: encoded tokens and values of the rows.
             latents: carried state that the round reads.
             hooks: the hooks.
-            before: a layer, and the residual stream before it to start from; by default the
-                embedding is computed.
+            before: index of a layer, and the residual stream before this layer, from which to
+                start; by default the embedding is computed.
 
         Returns:
             The prediction of the round, and the latents after it.
@@ -366,9 +368,10 @@ def rebuilt(
     Args:
         graph: the graph.
         weights: weight of each edge, for each circuit.
-        shifts: shift of each source, in the order of sources, as a list of parts ``[source,
-            circuit, ...]``. A part holds one circuit for all, or every circuit. It is read only
-            after all of its sources have written.
+        shifts: shift of each source, in the order of sources, as a list of tensors ``[source,
+            circuit, episode, pos, d_model]`` for consecutive sources. The axis ``circuit`` has
+            length 1 if the shift is the same for all circuits. A tensor is read only after all of
+            its sources have written.
         cut: edges that are cut in any circuit.
     """
 

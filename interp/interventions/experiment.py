@@ -61,8 +61,8 @@ class Effects(Result):
         edits: names of the edits.
         rounds: pairs (round edited, round read), one for each entry of the round axis.
         outcomes: names of the entries of the last axis.
-        values: outcomes with the edits.
-        unpatched: outcomes of the unedited run.
+        values: outcomes with the edits, ``[edit, episode, round, outcome]``.
+        unpatched: outcomes of the unedited run, ``[episode, round, outcome]``.
         seen: for each edit, the activations at the watched sites, ``[episode, round edited, ...]``.
         counted: which episodes have both the round edited and the round read; None if all do.
             Values of other episodes are NaN and are left out of means. The same holds for edits of
@@ -254,7 +254,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
-        """Take some rounds of every episode of a rollout.
+        """Return some rounds of every episode of a rollout, as one batch of rows.
 
         Args:
             run: the rollout.
@@ -500,8 +500,8 @@ class Experiment:
             edited one.
         readout: what is read: an :class:`Outcome` or its key, or a function from :class:`Outputs`
             to numbers ``[edit, episode, (round edited, round read), outcome]``.
-        propagate: whether later rounds read the changed state; False holds them at what they read
-            and predicted in ``run``.
+        propagate: whether later rounds read the changed state; False gives them the state and the
+            predictions that they have in ``run``.
         commit: for rounds that contain a choice: "own" uses the choice of the edited model,
             "target" the choice in ``run``.
         update: False skips the part of a round after the prediction, if it is not read.
@@ -631,9 +631,11 @@ class Experiment:
 
 
 def _is_real(value: object) -> bool:
-    """Return whether a value is not a tensor, or a tensor of finite real numbers.
+    """Return whether a value is a tensor of finite real numbers; also True for a value that is no
+    tensor.
 
-    NaN is allowed in some episodes: it stands for cycles of a looped model that did not run.
+    NaN is allowed in some episodes, but not in all: it stands for iterations that a looped model
+    did not run.
     """
     if not isinstance(value, Tensor):
         return True
@@ -690,7 +692,9 @@ def run(experiment: Experiment) -> Effects:
 
 
 def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
-    """Return the readout of the run without edits, for each pair (round edited, round read)."""
+    """Return the readout of the run without edits, ``[episode, pair, outcome]``, for each pair
+    (round edited, round read).
+    """
     base, lags = experiment.run, range(experiment.horizon + 1)
     last = base.n_rounds - 1
     rounds = torch.tensor([[min(t + lag, last) for lag in lags] for t in experiment.starts])
@@ -701,7 +705,7 @@ def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outc
 
 
 def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
-    """Return which episodes count, for each pair (round edited, round read).
+    """Return which episodes count, ``[episode, pair]``, for each pair (round edited, round read).
 
     An episode counts if neither round is missing, and if no round that an edit copies from another
     run is missing there.
@@ -791,7 +795,8 @@ def run_on(
         rounds: index of the first round for each continuation.
         horizon: number of rounds to run.
         latents: state that each first round reads, ``[episode, round, row, width]``.
-        again: function that also changes the state in later rounds (:class:`Edit`).
+        again: function ``(first round, later round, state)`` -> the state that the later round
+            reads instead; None changes nothing.
 
     Returns:
         Predictions of all rounds that were run, and the carried state after the last one.
@@ -1050,10 +1055,11 @@ def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor
 def _write_again(
     again: Again, starts: Sequence[int], rounds: Sequence[int], state: Tensor
 ) -> Tensor:
-    """Change the state that later rounds read, with the function :attr:`Edit.again`.
+    """Change the state that later rounds read, by calling an edit's function ``again``, and return
+    it.
 
     Args:
-        again: function that returns the new state.
+        again: function ``(edited round, later round, state)`` -> the new state.
         starts: indices of the edited rounds.
         rounds: index of the later round that follows each edited round.
         state: the state, ``[edit, episode, round, row, width]``; changed in place.
@@ -1082,15 +1088,15 @@ def _run_next(
     stepper: Callable[..., Any] | None,
     is_last: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Run the next round after each edited round, for every edit and episode.
+    """Run the round that follows each edited round, for every edit and episode.
 
     Args:
         experiment: the experiment, with model and run.
         rounds: index of the next round for each edited round.
-        state: state that it reads, ``[edit, episode, round, row, width]``.
-        later: edits that are made in it.
-        stepper: function that runs a round of a transformer, or None.
-        is_last: whether only its prediction is read.
+        state: state that the next round reads, ``[edit, episode, round, row, width]``.
+        later: edits that are also made in the next round.
+        stepper: quick function that runs a round of a transformer; None for other models.
+        is_last: whether only the prediction of the next round is read.
 
     Returns:
         Predictions and new states, ``[edit, episode, round, ...]`` each.

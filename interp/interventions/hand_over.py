@@ -88,8 +88,9 @@ class HandOver(Tabulated):
         saw_everything: predictions of a receiver that played the whole episode.
         starts_anew: predictions with the receiver's initial memory.
         another_episode: predictions with the memory of another episode.
-        share: how much closer to ``saw_everything`` the predictions ``handed_over`` are than
-            ``starts_anew``; 1 means equal to ``saw_everything``.
+        share: share of the distance between ``starts_anew`` and ``saw_everything`` that the memory
+            makes up: 1 minus the distance of ``handed_over`` from ``saw_everything``, divided by
+            that of ``starts_anew``.
     """
 
     round: int
@@ -121,8 +122,8 @@ def hand_over(
             variables directly.
         via: algorithm whose variables are decoded. By default it is the receiver, if that is an
             algorithm; otherwise it is the algorithm that explains the first model.
-        n_known: number of episodes for fitting the maps; a state of thousands of numbers (a cache)
-            needs a thousand.
+        n_known: number of sampled episodes on which the decoder and the map into the receiver are
+            fitted. A state of thousands of numbers (a cache) needs a thousand.
 
     Returns:
         The receiver's predictions with the transferred memory. For comparison: those with its own
@@ -171,6 +172,9 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
         round: index of the round that reads the state, at least 1.
         via: algorithm whose variables are decoded.
         n_known: number of episodes for fitting the decoder.
+
+    Returns:
+        The decoded variables, and the keys of those that could not be decoded.
     """
     round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
@@ -236,7 +240,7 @@ def state_difference(
             other episodes.
         round: index of the round that reads the states, at least 1.
         via: the algorithm; by default the one that explains the first model.
-        n_known: number of episodes for fitting the maps, as in :func:`hand_over`.
+        n_known: number of sampled episodes on which the decoders are fitted.
 
     Returns:
         One row per episode and element of a variable that can be decoded from both states. Columns
@@ -287,8 +291,8 @@ def state_difference(
 
 
 def _find_round(round: int, n_rounds: int) -> int:
-    """Return the index of a round, after a check that it is in the run and not the first; negative
-    numbers count from the end.
+    """Return the index of a round, counted from 0; ``round`` may count from the end. Refuse the
+    first round, and a round that is not in the run.
     """
     index = round + n_rounds if round < 0 else round
     require(

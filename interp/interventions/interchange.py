@@ -51,12 +51,14 @@ class InterchangeResult(Result):
         variable: key of the variable.
         places: the sites (or subspaces) that were interchanged, as texts.
         outcome: the compared outcome, "prediction" or "state".
-        correct: whether the outcome with the intervention equals the algorithm's counterfactual.
+        correct: whether the outcome with the intervention equals the algorithm's counterfactual,
+            ``[episode, round]``.
         unpatched: whether the outcome without the intervention equals the counterfactual.
         informative: whether the counterfactual differs from the algorithm's outcome on the base.
         error: largest absolute difference, over the numbers of the outcome, from the
             counterfactual.
-        effect: change of each number of the model's outcome by the intervention.
+        effect: change of each number of the model's outcome by the intervention, ``[episode, round,
+            number]``.
         wanted: change of each number of the algorithm's outcome if the variable is set.
         settings: settings, model and versions.
         participants: participant of each episode; intervals are over participants.
@@ -128,14 +130,18 @@ class InterchangeResult(Result):
         )
 
     def _draw(self, figures: Any) -> Any:
-        """Draw accuracy, score and slope with their intervals."""
+        """Draw with 95 % intervals: the accuracy over informative pairs, the score (1 minus the
+        relative squared error of the effects) and the slope (the relative size of the effects).
+        """
         rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
         return figures.intervals(
             named(rows), xlabel=f"{self.variable}: share that is the algorithm's"
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row: accuracies, score and slope with intervals, chance, and numbers of pairs."""
+        """Return a table with one row: accuracies, score and slope with intervals, ``chance`` (the
+        accuracy without an intervention), and numbers of pairs.
+        """
         interval = self.interval()
         chance = float("nan")
         if self.informative.any():
@@ -258,8 +264,8 @@ def _grade_choices(
 
 
 def _find_most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
-    """Return the index of the most probable outcome; the lowest index if several are tied up to
-    rounding.
+    """Return the index of the most probable outcome, ``[...]``; the lowest index if several are
+    tied up to rounding.
     """
     largest = probabilities.max(-1, keepdims=True)
     is_largest = probabilities >= largest - 1e-9
@@ -520,7 +526,9 @@ class Claim:
 
     @classmethod
     def of(cls, model: Machine) -> list[Claim]:
-        """Return the claims that the model's task makes about it."""
+        """Return the claims that the record of the model's task makes: which sites of the model
+        carry which variables.
+        """
         claims: list[Claim] = []
         for key, sites, *how in catalog.of(model).analysis.claims(model):
             if sites is None:

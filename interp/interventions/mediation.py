@@ -291,9 +291,9 @@ class MediationResult(Result):
         cause: the sites of the cause, as texts.
         outcome: key of the outcome.
         mediators: names of the mediators; the last is "all".
-        total: <TE, TE>, summed over the rounds of an episode.
-        lost: <TE - DE, TE>, summed over the rounds of an episode.
-        brought: <IE, TE>, summed over the rounds of an episode.
+        total: <TE, TE>, summed over the rounds of an episode, ``[episode]``.
+        lost: <TE - DE, TE>, summed over the rounds of an episode, ``[mediator, episode]``.
+        brought: <IE, TE>, summed over the rounds of an episode, ``[mediator, episode]``.
         moved: share of rows (pairs of episode and round) in which the cause changes the mediator at
             all.
         random: shares (blocked, carried) of random other sites, as many as the mediators and of the
@@ -368,7 +368,10 @@ class MediationResult(Result):
         return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{largest}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the shares blocked and carried of every mediator, with their intervals."""
+        """Draw for every mediator two shares of the effect, with their 95 % intervals: the share
+        that is lost if it is frozen ("blocked"), and the share that it brings about alone
+        ("carried").
+        """
         rows: dict[str, Interval] = {}
         for name in self.mediators:
             rows[f"blocked: {name}"] = self.blocked(name)
@@ -376,9 +379,11 @@ class MediationResult(Result):
         return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per mediator and one for all together. A row has the shares
-        blocked and carried with intervals, and those of random other sites. The largest share
-        carried comes first.
+        """Return a table with one row per mediator and one for all together.
+
+        A row has the share of the effect that is lost if the mediator is frozen (``blocked``) and
+        the share that it brings about alone (``carried``), with intervals, and the same shares of
+        random other sites. The largest share carried comes first.
         """
         size = float(np.sqrt(self.total.sum() / self.n_pairs))
         rows = [self._make_row(i, size) for i in range(len(self.mediators))]
@@ -558,8 +563,9 @@ class _Sums:
     is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: _Sites) -> tuple[float, float]:
-        """Return the shares (blocked, carried) of a set of sites over all rows; NaN without an
-        effect or without sites.
+        """Return two shares of the total effect for a set of sites, summed over all rows: blocked,
+        <TE - DE, TE> / <TE, TE>, and carried, <IE, TE> / <TE, TE>. They are NaN without an effect
+        or without sites.
         """
         if self.is_null or not case:
             return float("nan"), float("nan")
@@ -578,6 +584,10 @@ class _Swap:
         sites: the causes, which are set together.
         outcome: "prediction", "state", "latents", or an outcome with a decoder.
         round: rounds in which the causes are set, each separately.
+
+    Attributes:
+        runs: the base and the source rollout.
+        routes: decides which sites lie between the causes and the outcome.
     """
 
     def __init__(

@@ -96,8 +96,8 @@ class Writer:
         round: Rounds = "all",
         ridge: float = 0.0,
     ) -> Writer:
-        """Fit a decoder of variables, which can also change them, on a rollout. Use other episodes
-        to change variables.
+        """Fit a writer on a rollout: a decoder of some variables from an activation, which can also
+        change them. Use other episodes to change variables.
 
         Args:
             model: the model.
@@ -200,8 +200,8 @@ class Writer:
         return distance[..., None, None] * self.apart
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
-        """Decode variables from an activation. Return them by key, each ``[*batch, *shape of the
-        variable]``.
+        """Decode the variables from an activation ``[*batch, row, width]``. Return them by key,
+        each ``[*batch, *shape of the variable]``.
         """
         shape = tuple(activation.shape)
         size = self.size
@@ -291,7 +291,7 @@ def _find_unpadded(
 def _read_point(
     model: Machine, run: Rollout, place: Site, rounds: Sequence[int]
 ) -> Float[Tensor, "episode round row width"]:
-    """Return the activation at a hook point in some rounds.
+    """Return the activation at a hook point in some rounds, ``[episode, round, row, width]``.
 
     Args:
         model: the model.
@@ -308,7 +308,7 @@ def _read_point(
 def _read_state(
     latents: Tensor, place: Site, layout: RoundLayout
 ) -> Float[Tensor, "episode round row width"]:
-    """Return all or some rows of the carried state.
+    """Return all or some rows (latents) of the carried state, ``[episode, round, row, width]``.
 
     Args:
         latents: carried states, ``[episode, round, row, width]``.
@@ -333,9 +333,9 @@ def decodable(
     of it that ``sites`` selects ("latent@h").
 
     The first variable is always returned. A further one is returned only if the state predicts it
-    better than the earlier variables do. The number of rounds, for example, can be computed from
-    counts that add up to it. Decoders are fitted on one half of the episodes and scored on the
-    other.
+    better than the earlier variables do. This leaves out, for example, a number of rounds that is
+    the sum of counts that can be decoded. Decoders are fitted on one half of the episodes and
+    scored on the other.
 
     Args:
         run: the rollout.
@@ -458,9 +458,10 @@ class StepResult(Tabulated):
 
     Attributes:
         missed: squared distance between the decoded state after the round and the state that the
-            algorithm computes. Each variable is in units of the root mean square of its step.
+            algorithm computes, ``[episode, round]``. Each variable is in units of the root mean
+            square of its step.
         varied: squared deviation of the algorithm's steps (changes of the state) from the round's
-            mean, times n / (n - 1) for n episodes (an unbiased estimate).
+            mean, ``[episode, round]``, times n / (n - 1) for n episodes (an unbiased estimate).
         participants: participant of each episode; intervals are over participants.
     """
 
@@ -500,8 +501,9 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """Return the variables that the algorithm computes in ``horizon`` rounds from the decoded
-        state ``before``. Variables that were not decoded start with the algorithm's own values.
+        """Let an algorithm compute ``horizon`` rounds from the decoded state ``before``, and return
+        the variables after them. Variables that were not decoded start with the algorithm's own
+        values.
         """
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
         read = ", ".join(self.shapes)
@@ -528,7 +530,8 @@ class Transition:
 
         Returns:
             The squared errors of the model's decoded steps, and the squared deviations of the
-            algorithm's steps from their mean, both in units of each variable's step size.
+            algorithm's steps from their mean, ``[episode, round]`` each, in units of each
+            variable's step size.
         """
         goal = self.goal(algorithm)
         missed: NDArray[Any] = np.zeros(())

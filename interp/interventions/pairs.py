@@ -315,11 +315,12 @@ class Metric:
 
     Attributes:
         key: its key.
-        name: its name.
-        unit: its unit.
+        name: its name in sentences and figures.
+        unit: its unit, such as "nats".
         measure: ``(readout, pair)`` -> numbers ``[*cell, episode]``.
         needs_update: whether it reads the state after a round, and not only its prediction.
-        kinds: kinds of prediction that it can read.
+        kinds: kinds of prediction that it can read: "classes" (probabilities of outcomes), "mean"
+            (of a real number) or "normal" (mean and log variance of a real number).
     """
 
     key: str

@@ -92,10 +92,10 @@ class PatchingResult(Result):
 
     Attributes:
         sites: the sites.
-        values: metric of the patched runs. NaN in episodes in which the site's cycle of a looped
-            model did not run; these are left out of the site's means.
-        base: metric of the run that is patched.
-        source: metric of the run that activations are taken from.
+        values: metric of the patched runs, ``[site, episode]``. NaN in episodes in which a looped
+            model did not run the site's iteration; these are left out of the site's means.
+        base: metric of the run that is patched, ``[episode]``.
+        source: metric of the run that activations are taken from, ``[episode]``.
         metric: key of the metric.
         unit: unit of the metric.
         direction: "denoising" (the corrupted run is patched with clean activations) or "noising"
@@ -123,7 +123,7 @@ class PatchingResult(Result):
 
     @property
     def effects(self) -> Float[Tensor, "site episode"]:
-        """Metric of the patched runs minus that of the base."""
+        """Metric of the patched runs minus that of the base, ``[site, episode]``."""
         return self.values - self.base
 
     @property
@@ -229,13 +229,15 @@ class PatchingResult(Result):
     def grid(
         self, component: str, value: Literal["effect", "fraction"] = "fraction"
     ) -> pd.DataFrame:
-        """Return the table of a heat map for one component: rows are layers, columns are positions.
+        """Return the table of a heat map for one component, with a row per layer (or head) and a
+        column per position.
 
-        Rows for heads are named like "L1H0", those for the cycles of a loop like "block[2]".
+        Rows for heads are named like "L1H0", those for the iterations of a loop like "block[2]".
 
         Args:
             component: name of the component.
-            value: "effect" or "fraction".
+            value: "effect" for mean effects on the metric, "fraction" for effects divided by the
+                difference between source and base.
         """
         key = ALIASES.get(component, component)
         patched = [i for i, site in enumerate(self.sites) if site.component == key]
@@ -338,7 +340,10 @@ class RoundsResult(Result):
     by_round: tuple[PatchingResult, ...]
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return one row per site and round, the largest effect first."""
+        """Return a table with one row per site and round, the largest effect first: effect and
+        fraction with 95 % intervals, and a p-value. ``seed`` is that of the bootstrap and the
+        permutations.
+        """
         frames = [result.to_frame(seed=seed) for result in self.by_round]
         return by_size(pd.concat(frames, ignore_index=True))
 
@@ -359,8 +364,8 @@ class RoundsResult(Result):
         return max(differing, key=lambda result: result.best[1]).sentence
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heat map of effects by site and patched round, for the sites with the largest
-        effects.
+        """Draw a heat map of mean effects, with a row per site and a column per patched round, for
+        the sites with the largest effects.
         """
         first = self.by_round[0]
         means = {result.round: result.effects.nanmean(-1) for result in self.by_round}

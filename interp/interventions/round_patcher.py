@@ -40,7 +40,8 @@ _READ_LATER = ("resid_pre", "k", "v")
 def _replay_activations(
     model: Machine, run: Rollout, round: int, names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return activations in one round: name of a hook -> ``[episode, ...]``.
+    """Run one round of a rollout again, and return activations: name of a hook -> ``[episode,
+    ...]``.
 
     Args:
         model: the model.
@@ -151,13 +152,17 @@ class RoundPatcher:
         return self.transformer is not None and cell.position in self.run.layout.labels
 
     def _find_start(self, cell: Site) -> int:
-        """Return the first position that a patch of the site changes."""
+        """Return the index of the first position that a patch of the site changes; 0 for all
+        positions together.
+        """
         if not self._is_placed(cell):
             return 0
         return self.run.layout.position(str(cell.position))
 
     def _is_unread(self, cell: Site) -> bool:
-        """Return whether a patch of the site cannot affect any output that is read."""
+        """Return whether a patch of the site cannot affect any output that is read: the prediction
+        and, if it is computed, the update.
+        """
         if not self._is_placed(cell):
             return False
         layout, start = self.run.layout, self._find_start(cell)

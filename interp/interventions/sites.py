@@ -52,7 +52,7 @@ _ADDRESS = re.compile(r"L(?P<layer>\d+)H(?P<head>\d+)(@(?P<position>[^#@]+))?")
 
 
 def head_address(layer: int, head: int) -> str:
-    """Return the address of a head, in the form used everywhere.
+    """Return the address of a head, which names it everywhere in the toolkit.
 
     >>> head_address(1, 0)
     'L1H0'
@@ -550,8 +550,8 @@ class Place:
 
     @property
     def is_whole(self) -> bool:
-        """Whether an interchange here replaces the whole activation: there is no subspace, and the
-        place is no control.
+        """Whether the whole activation is replaced: True if there is neither a subspace nor a
+        control's subspace (``elsewhere``).
         """
         return self.basis is None and self.elsewhere is None
 

@@ -189,8 +189,9 @@ class _SteeringResult(Tabulated):
     without a dose 0.
 
     Attributes:
-        model, algorithm: probability of the outcome that is read.
-        random: the model's probability along random directions of equal norm.
+        model, algorithm: probability of the outcome that is read, ``[dose, episode]``.
+        random: the model's probability along random directions of equal norm, ``[dose, direction,
+            episode]``.
     """
 
     model: Float[np.ndarray, "dose episode"]
@@ -319,8 +320,8 @@ def steer(
         doses: the change of the memory, its multiples, and the direction.
         round: index of the round; negative numbers count from the end.
         of: index of the outcome whose probability is read: an integer for all episodes, or one
-            integer per episode. For expert advice, each episode can read the vote of the expert
-            whose weight is raised: it becomes likelier.
+            integer per episode. For expert advice, for example, it can be the outcome that the
+            expert with the raised weight votes for, which becomes likelier.
         n_random: number of random directions of equal norm, for the control.
         seed: seed of the random directions.
 
@@ -477,6 +478,9 @@ def _draw_directions(
         direction: the direction, ``[row, width]``.
         n: number of random directions.
         seed: seed of the draw.
+
+    Returns:
+        The random directions, ``[direction, row, width]``.
     """
     generator = np.random.default_rng(seed)
     drawn = generator.standard_normal((n, *direction.shape))

@@ -69,7 +69,16 @@ Running them takes as long as sampling the two rounds, each of which is run thre
 
 
 class AdaptedMachine(HookedMachine):
-    """A machine that wraps a PyTorch module; made by :func:`adapt`."""
+    """A model that the toolkit can run round by round, made from a PyTorch module by :func:`adapt`.
+
+    Args:
+        module: the module.
+        layout: token layout of the rounds.
+        step: function that runs one round, ``(module, carried, fed) -> (scores, carried)``.
+        channels: the named parts of the carried state.
+        points: key -> where hooks can be attached.
+        output: what the scores are: "logits", "probability" or "value".
+    """
 
     start: Callable[..., _Tree] | None
     start_seed: int | None = None
@@ -173,8 +182,8 @@ class AdaptedMachine(HookedMachine):
 
     @property
     def is_handwired(self) -> bool:  # type: ignore[override]
-        """Whether the machine's state can be read exactly, by the function ``read=`` of
-        :func:`adapt`.
+        """Whether the algorithm's state can be decoded exactly: True if :func:`adapt` got a
+        function ``read=``.
         """
         return self.reader is not None
 
@@ -209,7 +218,7 @@ class AdaptedMachine(HookedMachine):
         """Call the user's function ``initial=``, and return what it returned. Random numbers are
         drawn in float32 for every dtype.
 
-        A copy of the machine in another precision then has the same initial state.
+        A copy of the model in another precision then has the same initial state.
         """
         assert self.start is not None
         if self.start_seed is None:
@@ -454,8 +463,8 @@ class AdaptedMachine(HookedMachine):
             ) from None
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Return the algorithm's state, decoded exactly from latents by ``read=`` of
-        :func:`adapt`.
+        """Return the algorithm's state, decoded exactly from latents ``[..., row, width]`` by the
+        user's function ``read=``.
         """
         if self.reader is None:
             raise InputError(
@@ -597,7 +606,7 @@ def adapt(
     Rounds run in evaluation mode, whatever mode the module is in. The module itself is not changed.
 
     Args:
-        module: the module; the machine shares its weights.
+        module: the module; the model shares its weights.
         task: a registered task (its key or record), with its ``sizes``; or the layout of a round.
         step: ``(module, carried, fed) -> (scores, carried)`` runs one round of a batch. ``carried``
             maps each channel's name to ``[batch, *shape]``. For a growing channel, ``carried`` also
@@ -622,8 +631,8 @@ def adapt(
             ``reset_parameters`` of every submodule is called.
         output: what the scores are: "logits" (when None), "probability" of each outcome, or "value"
             if the layout predicts a real number.
-        name: name of the machine; the class name of the module when empty.
-        origin: how to build the machine again, for results and checkpoints.
+        name: name of the model; the class name of the module when empty.
+        origin: how to build the model again, for results and checkpoints.
         check: True to run :func:`check_machine`, whose error names the rule that is broken.
 
     Returns:

@@ -277,7 +277,9 @@ class HookedMachine(HookedRootModule):
 
     @property
     def _weight(self) -> Tensor:
-        """A floating-point weight, or else a buffer, that shows the machine's device and dtype."""
+        """A floating-point weight, or else a buffer, from which the model's device and dtype are
+        read.
+        """
         tensors = chain(self.parameters(), self.buffers())
         return next(filter(torch.is_floating_point, tensors), torch.empty(0))
 

@@ -43,7 +43,7 @@ caches.
 @dataclass(frozen=True)
 @checked_fields
 class EncodedRounds:
-    """Episodes encoded as a machine's input. Subclasses may add tensors ``[episode, round, ...]``.
+    """Episodes encoded as a model's input. Subclasses may add tensors ``[episode, round, ...]``.
 
     Attributes:
         tokens: Int[episode, round, pos], token ids; 0 at positions of latents.
@@ -92,7 +92,8 @@ class EncodedRounds:
         return replace(parts[0], **joined)
 
     def rows(self, rounds: Sequence[int]) -> Self:
-        """Return chosen rounds of every episode, flattened into one batch.
+        """Return chosen rounds of every episode as one batch, with one axis of rows in place of
+        episodes and rounds.
 
         Row ``e * len(rounds) + i`` is episode e in the i-th chosen round.
         """
@@ -225,7 +226,9 @@ class RoundLayout:
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Names of the outcomes; for a real number, of the numbers that describe it."""
+        """Names of the outcomes; for a real number, names of the numbers that describe it: "mean"
+        and "log variance".
+        """
         if self.kind == "classes":
             raise NotImplementedError
         return ("mean",) if self.kind == "mean" else ("mean", "log variance")
@@ -237,8 +240,8 @@ class RoundLayout:
 
     @property
     def max_layout(self) -> RoundLayout:
-        """The layout of the largest round with this vocabulary; ``self`` if it has only one
-        size.
+        """The layout of the largest round that this vocabulary supports; ``self`` if it supports
+        only one size.
         """
         return self
 
@@ -248,8 +251,8 @@ class RoundLayout:
         return (self.max_layout,)
 
     def fit(self, episodes: Any) -> RoundLayout:
-        """Return the layout with the sizes of ``episodes``; refuse sizes that the vocabulary does
-        not support.
+        """Return this layout with the sizes of ``episodes``, such as their number of experts;
+        refuse sizes that the vocabulary does not support.
         """
         raise NotImplementedError
 
@@ -298,10 +301,10 @@ class RoundLayout:
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
     def distribution(self, prediction: Tensor) -> Tensor:
-        """Return the probability of every outcome from a prediction: the inverse of
-        :meth:`prediction`.
+        """Convert predictions to one form: the probability of every outcome, ``[..., outcome]``.
+        This is the inverse of :meth:`prediction`.
 
-        For a real number it is the mean ``[..., 1]``, or mean and log variance ``[..., 2]``.
+        For a real number, return its mean ``[..., 1]``, or mean and log variance ``[..., 2]``.
         """
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
@@ -399,6 +402,9 @@ class RoundLayout:
     def per_latent(self, state: Tensor) -> Tensor:
         """Return the part of the algorithm's state that each latent contains, ``[..., latent, k]``:
         the inverse of :meth:`state`.
+
+        Args:
+            state: the algorithm's state.
         """
         return state.unsqueeze(-2)
 
@@ -508,8 +514,8 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
 
 
 def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
-    """Return the layout from the dict of :meth:`RoundLayout.to_dict`; its task must be
-    registered.
+    """Return the layout that :meth:`RoundLayout.to_dict` converted to a dictionary; its task must
+    be registered.
     """
     from interp.core import catalog
 

@@ -43,8 +43,8 @@ def _stack_heads(lens: LensSurface, name: str) -> Tensor:
 
 
 def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
-    """Return the name of the token at every position of one round ``[pos]``, or a latent position's
-    label.
+    """Return the name of the token at every position of one round ``[pos]``; at the positions of
+    latents, the position's label.
     """
     vocabulary = layout.vocabulary
     require(
@@ -177,7 +177,7 @@ class LensSurface(HookedMachine):
         return int(self.outcomes.index(outcome))
 
     def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[Any]:
-        """Return names of tokens, or of outcomes.
+        """Return the names of tokens, or of outcomes, as TransformerLens' method of this name does.
 
         Args:
             tokens: a round ``[pos]`` or rounds ``[batch, pos]``, as a tensor with the length of a

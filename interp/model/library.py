@@ -85,11 +85,11 @@ def register_machine(
 
     Args:
         name: name for :func:`load`, which no other model may have.
-        build: makes the machine, usually by ``interp.adapt``. Its arguments must be JSON values
-            (numbers, strings, lists, tables), each with a default. It runs with a fixed random
-            seed.
+        build: function that makes the model, usually by ``interp.adapt``. Its arguments must be
+            JSON values (numbers, strings, lists, tables), each with a default. It runs with a fixed
+            random seed.
         description: one line for `interp models`.
-        task: key of the task that its machines learn.
+        task: key of the task that its models learn.
 
     Example:
         >>> register_machine("wma-learned", dict, description="", task="experts")
@@ -204,8 +204,8 @@ def _refuse_arguments(name: str, record: ModelRecord, arguments: Mapping[str, An
 
 
 def serving(task: str, **sizes: int) -> str:
-    """Return the names of a task's models that can read these sizes, as text for an error
-    message.
+    """Return the names of a task's models that can read these sizes, as a text "a, b" for an error
+    message; "none" if there are none.
     """
     names = []
     for record in models():

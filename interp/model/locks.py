@@ -28,7 +28,7 @@ _PATIENCE = 30.0
 
 
 class MachineLock:
-    """A re-entrant lock that can be copied and pickled; a copy is a new, free lock."""
+    """A re-entrant lock for a model. It can be copied and pickled; a copy is a new, free lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -67,8 +67,8 @@ DRAWING = MachineLock()
 
 
 def lock_of(module: nn.Module) -> MachineLock:
-    """Return the lock of a user's module; all machines that are adapted from this module share
-    it.
+    """Return the lock of a user's module; all models that were made from this module by
+    ``interp.adapt`` share it.
     """
     with DRAWING:
         return _OF_MODULES.setdefault(module, MachineLock())
@@ -95,7 +95,8 @@ class DefaultDtype:
     """Context that sets PyTorch's default dtype, which all threads share, while a round runs.
 
     Rounds with the same dtype may run at the same time; a round with another dtype waits for them
-    to end. A round within a round does not wait, since it would wait for itself.
+    to end. A round that is run within another round of the same thread does not wait, since it
+    would wait for itself.
     """
 
     _changed = threading.Condition()

@@ -184,7 +184,7 @@ def _sort_hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[
     unknown hook points.
 
     Args:
-        model: the machine.
+        model: the model.
         fwd_hooks: pairs (hook name, function), or ``{round: pairs}``.
         n_rounds: number of rounds of the run.
     """
@@ -451,7 +451,7 @@ def sequential(
 def _unroll(
     model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str
 ) -> Rollout | None:
-    """Run many rounds in one call, if the machine supports it; return None if it does not.
+    """Run many rounds in one call, if the model supports it; return None if it does not.
 
     Args:
         model: the model.
@@ -648,7 +648,7 @@ class _CacheRecorder:
         self.t = 0
 
     def _store(self, activation: Tensor, hook: Any) -> None:
-        """Store an activation of the current round, if this round is cached."""
+        """Store an activation of the current round, if this round is one of the rounds to cache."""
         place = self.places.get(self.t)
         if place is None:
             return

@@ -39,9 +39,10 @@ class Point:
             place; if a hook changes it, the round's prediction and state are NaN.
         gate: name of the submodule that decides about halting; ``module`` when empty. If the loop
             continues with only the remaining rows, it must call both submodules with these rows.
-        axes, labels: axes between the batch axis and the feature axis, and names along them, as in
-            :class:`~interp.core.machine.Component`.
         name: name in tables; the key with spaces when empty.
+        axes: names of the axes between the batch axis and the feature axis, separated by blanks:
+            "pos", "latent" or "head".
+        labels: names of the places along the axis "pos" or "latent".
     """
 
     module: str
@@ -121,6 +122,11 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
 class Halting:
     """Records during one round, for a loop with early halting, which rows of the batch have not
     halted yet.
+
+    Args:
+        point: the point, whose ``alive=`` says which rows run once more.
+        n_rows: number of rows of the batch.
+        disturbs: True to alter activations of halted rows, to test that they have no effect.
 
     Attributes:
         disturbs: True to alter activations of halted rows, to test that they have no effect.
@@ -209,7 +215,7 @@ class Halting:
         that continues is assumed to change the halted rows, too.
 
         Args:
-            alive: rows, or positions, that have not halted.
+            alive: mask of the rows, or of the rows and positions, that have not halted.
             whole: the activation before the hooks.
             result: the activation after the hooks.
         """
@@ -240,7 +246,9 @@ class Tap(nn.Module):
 
     @property
     def is_watched(self) -> bool:
-        """Whether a hook is attached; otherwise the submodule runs unchanged."""
+        """Whether a hook is attached to any of the hook points; if not, the submodule runs
+        unchanged.
+        """
         return any(map(has_hooks, self.runs))
 
     @contextmanager

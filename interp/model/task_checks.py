@@ -288,7 +288,9 @@ def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> Non
 
 
 class _Declared(dict[str, Any]):
-    """Values of an equation's declared parents; reading any other variable is refused."""
+    """The values of an equation's declared parents, by key. Reading any other variable raises an
+    error.
+    """
 
     def __init__(self, variable: Variable, values: Mapping[str, Any]) -> None:
         super().__init__({key: values[key] for key in variable.parents})

@@ -170,7 +170,7 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
-        """Return only the prediction of :meth:`forward`; positions after it are not computed.
+        """Run a batch of rounds only up to the prediction, and return the prediction.
 
         Args:
             tokens: token ids; those at latent positions are ignored.
@@ -193,7 +193,8 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Return the residual stream before the first block.
+        """Return the residual stream before the first block: embeddings of tokens, payloads and
+        positions, with the latents in their positions.
 
         Args:
             tokens: token ids; those at latent positions are ignored.
@@ -405,7 +406,9 @@ class HookedLatentTransformer(LensSurface):
 
     @property
     def channels(self) -> tuple[Channel, ...]:  # type: ignore[override]
-        """What is carried from round to round: the latents of the largest round."""
+        """The named parts of what is carried from round to round: one channel, the latents of the
+        largest round.
+        """
         n_latents, d_model = self.layout.max_layout.n_latents, self.config.d_model
         return (Channel("latent", (n_latents, d_model) if n_latents > 1 else (d_model,)),)
 
@@ -618,10 +621,11 @@ class _Stepper:
         return self._write(normalized, prediction, carried, fed, layout)
 
     def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
-        """Return the prediction of a round.
+        """Read the prediction of a round from the residual stream.
 
         Args:
-            normalized: the normalised residual stream after the last block, at the last positions.
+            normalized: the normalised residual stream after the last block, at the last positions,
+                from the prediction on.
             layout: layout of the round.
         """
         read = normalized[:, -layout.n_read]
@@ -638,7 +642,8 @@ class _Stepper:
         """Return the prediction, and the latents with the round's update written into them.
 
         Args:
-            normalized: the normalised residual stream after the last block, at the last positions.
+            normalized: the normalised residual stream after the last block, at the last positions,
+                from the update on or earlier.
             prediction: the prediction.
             carried: the latents that the round read.
             fed: the round's inputs.
@@ -679,7 +684,7 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
     has learned.
 
     An effect that is also found in the copy comes from the architecture or the method, not from
-    training. The copy is in evaluation mode, on the machine's device. A seed gives the same weights
+    training. The copy is in evaluation mode, on the model's device. A seed gives the same weights
     on every device, and the global random generator is not changed. A session makes each copy once,
     so callers must not train it.
 

@@ -162,8 +162,9 @@ class EpisodeSource:
         return cast(Episodes, episodes.select(rows))
 
     def evaluation(self) -> list[Episodes]:
-        """Sample the evaluation episodes, which are the same throughout a run: one batch for each
-        of the goal's evaluation sizes.
+        """Sample the evaluation episodes, which are the same throughout a run, as a list of
+        batches. The goal's field ``held_out`` determines the number of batches and the sizes that
+        each fixes.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])
@@ -345,15 +346,16 @@ def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[st
     """Return the numbers that show progress in training, averaged over batches of evaluation
     episodes.
 
-    They are defined by the task's goal. ``excess`` is always one of them: the loss above the lowest
-    possible one. A goal without ``evaluate`` gets ``cross_entropy`` and its ``excess`` over the
-    entropy of the targets. If a real number is predicted, ``loss`` and ``excess`` are both the
-    layout's loss.
+    The task's goal defines which numbers these are. ``excess`` is always one of them: the loss
+    above the lowest possible one. A goal without ``evaluate`` gets ``cross_entropy`` and its
+    ``excess`` over the entropy of the targets. If a real number is predicted, ``loss`` and
+    ``excess`` are both the layout's loss.
 
     Args:
         model: the trained model.
         batches: batches of evaluation episodes.
-        commit: which choice a round contains, "own" (the model's) or "target" (the recorded one).
+        commit: which choice a round contains if it contains one: the model's ("own") or the
+            recorded one ("target").
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training  # type: ignore[attr-defined]

@@ -95,7 +95,7 @@ class Stage:
 
         Args:
             size: name of the size.
-            low, high: the run's own bounds.
+            low, high: smallest and largest value in the run's settings.
 
         >>> stage = Stage(20, 500, {"n_states": 4, "n_actions": (3, 3)})
         >>> stage.bounds("n_states", 2, 8), stage.bounds("n_actions", 2, 4), stage.bounds("n_experts", 2, 8)
@@ -197,6 +197,8 @@ class TrainingConfig:
         eval_every, checkpoint_every: number of batches between evaluations, and between
             checkpoints.
         eval_episodes, eval_rounds: number of evaluation episodes, and of their rounds.
+        seed: seed of the initial weights, the batches and the evaluation episodes.
+        min_gain: smallest decrease of an epoch's mean loss that counts as a gain.
     """
 
     task: str
@@ -343,7 +345,7 @@ class TrainingConfig:
 
     @property
     def total_steps(self) -> int:
-        """Number of batches of all stages together."""
+        """Number of batches of all stages together, if no stage ends early."""
         return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:

@@ -39,7 +39,8 @@ _Bounds = Mapping[str, tuple[int, int]]  # name of a size -> its smallest and la
 @dataclass(frozen=True)
 @checked_fields
 class TrainingGoal:
-    """What models of a task are trained on.
+    """What models of a task are trained on, how their progress is measured, and the presets of
+    training runs.
 
     Attributes:
         targets: function from episodes to the distribution to learn, Float[episode, round,
@@ -50,14 +51,15 @@ class TrainingGoal:
         presets: name -> settings of a training run.
         drawn: names of the sizes in the order in which they are drawn for a batch; empty for the
             order in the task's record.
-        held_out: function from the bounds of sizes to the sizes that each evaluation batch fixes;
-            other sizes are drawn. By default there is one batch with the largest sizes.
+        held_out: function that returns the fixed sizes of each evaluation batch, given the smallest
+            and largest value of every size; other sizes are drawn. By default there is one batch
+            with the largest sizes.
         evaluate: ``(predictions, episodes)`` -> progress numbers; ``excess`` must be one of them.
             By default they are the cross-entropy and its excess over the entropy of the targets; if
             a real number is predicted, the layout's loss is used for both.
         starts: name -> function that sets the weights before the first step; a run names one in
             ``start``.
-        floor: what ``excess`` is measured from, in words.
+        floor: the loss above which ``excess`` is measured, in words, such as "the Bayes predictor".
         learns: what models learn, in words, for their description ("trained on ...").
         limits: sentences for model cards on what a trained model cannot do.
     """

@@ -139,6 +139,13 @@ class TrainingLoop:
 
     ``train`` makes it, calls :meth:`resume` and then :meth:`train_until`.
 
+    Args:
+        config: settings of the run.
+        folder: folder for the run's files.
+        name: name of the trained model.
+        accelerator: accelerate's Accelerator, which provides device and processes.
+        keep_every: number of steps between states that are stored for good; 0 stores none.
+
     Attributes:
         model: the trained model.
         at: the progress of the run.

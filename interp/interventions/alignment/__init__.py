@@ -95,10 +95,10 @@ class AlignmentResult(Result):
         site: the site, as text.
         rank: number of dimensions of the subspace.
         hits: condition -> whether the model's choice is the counterfactual (the algorithm's choice
-            in the base with the source's variable), for each scored pair.
+            in the base with the source's variable), for each scored pair, ``[episode, pair]``.
         train_accuracy: condition -> accuracy on the informative training pairs; NaN for controls
             that are not trained.
-        informative: which scored pairs are informative.
+        informative: which scored pairs are informative, ``[episode, pair]``.
         decided: which scored pairs have no tied choice (one that a tiny change of the variable
             changes); only these count.
         fits: condition -> the trained subspace.
@@ -178,8 +178,10 @@ class AlignmentResult(Result):
         return figures.intervals(named(rows), xlabel=xlabel)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per condition: its accuracy over all pairs and over informative pairs,
-        each with its interval.
+        """Return a table with one row per condition: the learned subspace, or a control. It has the
+        interchange accuracy over all pairs and over informative pairs, with 95 % intervals.
+
+        A pair is informative if setting the variable changes the algorithm's choice.
         """
         rows = []
         n_informative = int(self.informative.sum())

@@ -340,6 +340,12 @@ class RoundsWithSite:
 
     Row ``episode * len(rounds) + i`` is the i-th of the rounds of an episode.
 
+    Args:
+        model: the model.
+        runs: base and source rollouts.
+        rounds: indices of the rounds.
+        site: the site whose activation is changed.
+
     Attributes:
         own, source: activations at the site in base and source, ``[row, width]``. At several
             latents (rows of the carried state), they are concatenated.
@@ -491,6 +497,9 @@ class _RoundsFromSite(RoundsWithSite):
                 activation.
             pairs: the pairs.
             at: indices of the pairs to run.
+
+        Returns:
+            Logits, ``[pair, outcome]``; probabilities if the model outputs these.
         """
         base, source = pairs.base[at], self.source[pairs.source[at]]
         first = torch.zeros_like(base)
@@ -575,7 +584,7 @@ class Fit:
     """The result of training a subspace.
 
     Attributes:
-        basis: its orthonormal basis.
+        basis: orthonormal basis of the subspace, ``[d_model, rank]``.
         loss: loss on the pairs that decide when to stop.
         steps: number of steps that each start took.
     """

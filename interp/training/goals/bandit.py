@@ -17,5 +17,5 @@ def _targets(episodes: BanditEpisodes) -> NDArray[Any]:
 
 
 def goal() -> TrainingGoal:
-    """Return the training goal of the bandit task."""
+    """Return the training goal of the bandit task: models predict the player's choices."""
     return TrainingGoal(_targets, **shipped("bandit"))

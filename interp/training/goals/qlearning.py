@@ -63,7 +63,9 @@ def _list_held_out_sizes(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping
 
 
 def goal() -> TrainingGoal:
-    """Return the training goal of Q-learning."""
+    """Return the training goal of Q-learning: models predict the greedy actions of a tabular
+    learner.
+    """
     return TrainingGoal(
         _targets,
         drawn=("n_actions", "n_states"),

@@ -115,8 +115,8 @@ _Start = Callable[[HookedLatentTransformer], None]
 
 
 def _copy_what_matches(attn: Attention) -> None:
-    """Set the heads' keys equal to their queries, so that they match similar content, and their
-    outputs so that they copy what they read.
+    """Set a block's keys equal to its queries, so that heads match similar content, and its output
+    weights so that heads copy what they read.
     """
     attn.W_K.copy_(attn.W_Q)
     attn.W_O.copy_(_COPIED * attn.W_V.transpose(-1, -2))
@@ -144,7 +144,9 @@ def _name_nodes(model: HookedLatentTransformer) -> Tensor:
 
 
 def _write_weights(model: HookedLatentTransformer) -> Tensor:
-    """Return the matrix that writes the latent."""
+    """Return the model's matrix ``W_write``, which maps the residual stream to the update of the
+    latent.
+    """
     return model.write_map.get_parameter("W_write")
 
 
@@ -280,7 +282,9 @@ _STARTS: dict[str, _Start] = {
 
 
 def goal() -> TrainingGoal:
-    """Return the training goal of reachability."""
+    """Return the training goal of reachability: models predict the nodes reached so far and the
+    answer.
+    """
     return TrainingGoal(
         targets=_targets,
         other_targets={
