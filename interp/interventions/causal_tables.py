@@ -79,7 +79,7 @@ class _Patching:
 
     Attributes:
         corruption: key of the corruption.
-        sweeps: one patching sweep for each metric.
+        sweeps: for each metric, the effects of patching every site separately.
         rounds: the first metric's effects by round patched and round read; None if effects do not
             propagate or no map was wanted.
     """
@@ -179,7 +179,7 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     if there is one, the map of effects by round patched and round read.
 
     Args:
-        result: the results.
+        result: the results, as :func:`patch` returned them.
         folder: the folder.
     """
     import matplotlib  # half a second: where it is used

@@ -408,8 +408,9 @@ def rebuilt(
         return activation.index_add(2, index, change.permute(1, 2, 0, 3))
 
     def leave(resid: Tensor, hook: object) -> Tensor:
-        """Add the shifts of the prediction and of the update to the last residual stream. The
-        update is read at another position, after that of the prediction.
+        """Add the weighted sums of shifts to the residual stream after the last block: those for
+        the update at the position where the update is read, those for the prediction at all other
+        positions.
         """
         to_prediction, to_update = mix([-2, -1])
         is_update = torch.zeros_like(resid[0, :, :1])

@@ -187,7 +187,7 @@ class Tabulated(Result):
         sentence: the finding.
         table: the table.
         picture: function that maps the module :mod:`interp.results.figures` to the figure.
-        settings: settings, model and versions.
+        settings: settings of the analysis, name and digest of the model, versions of packages.
     """
 
     sentence: str = field()
@@ -234,7 +234,7 @@ def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
 
 
 CHUNK = 8192
-"""Most rows (pairs of episode and edited round) that are run at once."""
+"""Maximum number of rows (pairs of episode and edited round) that are run at once."""
 _Change = Callable[[Tensor], Tensor]  # a function from the activation at a site to its new value
 Again = Callable[[int, int, Tensor], Tensor]
 """Function of the edited round, a later round and the state that this would read, to a state."""

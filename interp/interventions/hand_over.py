@@ -44,7 +44,7 @@ from interp.support.provenance import provenance
 _KNOWN_SEED = 7_001
 """Seed of the episodes for fitting the maps; no default and no example uses it."""
 _READ = 0.5
-"""Least R2 on held-out episodes of a variable that counts as decoded."""
+"""A variable counts as decoded if its R2 on held-out episodes is at least this."""
 
 _Distributions = Float[np.ndarray, "episode round outcome"]
 _Carried = Float[Tensor, "episode row width"]

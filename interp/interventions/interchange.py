@@ -60,7 +60,7 @@ class InterchangeResult(Result):
         effect: change of each number of the model's outcome by the intervention, ``[episode, round,
             number]``.
         wanted: change of each number of the algorithm's outcome if the variable is set.
-        settings: settings, model and versions.
+        settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: participant of each episode; intervals are over participants.
     """
 

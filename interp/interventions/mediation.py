@@ -303,7 +303,7 @@ class MediationResult(Result):
             has no more.
         n_pairs: number of rows (pairs of episode and round).
         reason: why there are no shares (they are NaN then); empty if there are.
-        settings: settings, model and versions.
+        settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: participant of each episode; intervals are over participants.
     """
 

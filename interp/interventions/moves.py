@@ -145,8 +145,8 @@ class Writer:
         sites: Site | str | Sequence[Site | str] = "latent",
         ridge: float = RIDGE,
     ) -> Writer:
-        """Fit a writer for the variables that an algorithm carries from round to round, and from
-        which it computes its memory.
+        """Fit a writer (a decoder that can also change what it decodes) for the variables that an
+        algorithm carries from round to round, and from which it computes its memory.
 
         The first such variable is always decoded. Each further one is decoded only if the carried
         state predicts it better than the earlier variables do (:func:`decodable`).
@@ -489,7 +489,7 @@ class Transition:
         horizon: number of rounds between the two states.
         shapes: key of a decoded variable -> its shape.
         before, after: decoded variables before and after, each ``[episode, round, ...]``.
-        settings: settings, model and versions.
+        settings: settings of the analysis, name and digest of the model, versions of packages.
     """
 
     episodes: Episodes

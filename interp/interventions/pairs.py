@@ -207,9 +207,9 @@ def prepare(
 
 
 _MOST_PAIRS = 32
-"""Most episodes that :func:`warn_if_unrelated` compares."""
+"""Maximum number of episodes that :func:`warn_if_unrelated` compares."""
 _LEAST_PAIRS = 4
-"""Fewest episodes for which it can warn."""
+"""Minimum number of episodes for which :func:`warn_if_unrelated` can warn."""
 _UNRELATED = 4.0
 """Number of standard errors within which paired episodes differ as much as unpaired ones.
 
@@ -317,7 +317,8 @@ class Metric:
         key: its key.
         name: its name in sentences and figures.
         unit: its unit, such as "nats".
-        measure: ``(readout, pair)`` -> numbers ``[*cell, episode]``.
+        measure: function ``(readout, pair)`` -> numbers ``[*cell, episode]``; ``*cell`` are any
+            leading axes of the readout.
         needs_update: whether it reads the state after a round, and not only its prediction.
         kinds: kinds of prediction that it can read: "classes" (probabilities of outcomes), "mean"
             (of a real number) or "normal" (mean and log variance of a real number).
@@ -489,8 +490,8 @@ def exits(layout: RoundLayout) -> tuple[str, str]:
     """Return the keys of two metrics, one for each output ("exit") of a round: the first reads the
     prediction, the second the carried state.
 
-    A component that affects only one of them does not show in the other. With both, methods find
-    far more of the relevant components (``interp benchmark``).
+    A component that affects only one of them does not show in the other. With both metrics, methods
+    find far more of the relevant components than with one (``interp benchmark``).
     """
     return "logit_diff" if layout.kind == "classes" else "prediction", "state"
 

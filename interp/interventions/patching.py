@@ -80,7 +80,7 @@ _NUMBERS = (
     "fraction_low",
     "fraction_high",
 )
-_MOST_DRAWN = 24  # most sites in the figure of a sweep over several rounds
+_MOST_DRAWN = 24  # maximum number of sites in the figure of a sweep over several rounds
 _Sites = Site | str | Sequence[Site | str]
 
 
@@ -103,7 +103,7 @@ class PatchingResult(Result):
         round: index of the patched round.
         read_round: index of the round that is read.
         propagate: whether later rounds read the changed state.
-        settings: settings, model and versions.
+        settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: participant of each episode; the table averages over the episodes of a
             participant.
     """
@@ -319,7 +319,9 @@ class PatchingResult(Result):
 
 
 def _row_name(site: Site) -> str:
-    """Return the name of a site's row in a heat map: the site without its position."""
+    """Return the name of a site's row in a heat map, without the position, such as "L1" or
+    "L1H0".
+    """
     if site.layer is None or site.component not in COMPONENTS:
         return str(replace(site, position=None))
     if site.head is None:
@@ -659,6 +661,10 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
         effects: the effects of the patch, for every pair of rounds.
         gaps: round -> mean metric of the source minus that of the base. Pairs whose round read is
             not among its keys are left out.
+
+    Returns:
+        Columns for the two rounds, the mean effect with its 95 % interval, the mean absolute effect
+        of an episode (``size``), and ``gap``.
     """
     frame = effects.to_frame().rename(columns={"edited": "patched"})
     frame = frame.drop(columns=["edit", "outcome"])

@@ -29,8 +29,8 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 _CHUNK_CPU, _CHUNK_ACCELERATOR = 256, 65_536
-"""Most rows (pairs of cell and episode) that are run at once. Small batches contain neighbouring
-sites, so that more work can be skipped on a CPU; accelerators prefer large batches."""
+"""Maximum number of rows (pairs of cell and episode) that are run at once. Small batches contain
+neighbouring sites, so that more work can be skipped on a CPU; accelerators prefer large batches."""
 
 
 _READ_LATER = ("resid_pre", "k", "v")

@@ -279,7 +279,7 @@ class Doses:
 
     Attributes:
         change: the change at dose 1, in the shape and units of the memory; or the name of one
-            number of it, such as "log_weights[e_1]", which is increased by 1.
+            number of the memory, such as "log_weights[e_1]", which then increases by 1.
         sizes: the doses, as multiples of the change.
         direction: the corresponding change of the carried state, ``[row, width]``, such as a
             probe's direction. By default a handwired transformer's exact one; for other models, the

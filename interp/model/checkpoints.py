@@ -154,7 +154,7 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
 def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
     """Write ``model`` to a new folder, and return its path.
 
-    The model's task must be registered, and its weights must be finite. A machine that is no
+    The model's task must be registered, and its weights must be finite. A model that is no
     transformer must come from a registered builder: ``interp.load(BUILDER, **arguments)``.
 
     Args:
@@ -226,6 +226,10 @@ def _hash_file(path: Path) -> str:
 def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Return the part of a checkpoint's ``config.json`` that describes the model: its
     configuration, and predictions on a few episodes.
+
+    Args:
+        model: the model.
+        tensors: its weights by name.
     """
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
@@ -240,13 +244,13 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in a checkpoint folder, on the CPU and in evaluation mode.
 
-    It is in float32, or in float64 if it was saved so. A machine with an unregistered builder is
+    It is in float32, or in float64 if it was saved so. A model whose builder is not registered is
     refused; the error says how to register it.
 
     Args:
         folder: the checkpoint.
         max_gb: memory limit in units of 1e9 bytes. A transformer is judged by its configuration,
-            before memory is allocated; another machine by the size of its weights file.
+            before memory is allocated; another model by the size of its weights file.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     description = _read_config(folder)
@@ -347,8 +351,12 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
-    """Refuse the configuration of a model with a builder if a field is missing or its task is not
-    registered.
+    """Refuse the configuration of a model that a registered builder made if a field is missing or
+    its task is not registered.
+
+    Args:
+        config: the configuration.
+        folder: the checkpoint folder, for the error message.
     """
     missing = [
         name for name, kind in _MACHINE_FIELDS.items() if not isinstance(config.get(name), kind)
@@ -390,8 +398,12 @@ def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str
 
 
 def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the configuration of a model with a builder for its checkpoint; refuse a model that
-    cannot be built again.
+    """Return the configuration, for its checkpoint, of a model that a registered builder made.
+    Refuse a model that cannot be built again.
+
+    Args:
+        machine: the model.
+        tensors: its weights by name.
     """
     origin = machine.origin
     is_exact = machine.dtype in (torch.float32, torch.float64)

@@ -78,7 +78,7 @@ class _Case:
 
     @cached_property
     def run(self) -> Rollout:
-        """Rollout of the machine over the recorded episodes."""
+        """Rollout of the model over the recorded episodes."""
         return sequential(self.machine, self.rounds, self.layout, "target")
 
     @property
@@ -412,7 +412,7 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
 
 
 def _is_compiled(module: Any) -> bool:
-    """Return whether torch.compile was applied to any part of a machine."""
+    """Return whether torch.compile was applied to any part of a model."""
     parts = module.modules()
     return any(hasattr(part, "_orig_mod") or part._compiled_call_impl for part in parts)
 
@@ -524,7 +524,7 @@ def check_machine(
             ``fed``, with ``fed.tokens`` ``[episode, round, pos]``, to scores ``[episode, round,
             outcome]`` of the same kind as those of the model's step.
         only: names of the checks to run, from ``interp.MACHINE_CHECKS``; all when None.
-        cheap: True to skip checks that copy the machine, or take time that grows with its weights.
+        cheap: True to skip checks that copy the model, or take time that grows with its weights.
 
     Raises:
         InputError: the model breaks a rule; the message has a sentence for every problem.

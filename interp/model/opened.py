@@ -105,8 +105,10 @@ class OpenedCell(nn.Module):
         Args:
             x: the input, ``[batch, input]``.
             state: ``(h,)``, or ``(h, c)`` for an LSTM; zeros when None.
-            weight_suffix: ending of the names of the layer's weights.
-            gate_suffix: ending of the names of the layer's gates.
+            weight_suffix: ending of the names of the layer's weights, such as "_l0"; empty for a
+                cell.
+            gate_suffix: ending of the names of the layer's gates, such as "_1"; empty if there is
+                one layer.
 
         Returns:
             The state after the step.

@@ -43,8 +43,8 @@ _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_abse
 
 
 def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
-    """Return whether the blocks of ``model`` can run as :class:`PlainBlock`, without modules and
-    hook points, without a visible difference.
+    """Return whether the blocks of ``model`` can run in their quicker form, :class:`PlainBlock`,
+    with the same results and without missing a hook.
 
     They can if no hook, gradient or flag depends on the modules.
 

@@ -498,9 +498,10 @@ def _run_without_hooks(
 ) -> Rollout:
     """Run all rounds in order, without hooks from the caller, and return the rollout.
 
-    If nothing is cached and the user has attached no hook to the model, the run is computed once
-    per session. On a CPU :data:`_CHUNK` episodes run at a time, or fewer if rounds are long, so
-    that activations stay in the CPU's cache.
+    If nothing is cached and the user has attached no hook to the model,
+    :func:`interp.support.session.once` stores the run, and returns it again for the same model and
+    episodes. On a CPU :data:`_CHUNK` episodes run at a time, or fewer if rounds are long, so that
+    activations stay in the CPU's cache.
 
     Args:
         model: the model.

@@ -643,7 +643,7 @@ class _Stepper:
 
         Args:
             normalized: the normalised residual stream after the last block, at the last positions,
-                from the update on or earlier.
+                including that of the update.
             prediction: the prediction.
             carried: the latents that the round read.
             fed: the round's inputs.
@@ -685,8 +685,8 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
 
     An effect that is also found in the copy comes from the architecture or the method, not from
     training. The copy is in evaluation mode, on the model's device. A seed gives the same weights
-    on every device, and the global random generator is not changed. A session makes each copy once,
-    so callers must not train it.
+    on every device, and the global random generator is not changed. Callers share a copy
+    (:func:`interp.support.session.once`), so they must not train it.
 
     >>> import interp
     >>> untrained(interp.load("wma-handwired", n_experts=4)).name

@@ -66,8 +66,8 @@ from interp.support.provenance import provenance
 __all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "Search", "align"]
 
 _FEWEST = {"train": 100, "stop training": 20, "score": 50}
-"""Fewest informative pairs in each part of the episodes, with a margin: the handwired Weighted
-Majority was found from 17; a score over 50 pairs is known to within .14."""
+"""Minimum number of informative pairs in each part of the episodes, with a margin: the handwired
+Weighted Majority was found from 17; a score over 50 pairs is known to within .14."""
 COLUMNS = (
     *("variable", "site", "rank", "condition", "iia", "low", "high"),
     *("iia_informative", "low_informative", "high_informative", "train_accuracy", "n_informative"),
@@ -102,7 +102,7 @@ class AlignmentResult(Result):
         decided: which scored pairs have no tied choice (one that a tiny change of the variable
             changes); only these count.
         fits: condition -> the trained subspace.
-        settings: settings, model and versions.
+        settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: participant of each scored episode; intervals are over participants.
     """
 

@@ -40,13 +40,11 @@ from interp.model.run import Rollout
 from interp.support.checks import checked_fields, checked_result, integer, refuse_endless
 from interp.support.errors import require
 
-_LARGEST = (
-    8192  # most pairs in one part of the episodes; each base gets as many sources as this allows
-)
+_LARGEST = 8192  # maximum number of pairs in one part of the episodes
 _TIE = 1e-6  # a choice is tied if a move of the variable by this share of its spread changes it
 _N_MOVES = 8  # number of random moves that are tried to find ties
 _STOPPING_SHARE = 1 / 3  # share of the episodes that are not scored which determines when to stop
-_N_CROSSINGS = 128  # most informative pairs that are used to find the rank
+_N_CROSSINGS = 128  # maximum number of informative pairs used to find the rank
 _HALVINGS = 45
 _REACH = 0.02  # share of the way from base to source within which a shifted crossing is searched
 _STEP = 1e-4  # step of an element of the variable, in standard deviations

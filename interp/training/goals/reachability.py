@@ -54,8 +54,9 @@ def _targets(
 
     Args:
         episodes: the episodes.
-        spread: share of the target on all nodes reached so far. With 0, all of it is on the
-            candidate that has been reached, or half on each if both or none have.
+        spread: share of the target on all nodes reached so far; the rest is on the candidate (one
+            of the two nodes in question) that has been reached, or half on each if both or neither
+            have.
         first: index of the first round with a target; earlier rounds have zeros, which add no loss.
 
     Returns:
@@ -70,13 +71,13 @@ def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict
     """Return the numbers that show progress in training: cross-entropy, its ``excess`` over the
     entropy of the targets, and accuracies.
 
-    ``accuracy`` is over all rounds from the depth d of the target on, which can know the answer.
-    For targets at depth d, ``answered_d`` is the accuracy in round d, the first that can know;
-    ``accuracy_d`` is that in the last round.
+    The answer to a question can be known from round d on, with d the depth of the target node (its
+    distance from the root). ``accuracy`` is the mean over all such rounds. For each depth d,
+    ``answered_d`` is the accuracy in round d, and ``accuracy_d`` the accuracy in the last round.
 
     Args:
         predictions: predicted probabilities of nodes, ``[episode, round, node]``.
-        episodes: the episodes, with the depth of each target (its distance from the root).
+        episodes: the episodes, with the depth of each target.
     """
     targets = _targets(episodes)[:, 1:]
     loss = _cross_entropy(targets, predictions[:, 1:])
@@ -123,8 +124,8 @@ def _copy_what_matches(attn: Attention) -> None:
 
 
 def _start_matching(model: HookedLatentTransformer) -> None:
-    """Set the initial weights of the start "matching": heads match similar content and copy it.
-    MLPs start small, so that their random outputs do not drown the copies.
+    """Set the weights for the start "matching" (a choice of initial weights): heads match similar
+    content and copy it. MLPs start small, so that their random outputs do not drown the copies.
     """
     for block in model.blocks:
         for head in (*block.attn.W_Q, *block.attn.W_V):
@@ -151,8 +152,9 @@ def _write_weights(model: HookedLatentTransformer) -> Tensor:
 
 
 def _start_factored(model: HookedLatentTransformer) -> None:
-    """Set the position embeddings of the start "factored": each is the sum of a vector for its
-    group (an edge, the question or the root) and a smaller one for its role.
+    """Set the position embeddings for the start "factored" (a choice of initial weights): each is
+    the sum of a vector for the position's group (an edge, the question or the root) and a smaller
+    vector for its role.
     """
     generator = torch.Generator().manual_seed(0)
     codes: dict[str, Tensor] = {}
@@ -174,8 +176,9 @@ def _start_factored(model: HookedLatentTransformer) -> None:
 
 
 def _start_apart(model: HookedLatentTransformer) -> None:
-    """Set the initial weights of the start "apart": one half of the residual stream is for tokens,
-    the other for positions. Half of the heads match by position, the others by content.
+    """Set the weights for the start "apart" (a choice of initial weights): one half of the residual
+    stream is for tokens, the other for positions. Half of the heads match by position, the others
+    by content.
 
     All heads copy content, and only content is written to the latent.
     """
@@ -209,8 +212,8 @@ def _leave_empty(table: Tensor, columns: slice) -> None:
 
 
 def _start_bound(model: HookedLatentTransformer) -> None:
-    """Set the initial weights of the start "bound": those of "apart", with orthogonal token
-    embeddings, and separate dimensions for copies by heads that match by position.
+    """Set the weights for the start "bound" (a choice of initial weights): those of "apart", with
+    orthogonal token embeddings, and separate dimensions for copies by heads that match by position.
 
     Tokens and copies have ``d_head`` dimensions each. Heads that match by content compare with
     both. So training decides whether an edge is found by its own node, or by the node that was
