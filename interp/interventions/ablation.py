@@ -223,7 +223,7 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
 
 def ablate(scorer: CircuitScorer) -> pd.DataFrame:
     """Ablate each node (head, MLP or input) in turn, by cutting all edges that leave it, and
-    measure by how much the metric drops.
+    measure by how much the metric of ``scorer`` drops.
 
     Returns:
         One row per node: the mean drop with its 95 % interval over episodes, and ``share``, the

@@ -213,8 +213,8 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
 
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
-    """Return a table of the ``n`` sites with the largest effects on each metric, one row per metric
-    and site.
+    """Return a table of the ``n`` sites with the largest effects on each metric, from the results
+    of :func:`patch`. It has one row per metric and site.
     """
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]

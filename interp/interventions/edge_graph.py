@@ -94,6 +94,9 @@ class EdgeGraph:
     """The graph of the edges between the parts of a transformer in one round. Sources and
     destinations are in the order of computation.
 
+    Args:
+        model: the transformer; a model without heads is refused.
+
     Attributes:
         sources: names: "embed", "L0H0", ..., "mlp 0", ...
         destinations: names: "L0H0.q", ..., "mlp 0", "prediction", "update".

@@ -692,8 +692,8 @@ def run(experiment: Experiment) -> Effects:
 
 
 def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
-    """Return the readout of the run without edits, ``[episode, pair, outcome]``, for each pair
-    (round edited, round read).
+    """Return the experiment's readout of the run without edits, ``[episode, pair, outcome]``, for
+    each pair (round edited, round read).
     """
     base, lags = experiment.run, range(experiment.horizon + 1)
     last = base.n_rounds - 1
@@ -897,7 +897,7 @@ def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> Non
     Args:
         experiment: the experiment, with its run.
         edit: the edit, with its rounds.
-        latents: the tensor.
+        latents: the tensor, which must be ``[episode, round, row, width]``.
     """
     base, shape = experiment.run, tuple(latents.shape)
     n_rounds = len(experiment.starts)
@@ -1045,8 +1045,8 @@ def _run_on(
 
 
 def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the predictions of the unedited run in some rounds, and the carried states after them,
-    ``[episode, round, ...]`` each.
+    """Return the predictions of the experiment's unedited run in some rounds, and the carried
+    states after them, ``[episode, round, ...]`` each.
     """
     base = experiment.run
     return base.predictions[:, rounds], base.latents[:, [t + 1 for t in rounds]]

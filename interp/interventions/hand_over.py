@@ -197,7 +197,7 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
     variables to the receiver's states in this round is fitted on other episodes.
 
     Args:
-        memory: the memory, with as many episodes as the run.
+        memory: the decoded variables, for as many episodes as the run has.
         receiver: the model whose state is written.
         run: the receiver's rollout, from which counters and padding are taken.
     """
@@ -291,8 +291,8 @@ def state_difference(
 
 
 def _find_round(round: int, n_rounds: int) -> int:
-    """Return the index of a round, counted from 0; ``round`` may count from the end. Refuse the
-    first round, and a round that is not in the run.
+    """Return the index of a round of a run with ``n_rounds`` rounds, counted from 0; ``round`` may
+    count from the end. Refuse the first round, and a round that is not in the run.
     """
     index = round + n_rounds if round < 0 else round
     require(

@@ -389,7 +389,7 @@ def graded(
 
 
 def _flatten(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Flatten all axes after ``[episode, round]`` into one."""
+    """Return an array ``[episode, round, ...]`` with all further axes flattened into one."""
     return numbers.reshape(*numbers.shape[:2], -1)
 
 

@@ -204,7 +204,9 @@ class _Routes:
         return [site for site in dict.fromkeys(pool) if self.is_between(site)]
 
     def _find_place(self, site: Site) -> tuple[_Moment, _Span]:
-        """Return the time at which a site is computed, and its first and last position."""
+        """Return the time at which a site is computed, as (layer, order within the layer), and its
+        (first position, last position).
+        """
         if self.order is not None:  # each point may act on every later one, whatever its places
             return (self.order[site.hook], 0), (0, self.layout.n_positions)
         layer = -1 if site.layer is None else site.layer
@@ -563,9 +565,9 @@ class _Sums:
     is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: _Sites) -> tuple[float, float]:
-        """Return two shares of the total effect for a set of sites, summed over all rows: blocked,
-        <TE - DE, TE> / <TE, TE>, and carried, <IE, TE> / <TE, TE>. They are NaN without an effect
-        or without sites.
+        """Return two shares of the total effect for the set of sites ``case``, summed over all
+        rows: blocked, <TE - DE, TE> / <TE, TE>, and carried, <IE, TE> / <TE, TE>. They are NaN
+        without an effect or without sites.
         """
         if self.is_null or not case:
             return float("nan"), float("nan")
@@ -684,8 +686,8 @@ class _Swap:
 
 
 def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
-    """Return for each hook point the order in which a round computes it, as ``{name of the hook:
-    index}``, observed in one round; None for a transformer.
+    """Return ``{name of a hook point: order in which a round computes it}``, observed in one round
+    of a rollout; None for a transformer.
     """
     stream = model.points.get("resid_post")
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:

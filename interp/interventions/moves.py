@@ -232,7 +232,8 @@ class Writer:
 
     def placebo(self, seed: int = 0) -> Writer:
         """Return the control: a writer whose changes of the activation have the same lengths, but
-        all go in one random direction, orthogonal to all changes that this writer makes.
+        all go in one random direction, drawn with ``seed``, orthogonal to all changes that this
+        writer makes.
         """
         basis, n_free = self._compute_moves()
         n_moves = basis.shape[1]
@@ -445,7 +446,9 @@ def move(
 
 
 def flat(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Flatten all axes after ``[episode, round]`` into one, as float64."""
+    """Return ``x``, an array ``[episode, round, ...]``, as float64 with all further axes flattened
+    into one.
+    """
     n_numbers = int(np.prod(x.shape[2:]))
     numbers = np.asarray(x, dtype=np.float64)
     return numbers.reshape(*x.shape[:2], n_numbers)

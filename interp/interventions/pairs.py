@@ -333,25 +333,29 @@ class Metric:
 
 
 def _get_last_prediction(readout: Readout, pair: Pair) -> Tensor:
-    """Return the prediction of ``readout`` in the round that is read, ``[*cell, episode, ...]``."""
+    """Return the prediction of ``readout`` in the round that the pair reads, ``[*cell, episode,
+    ...]``.
+    """
     round_axis = -1 - pair.layout.prediction_axes
     return readout.predictions.select(round_axis, -1)
 
 
 def _compute_probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return the predicted distribution of ``readout`` over outcomes, in the round that is read."""
+    """Return the predicted distribution of ``readout`` over outcomes, in the round that the pair
+    reads.
+    """
     return pair.layout.distribution(_get_last_prediction(readout, pair))
 
 
 def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return the log-probabilities of ``readout`` over outcomes, in the round that is read, clipped
-    at log 1e-6.
+    """Return the log-probabilities of ``readout`` over outcomes, in the round that the pair reads,
+    clipped at log 1e-6.
     """
     return _compute_probabilities(readout, pair).clamp_min(CLIP).log()
 
 
 def _find_risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Return two indices of outcomes for each episode, ``[episode]``: the outcome whose
+    """Return two indices of outcomes for each episode of a pair, ``[episode]``: the outcome whose
     log-probability rises most from the corrupted to the clean run, and the outcome whose
     log-probability falls most.
     """
@@ -375,8 +379,8 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     episode.
 
     The first outcome is the one whose log-probability rises most from the corrupted to the clean
-    run; the one whose log-probability falls most is subtracted. If both are the same outcome, the
-    difference is 0.
+    run of ``pair``; the one whose log-probability falls most is subtracted. If both are the same
+    outcome, the difference is 0.
     """
     risen, fallen = _find_risen_and_fallen(pair)
     logs = _compute_logs(readout, pair)
@@ -386,29 +390,29 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
 
 def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
     """Return the probability, in ``readout``, of the outcome whose log-probability rises most from
-    the corrupted to the clean run.
+    the corrupted to the clean run of ``pair``.
     """
     risen, _ = _find_risen_and_fallen(pair)
     return _pick(_compute_probabilities(readout, pair), risen)
 
 
 def _regret(readout: Readout, pair: Pair) -> Tensor:
-    """Return the loss of the predictions of ``readout`` on the clean episodes' labels, summed from
-    the changed round to the round that is read.
+    """Return the loss of the predictions of ``readout`` on the labels of the pair's clean episodes,
+    summed from the changed round to the round that is read.
     """
     return pair.losses(readout.predictions).sum(-1)
 
 
 def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
     """Return the real number that ``readout`` predicts (the mean of the predicted distribution) in
-    the round that is read.
+    the round that the pair reads.
     """
     return pair.layout.choose(_get_last_prediction(readout, pair))
 
 
 def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
     """Return how far the state of ``readout`` lies along the line from the corrupted to the clean
-    state, in units of the state.
+    state of ``pair``, in units of the state.
 
     It is ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state.
     So it is 0 for the corrupted run, and the distance between the two states for the clean run. For
@@ -430,7 +434,7 @@ def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
     """Return 1 for each episode in which the most probable outcome of ``readout`` is that of the
-    clean run, otherwise 0.
+    pair's clean run, otherwise 0.
     """
     choice = _compute_probabilities(readout, pair).argmax(-1)
     clean = _compute_probabilities(pair.clean_readout, pair).argmax(-1)
@@ -438,8 +442,9 @@ def _agreement(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    """Return by how much the real number that ``readout`` predicts differs from the corrupted run's
-    prediction; positive in the direction of the clean run's prediction.
+    """Return the real number that ``readout`` predicts minus the one that the pair's corrupted run
+    predicts; with the sign reversed if the clean run predicts a smaller number than the corrupted
+    run.
     """
     corrupted = _mean(pair.corrupted_readout, pair)
     direction = (_mean(pair.clean_readout, pair) - corrupted).sign()
@@ -447,8 +452,8 @@ def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
-    """Return the squared difference between the real numbers that ``readout`` and the clean run
-    predict.
+    """Return the squared difference between the real numbers that ``readout`` and the pair's clean
+    run predict.
     """
     return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 

@@ -277,8 +277,8 @@ class PatchingResult(Result):
         return figures.heatmaps(panels, label=label, xlabel="position", ylabel=rows)
 
     def _name_rows(self, components: Sequence[str]) -> str:
-        """Return the label of the heat maps' vertical axis: "head", "layer" or "point" (a hook
-        point), joined by "or".
+        """Return the label of the vertical axis of heat maps of some components: "head", "layer" or
+        "point" (a hook point), joined by "or".
         """
         kinds: set[str] = set()
         for site in self.sites:

@@ -52,7 +52,7 @@ _ADDRESS = re.compile(r"L(?P<layer>\d+)H(?P<head>\d+)(@(?P<position>[^#@]+))?")
 
 
 def head_address(layer: int, head: int) -> str:
-    """Return the address of a head, which names it everywhere in the toolkit.
+    """Return the address of a head, from the indices of its layer and of the head in the layer.
 
     >>> head_address(1, 0)
     'L1H0'
@@ -208,7 +208,9 @@ class Site:
         return self.kind.hook.format(layer=self.layer)
 
     def labels(self, layout: RoundLayout) -> tuple[str, ...]:
-        """Return the labels of the activation's positions, or of its rows of the carried state."""
+        """Return the labels of the positions (or the rows of the carried state) that the site's
+        activation has in rounds with this layout.
+        """
         if self.kind.labels:
             return self.kind.labels
         if self.kind.axes != "latent":
@@ -216,8 +218,8 @@ class Site:
         return tuple(layout.labels[i] for i in layout.latent_positions)
 
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
-        """Return the index that selects the site from its activation ``[batch, ...]``; one entry
-        per axis, without the last (the vector).
+        """Return the tuple with which the site is selected from its activation ``[batch, ...]``, in
+        rounds with this layout. It has one entry per axis, without the last (the vector).
         """
         place = self._find_place(self.labels(layout))
         head: slice | int = slice(None) if self.head is None else self.head

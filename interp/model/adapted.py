@@ -162,8 +162,8 @@ class AdaptedMachine(HookedMachine):
         return self
 
     def to(self, *args: Any, **options: Any) -> Self:
-        """Move the model to a device, or cast it to a dtype. Complex buffers stay complex, in the
-        precision of the weights.
+        """Move the model to a device, or cast it to a dtype, with the arguments of
+        ``torch.nn.Module.to``. Complex buffers stay complex, in the precision of the weights.
         """
         constants = []
         for part in self.modules():
@@ -765,13 +765,15 @@ def layout_for(
 
 
 def _named(module: nn.Module) -> dict[str, nn.Module]:
-    """Return every submodule by name; a submodule that is used twice is listed under both names."""
+    """Return every submodule of a module by name; a submodule that is used twice is listed under
+    both names.
+    """
     return dict(module.named_modules(remove_duplicate=False))
 
 
 def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
-    """Return a gate-by-gate version of each fused recurrent cell whose gates are among the points,
-    by the cell's name.
+    """Return a gate-by-gate version of each fused recurrent cell of a module whose gates are among
+    the points, by the cell's name.
     """
     parents = {point.module.rpartition(".")[0] for point in points}
     parts = _named(module).items()

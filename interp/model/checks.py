@@ -553,8 +553,8 @@ def check_machine(
 
 
 def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Exception | None]:
-    """Run the checks named in ``selected``. Return a sentence for every problem, and the last error
-    that a check raised, or None.
+    """Run the checks named in ``selected`` on a model with episodes. Return a sentence for every
+    problem, and the last error that a check raised, or None.
     """
     problems: list[str] = []
     cause: Exception | None = None

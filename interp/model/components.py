@@ -35,7 +35,7 @@ _CPU_LANES = 16
 class RuntimeConfig(TransformerLensConfig):
     """The configuration that TransformerLens reads from ``model.cfg``.
 
-    It has the sizes, and flags that switch on expensive hook points.
+    It has the sizes, and flags (``use_...``) that switch on expensive hook points.
     """
 
     device: Any = None  # a torch.device
@@ -50,6 +50,9 @@ class RuntimeConfig(TransformerLensConfig):
 class LayerNormPre(nn.Module):
     """LayerNorm without learned scale and bias ("LNPre"), which the next weight matrix could
     absorb.
+
+    Args:
+        eps: number that is added to the variance.
     """
 
     def __init__(self, eps: float) -> None:
@@ -72,7 +75,7 @@ class LayerNormPre(nn.Module):
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
     """Return the normalisation layer that ``config`` asks for: LayerNorm without learned
-    parameters, or the identity.
+    parameters, with ``eps`` added to the variance, or the identity.
     """
     return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
@@ -100,6 +103,11 @@ class Embedding(_Drawn):
 
     The names are TransformerLens' (``W_E``, ``W_pos``), ``W_val`` for directions of scalar
     payloads, or ``init`` for initial latents.
+
+    Args:
+        name: name of the parameter.
+        n_rows: number of vectors.
+        config: configuration of the model, which determines the width and the initial weights.
     """
 
     def __init__(self, name: str, n_rows: int, config: LatentTransformerConfig) -> None:
@@ -116,7 +124,13 @@ class Embedding(_Drawn):
 
 
 class Attention(_Drawn):
-    """Multi-head causal attention in which each head has its own rule (softmax, hard or linear)."""
+    """Multi-head causal attention in which each head has its own rule (softmax, hard or linear).
+
+    Args:
+        config: configuration of the model.
+        runtime: the flags that switch on expensive hook points.
+        layer: index of the layer.
+    """
 
     mask: Tensor
 
@@ -247,7 +261,9 @@ _RULES = {"softmax": _apply_softmax, "hard": _apply_hard, "linear": _apply_linea
 
 
 class MLP(_Drawn):
-    """A two-layer perceptron: ``W_out act(W_in x + b_in) + b_out``."""
+    """A two-layer perceptron: ``W_out act(W_in x + b_in) + b_out``, with the width and the
+    activation function of ``config``.
+    """
 
     def __init__(self, config: LatentTransformerConfig) -> None:
         super().__init__()
@@ -269,7 +285,13 @@ class MLP(_Drawn):
 
 
 class Block(nn.Module):
-    """One transformer layer: attention, then an MLP (if any), each added to the residual stream."""
+    """One transformer layer: attention, then an MLP (if any), each added to the residual stream.
+
+    Args:
+        config: configuration of the model.
+        runtime: the flags that switch on expensive hook points.
+        layer: index of the layer.
+    """
 
     hook_out_is_single_residual_stream = True
 
@@ -333,8 +355,8 @@ class Block(nn.Module):
         past.append(*self.attn.keys_values(normalized, normalized))
 
     def nothing_past(self, n_rows: int) -> KeyValues:
-        """Return an empty cache of keys and values, for a block that starts at the first
-        position.
+        """Return an empty cache of keys and values for ``n_rows`` batch rows, for a block that
+        starts at the first position.
         """
         weight = self.attn.W_Q
         n_heads, _, d_head = weight.shape
@@ -343,8 +365,14 @@ class Block(nn.Module):
 
 
 class Projection(_Drawn):
-    """An affine map ``x W_name + b_name``: the unembedding ("U"), or the map that writes updates
-    ("write").
+    """An affine map ``x W + b`` with parameters ``W_NAME`` and ``b_NAME``: the unembedding ("U"),
+    or the map that writes updates ("write").
+
+    Args:
+        name: name of the map, "U" or "write".
+        d_out: width of the output.
+        config: configuration of the model, which determines the width of the input and the initial
+            weights.
     """
 
     def __init__(self, name: str, d_out: int, config: LatentTransformerConfig) -> None:

@@ -183,8 +183,8 @@ class LatentTransformerConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LatentTransformerConfig:
-        """Return the configuration from the dict of :meth:`to_dict`; refuse unknown and missing
-        fields.
+        """Return the configuration that :meth:`to_dict` converted to a dictionary; refuse unknown
+        and missing fields.
         """
         require(isinstance(data, dict), f"a configuration is a table of fields, got {data!r}")
         names = {known.name for known in fields(cls)}

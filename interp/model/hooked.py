@@ -140,7 +140,8 @@ class HookedMachine(HookedRootModule):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run episodes and return the predictions, ``[episode, round, ...]``.
 
-        Called with the tensors of one round instead, it runs ``forward``.
+        If the arguments are the tensors of one round instead, ``forward`` runs. Options are those
+        of :func:`interp.rollout`.
         """
         if _has_episodes(args):
             return _roll_out(self, *args, **options).predictions
@@ -445,8 +446,11 @@ def _refuse_misfits(name: str, function: Any) -> Any:
 class FiringCounter:
     """Wraps hooks so that a hook that never fires is an error.
 
+    Args:
+        hooks: pairs (name of a hook point, function).
+
     Attributes:
-        hooks: the wrapped hooks, to attach in place of the original ones.
+        hooks: the same pairs with wrapped functions, to attach in place of the original ones.
         fired: how often each hook has fired.
     """
 

@@ -66,8 +66,8 @@ class EncodedRounds:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the rounds with a function applied to every tensor, such as one that selects some
-        rounds.
+        """Return the rounds with the function ``change`` applied to every tensor, such as one that
+        selects some rounds.
         """
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 

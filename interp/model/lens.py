@@ -96,6 +96,9 @@ class LensSurface(HookedMachine):
         output and the cached activations.
 
         For one round the cache is TransformerLens' ``ActivationCache``.
+
+        ``names_filter`` selects the hook points to cache, all that fire when None. Options are
+        those of :func:`interp.rollout`, for one round those of TransformerLens.
         """
         require(
             bool(args) or "tokens" in options,

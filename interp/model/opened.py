@@ -53,6 +53,9 @@ class OpenedCell(nn.Module):
 
     PyTorch computes the cell in one kernel. Here it is computed gate by gate, from the same
     weights; the results are equal up to rounding (a test compares them).
+
+    Args:
+        fused: the recurrent cell or layer, such as a ``torch.nn.GRUCell``.
     """
 
     def __init__(self, fused: Any) -> None:

@@ -222,8 +222,8 @@ class PlainBlock:
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
 
     def nothing_past(self, n_rows: int) -> KeyValues:
-        """Return an empty cache of keys and values, for a block that starts at the first
-        position.
+        """Return an empty cache of keys and values for ``n_rows`` batch rows, for a block that
+        starts at the first position.
         """
         keys = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_keys)
         values = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_values)
@@ -279,8 +279,8 @@ def _store(matrix: Tensor, is_sparse: bool) -> Tensor:
 
 
 def _multiply(x: Tensor, stored: Tensor) -> Tensor:
-    """Return ``x`` times a matrix that :func:`_store` returned; a sparse one takes a tenth of the
-    time.
+    """Return ``x`` times the matrix that :func:`_store` converted to ``stored``; a sparse one takes
+    a tenth of the time.
     """
     if not stored.is_sparse:
         return x @ stored

@@ -168,7 +168,9 @@ def _refuse_large_cache(
 
 
 def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
-    """Return the first ``n_rounds`` rounds of every episode; all rounds when None."""
+    """Return the first ``n_rounds`` of the encoded rounds of every episode; all rounds when
+    None.
+    """
     available = encoded.tokens.shape[1]
     if n_rounds is None:
         return encoded
@@ -540,8 +542,8 @@ def _run_without_hooks(
 
 
 def _require_numbers(model: Machine, run: Rollout) -> None:
-    """Refuse a run with NaN or infinite numbers. The run of an untrained copy is accepted, because
-    its state may overflow.
+    """Refuse a model's run with NaN or infinite numbers. If the model is an untrained copy, whose
+    state may overflow, the run is accepted.
     """
     if getattr(model, "may_overflow", False):
         return
@@ -585,7 +587,9 @@ class _Record:
     activations are freed, a small tensor between them would keep their memory from being reused.
     That cost 300 MiB in 200 rounds of 256 episodes.
 
-    ``initial`` is the state before the first round, ``[episode, row, width]``.
+    Args:
+        initial: the state before the first round, ``[episode, row, width]``.
+        n_rounds: number of rounds to come.
     """
 
     def __init__(self, initial: Tensor, n_rounds: int) -> None:

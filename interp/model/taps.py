@@ -232,6 +232,9 @@ class Halting:
 class Tap(nn.Module):
     """The hook points of one :class:`Point` (a submodule's input or output): one hook point for
     each run of the submodule in a round.
+
+    Args:
+        point: the point.
     """
 
     def __init__(self, point: Point) -> None:

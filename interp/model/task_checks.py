@@ -80,7 +80,7 @@ def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -
 
 
 def _check_analysis(task: Task) -> None:
-    """Refuse a default corruption or probed variables that do not exist."""
+    """Refuse a task whose default corruption, or a variable to probe, does not exist."""
     analysis = task.analysis
     corruptions = _call("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
     default = analysis.default_corruption
@@ -120,7 +120,9 @@ def _check_layout(task: Task, layout: Any) -> None:
 
 
 def _check_names(what: str, names: Any) -> None:
-    """Refuse names that are not strings, or that occur twice."""
+    """Refuse a tuple of names if one is no string, or occurs twice. ``what`` says what they name,
+    for the error message.
+    """
     are_texts = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
     are_texts = are_texts and all(names) and len(names) > 0
     _require(
@@ -305,7 +307,9 @@ class _Declared(dict[str, Any]):
 
 
 def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
-    """Refuse an algorithm whose inputs, state or equations differ from its declaration."""
+    """Run an algorithm on episodes, and refuse it if its inputs, state or equations differ from its
+    declaration.
+    """
     what = f"algorithm {algorithm.key!r}:"
     inputs = algorithm.read(episodes)
     state = algorithm.initial(episodes)

@@ -519,7 +519,7 @@ class HookedLatentTransformer(LensSurface):
 
 def _number_positions(config: LatentTransformerConfig) -> Tensor:
     """Return the ids of position embeddings, ``[n, pos]``: row n has the ids for a round of n
-    positions.
+    positions. ``config`` determines whether an id is the position's index or that of its label.
     """
     codes = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
     if config.position_codes == "label":

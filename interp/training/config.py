@@ -434,8 +434,8 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
 
 
 def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of both dictionaries, with those of ``more`` taking precedence. The entries
-    of ``sizes`` are merged in the same way.
+    """Return the fields of both dictionaries, with those of ``more`` taking precedence over
+    ``values``. The entries of ``sizes`` are merged in the same way.
     """
     merged = {**values, **more}
     if "sizes" in values and isinstance(more.get("sizes"), dict):

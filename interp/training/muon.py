@@ -40,6 +40,11 @@ class Muon(torch.optim.Optimizer):
     Here ``W`` is the matrix, ``g`` its gradient, ``m`` the momentum, ``wd`` the weight decay, and
     ``O`` orthogonalises. The learning rate ``lr`` is on AdamW's scale, and weight decay is
     decoupled as in AdamW.
+
+    Args:
+        parameters: the parameters to train, each with 2 or more axes.
+        lr: learning rate.
+        weight_decay: decoupled weight decay.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:

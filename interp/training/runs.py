@@ -198,8 +198,8 @@ def make_model(config: TrainingConfig, name: str) -> Any:
 
 
 def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
-    """Refuse a run if the range of a size (such as the number of experts) exceeds what its model
-    can read.
+    """Refuse a run's settings if the range of a size (such as the number of experts) exceeds what
+    the model to train can read.
     """
     sizes = machine.layout.to_dict()
     for size, (smallest, largest) in config.sizes.items():
@@ -213,8 +213,8 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
 
 
 def keep_state(folder: Path, step: int) -> None:
-    """Copy a run's newest state file into the subfolder ``kept``, where later states do not replace
-    it. ``step`` is the state's step, and names the copy.
+    """Copy the newest state file in a run's folder into the subfolder ``kept``, where later states
+    do not replace it. ``step`` is the state's step, and names the copy.
     """
     write_atomic(
         folder / KEPT_FOLDER / f"{step:08d}.safetensors",
@@ -458,8 +458,8 @@ def shipped_curves(source: str) -> pd.DataFrame | None:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting as text for a label, such as "lr=0.001"; for a curriculum, the numbers of
-    rounds of its stages.
+    """Return a setting (field and value) as text for a label, such as "lr=0.001"; for a curriculum,
+    the numbers of rounds of its stages.
     """
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"

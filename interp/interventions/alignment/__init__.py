@@ -340,8 +340,8 @@ def align(
 
 
 def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
-    """Raise an error if the pairs for training, for stopping or for scoring contain too few in
-    which setting the variable changes the algorithm's choice.
+    """Raise an error if the pairs for training, for stopping or for scoring (``parts``) contain too
+    few in which setting the variable changes the algorithm's choice.
     """
     for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
         n = pairs.n_informative

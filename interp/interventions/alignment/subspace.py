@@ -441,6 +441,8 @@ class RoundsWithSite:
 class _RoundsFromSite(RoundsWithSite):
     """A faster form of :class:`RoundsWithSite` for sites in the residual stream of a transformer:
     rounds are computed only from the site on.
+
+    The arguments are those of :class:`RoundsWithSite`.
     """
 
     model: Any  # a HookedLatentTransformer
