@@ -3,11 +3,11 @@
 A site is one of:
 
 * ``latents``: everything that the model carries, after each round (or before it, for targets with
-  the moment "before"); ``latents@h``: one channel of it;
+  the moment "before"); ``latents@h``: the channel ``h`` of it;
 * ``written``: the latent in the slot that the round writes, after the round;
 * ``change``: the difference that the round made to this latent;
 * ``update``: the vector that a transformer wrote (``hook_update``);
-* any site of ``interp.interventions.sites``.
+* any site of ``interp.interventions.sites``, such as ``resid_post[2]@w?``.
 
 If a machine has a hook point of one of these names, the hook point is read.
 """
@@ -38,13 +38,15 @@ _ROUNDING = 8.0  # units in the last place of the largest activation; what varie
 @dataclass(frozen=True)
 @checked_fields
 class ProbedSite:
-    """A resolved site of a machine; a run can be read with it, without the machine.
+    """A site that was looked up in a machine: what to read from a rollout of that machine.
 
     Attributes:
         name: the site as the user wrote it.
-        hook: its hook point; None if the site is read from the carried latents.
+        hook: name of its hook point; None if the site is read from the carried latents.
         site: which part of the hook point's activation is read; None for all of it.
-        rows, width: rows and width of a channel within the carried latents; None for all.
+        rows: for one channel of the carried latents, the slice of latents that belong to it; None
+            for all.
+        width: number of coordinates of this channel; None for all.
     """
 
     name: str
@@ -64,7 +66,12 @@ _WRITES_ALL = (
 
 
 def place(site: str | Site | ProbedSite, model: Machine | None = None) -> ProbedSite:
-    """Resolve a site in a machine; without a machine, resolve it for a transformer."""
+    """Look up a site in a machine.
+
+    Args:
+        site: the site as text, as an object, or as the result of an earlier call.
+        model: the machine; None assumes a transformer.
+    """
     if isinstance(site, ProbedSite):
         return site
     if isinstance(site, Site):
@@ -106,7 +113,8 @@ def _require_update(model: Machine | None) -> None:
 
 
 def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
-    """Refuse "written" or "change" with an @, or for a machine that carries several channels.
+    """Refuse the sites "written" and "change" if they are followed by "@", or if the machine
+    carries several channels.
 
     Args:
         site: the site as the user wrote it.
@@ -123,11 +131,12 @@ def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
 
 
 def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
-    """Resolve a site that names a channel of a machine, or one labelled row of a channel.
+    """Look up a site that names a channel of the carried latents, or one labelled latent of a
+    channel.
 
     Args:
         site: the site as the user wrote it.
-        name: name of the channel, or label of the row.
+        name: name of the channel, or label of the latent.
         model: the machine.
     """
     if model is None:
@@ -151,12 +160,12 @@ def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
 def read(
     run: Rollout, site: str | Site | ProbedSite, when: When = "after", model: Machine | None = None
 ) -> Float[Tensor, "episode round *rest"]:
-    """Read the activations at a site, one entry per round.
+    """Read the activations at a site, ``[episode, round, ...]``.
 
     Args:
         run: the rollout.
         site: the site, see :mod:`probes.activations`.
-        when: for carried latents: "after" each round, or "before" it.
+        when: for the site "latents" and its channels: "after" each round, or "before" it.
         model: the machine of the run; needed for channels and for hook points that transformers do
             not have.
 
@@ -203,11 +212,12 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
 
 
 def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode round"] | None:
-    """Return a mask of the (episode, round) pairs that a halting loop skipped; None if there are
-    none.
+    """Return a boolean mask ``[episode, round]`` of the rounds in which the site has no activation;
+    None if there are none.
 
-    In a skipped round the activation is NaN while the carried latents are finite. If the latents
-    are not finite either, an untrained copy has overflowed.
+    Machines that loop a variable number of times skip a site in some rounds. The activation is then
+    NaN, while the carried latents are finite. If the latents are NaN, too, the round does not count
+    as skipped: an untrained copy has overflowed.
     """
     if probed.hook is None:
         return None
@@ -220,11 +230,11 @@ def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode r
 def _select_written(
     run: Rollout, latents: Float[Tensor, "episode round latent d"], word: str
 ) -> Float[Tensor, "episode round d"]:
-    """Select the latent in the slot that each round writes.
+    """Select the latent in the slot that each round writes, ``[episode, round, d_model]``.
 
     Args:
-        run: the rollout, for the slots.
-        latents: all carried latents.
+        run: the rollout, for the slot of each round.
+        latents: all carried latents, ``[episode, round, latent, d_model]``.
         word: name of the site, for the error message.
     """
     n_latents, width = latents.shape[2:]
@@ -244,9 +254,12 @@ def without_rounding(
 
     docs/method/probes.md gives the reason.
 
+    Args:
+        x: features ``[episode, round, feature]``.
+
     Returns:
-        The features; a warning if at least half of the varying features were replaced, otherwise
-        "".
+        The features; and a warning if at least half of the varying features were replaced,
+            otherwise "".
     """
     rounding = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
     is_read = x.std((0, 1), dtype=np.float64) > rounding
@@ -268,7 +281,7 @@ def without_rounding(
 def places(
     model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]
 ) -> list[ProbedSite]:
-    """Resolve sites in a machine that runs these episodes; raise InputError for a site that it
+    """Look up sites in a machine that runs these episodes; raise InputError for a site that it
     lacks.
 
     Args:

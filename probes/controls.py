@@ -1,7 +1,7 @@
 """Controls of probes: the same fit on data for which a high score would mean nothing.
 
 A probe's verdict is "yes" if its score is clearly above all controls that count. A score estimates
-*the score of this probe, refitted on all episodes, on new episodes*; its interval is that of
+how well this probe, refitted on all episodes, will do on new episodes; its interval is that of
 :mod:`interp.stats.refit`. docs/method/probes.md says what each control shows, and how R2 is
 computed.
 """
@@ -37,9 +37,9 @@ _SHUFFLE, _TASK = 1, 2
 
 
 class _Difference(Interval):
-    """How much higher a probe's score is than a control's.
+    """The score of a probe minus that of a control, as an interval.
 
-    The bounds are NaN if the two scores are of different episodes.
+    The bounds are NaN if the two scores are of different episodes, which cannot be paired.
     """
 
     def __str__(self) -> str:
@@ -50,20 +50,21 @@ class _Difference(Interval):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ProbeScore(_Difference):
-    """A score with its 95 % interval, and the sums per group of episodes that it was computed from.
+    """The score of a probe with its 95 % interval, and the sums per group of episodes from which it
+    was computed.
 
     A group is a set of episodes that may depend on each other, such as those of one participant.
 
     Attributes:
-        losses: out-of-fold losses per group: squared errors (for R2) or wrong predictions (for
-            accuracy).
-        references: what the losses are divided by, per group: total sums of squares (R2) or numbers
-            of scored entries (accuracy).
+        losses: sums over held-out rounds per group: squared errors (for R2) or numbers of wrong
+            predictions (for accuracy).
+        references: by what losses are divided, per group: total sums of squares (R2) or numbers of
+            scored entries (accuracy).
         kind: "skill" (1 - losses / references), "accuracy" (the same, clipped to [0, 1]) or "ratio"
             (losses / references).
         constant: losses of the best constant prediction, per group.
-        graded: for rare classes: squared errors of the predicted probabilities, and those of
-            predicting the class frequencies.
+        graded: for rare classes, per group: squared errors of the predicted probabilities, and
+            squared errors if the class frequencies are predicted.
 
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
@@ -89,15 +90,15 @@ class ProbeScore(_Difference):
         constant: Shaped[Array, " group"] | None = None,
         graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
     ) -> ProbeScore:
-        """Compute a score from sums per independent group of episodes.
+        """Compute a score and its interval from sums per independent group of episodes.
 
         Args:
             losses: losses of the probe, per group.
-            references: what they are divided by, per group.
-            kind: kind of the score.
-            constant: losses of the best constant prediction; ``references`` when None.
-            graded: for rare classes, squared errors of probabilities, and those of the class
-                frequencies.
+            references: by what losses are divided, per group.
+            kind: "skill", "accuracy" or "ratio".
+            constant: losses of the best constant prediction, per group; ``references`` when None.
+            graded: for rare classes, squared errors of the predicted probabilities, and squared
+                errors if the class frequencies are predicted; per group.
         """
         lost = array_of("losses", losses).astype(np.float64)
         scale = array_of("references", references).astype(np.float64)
@@ -115,11 +116,12 @@ class ProbeScore(_Difference):
 
     @property
     def skill(self) -> Interval:
-        """One minus the losses over those of the best constant prediction.
+        """The score on a scale where 0 is the best constant prediction and 1 is perfect, with its
+        interval.
 
-        For numbers it is R2. For classes it is the accuracy above guessing the most frequent class.
-        For rare classes it is the R2 of predicted probabilities, since the most probable class
-        never is the rare one.
+        For real numbers it is R2. For classes it is 1 - (errors / errors of always guessing the
+        most frequent class). For rare classes it is the R2 of the predicted probabilities, since
+        the most probable class is never the rare one.
         """
         if self.kind == "skill":
             return Interval(self.estimate, self.low, self.high)
@@ -129,9 +131,11 @@ class ProbeScore(_Difference):
 
     @checked
     def minus(self, other: ProbeScore) -> _Difference:
-        """Compute the difference from another score of the same kind.
+        """Return this score minus another score of the same kind.
 
-        It has an interval if both scores are of the same groups of episodes.
+        Args:
+            other: the other score. The difference has an interval if both scores have equally many
+                groups of episodes.
         """
         if len(self.losses) != len(other.losses):
             return _Difference(self.estimate - other.estimate, nan, nan)
@@ -147,7 +151,7 @@ class ProbeScore(_Difference):
 
     @property
     def detectable(self) -> float:
-        """The smallest skill for which this sample's interval would have excluded 0."""
+        """The smallest skill for which the interval would have excluded 0, in this sample."""
         losses, references = self.graded or (self.losses, self.constant)
         return refit.detectable(losses, references, N_FOLDS)
 
@@ -159,7 +163,8 @@ class Fitted:
 
     Attributes:
         score: its score.
-        details: computes the other fields of a result, when they are needed.
+        details: function that computes the other fields of a :class:`~probes.result.ProbeResult`;
+            it is called only when these are needed.
     """
 
     score: ProbeScore
@@ -173,25 +178,29 @@ def score_predictions(
     refit_probe: Callable[[], dict[str, Any]],
     probabilities: Sequence[Float[Array, "episode round c"]] = (),
 ) -> Fitted:
-    """Score the out-of-fold predictions of a target: by R2 for numbers, by accuracy for classes.
+    """Score the predictions of a target for held-out episodes: by R2 for numbers, by accuracy for
+    classes.
 
     Args:
         target: the target.
-        predictions: predictions for each episode by a probe that was not fitted on it.
+        predictions: ``[episode, round, output]``; each episode is predicted by a probe that was not
+            fitted on it.
         groups: index of the independent group of each episode.
-        refit_probe: returns the fields of the probe that is fitted on all episodes.
-        probabilities: class probabilities for each output, if the probe predicts any.
+        refit_probe: function that fits a probe on all episodes and returns the fields of a result
+            that describe it, by name.
+        probabilities: for each output, predicted class probabilities ``[episode, round, class]``,
+            if the probe predicts any.
     """
     decodes_classes = target.kind == "class"
     y = target.values if decodes_classes else target.values.astype(np.float64)
     used = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
 
     def add_up(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
-        """Sum the scored entries over the rounds of each group."""
+        """Sum the scored entries over the rounds and episodes of each group, ``[group, output]``."""
         return refit.in_groups((values * used).sum(1), groups)
 
     def score_ratio(values: Shaped[Array, "episode round k"]) -> ProbeScore:
-        """Return the mean of a loss over all scored entries."""
+        """Return the mean of a loss over all scored entries, as a score with an interval."""
         return ProbeScore.of(add_up(values).sum(1), steps.sum(1), "ratio")
 
     steps = add_up(used)
@@ -210,7 +219,7 @@ def score_predictions(
     score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), graded)
 
     def describe() -> dict[str, Any]:
-        """Return the fields of a :class:`~probes.result.ProbeResult` other than its score."""
+        """Return the fields of a :class:`~probes.result.ProbeResult` other than its score, by name."""
         metrics: dict[str, Interval] = {"accuracy" if decodes_classes else "r2": score}
         if not decodes_classes:
             metrics["mae"] = score_ratio(np.abs(y - predictions))
@@ -229,7 +238,7 @@ def score_predictions(
 def _find_most_frequent(
     y: Int[Array, "episode round k"], used: Bool[Array, "episode round k"]
 ) -> Int[Array, " k"]:
-    """Return the most frequent class of each output, among the scored entries."""
+    """Return the most frequent class of each output among the scored entries, ``[output]``."""
     classes = []
     for k in range(y.shape[-1]):
         counts = np.bincount(y[used[..., k], k], minlength=1)
@@ -243,15 +252,14 @@ def _grade(
     groups: Int[Array, " episode"],
     probabilities: Sequence[Float[Array, "episode round c"]],
 ) -> tuple[Float[Array, " group"], Float[Array, " group"]]:
-    """Return squared errors of class probabilities, and those of predicting the class frequencies.
-
-    Both are sums per group.
+    """Return the squared errors of predicted class probabilities, and the squared errors if the
+    class frequencies are predicted; sums per group.
 
     Args:
-        y: the true classes.
+        y: the true classes, ``[episode, round, output]``.
         used: mask of the entries that are scored.
         groups: index of the group of each episode.
-        probabilities: predicted class probabilities for each output.
+        probabilities: for each output, predicted class probabilities ``[episode, round, class]``.
     """
     n_classes = probabilities[0].shape[-1]
     predicted = np.concatenate(probabilities, -1)
@@ -266,16 +274,24 @@ def _grade(
 def _log_losses(
     y: Int[Array, "episode round k"], probabilities: Sequence[Float[Array, "episode round c"]]
 ) -> Float[Array, "episode round k"]:
-    """Return minus the log of the probability of the true class, for each output."""
+    """Return minus the log of the predicted probability of the true class, ``[episode, round,
+    output]``.
+    """
     of_truth = np.take_along_axis(np.stack(probabilities, 2), y[..., None], axis=-1)[..., 0]
     losses = -np.log(np.maximum(of_truth, np.finfo(np.float64).tiny))
     return np.maximum(losses, 0.0)
 
 
 def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
-    """Return the details of a probe that was fitted only on the rounds that count.
+    """Return the details of a probe that was fitted only on the rounds that took place.
 
-    Its predictions are put back into ``[episode, round, output]``, with NaN in all other rounds.
+    Args:
+        probe: the probe, whose predictions are ``[round that took place, 1, output]``.
+        counted: mask ``[episode, round]`` of the rounds that took place.
+
+    Returns:
+        The details by name; predictions are ``[episode, round, output]`` again, with NaN in missing
+            rounds.
     """
     details = probe.details()
     packed = details["predictions"]
@@ -287,12 +303,12 @@ def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, A
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ControlScore:
-    """The score of one control.
+    """The score of one control, beside the probe's.
 
     Attributes:
         name: name of the control.
         score: its score.
-        difference: how much higher the probe's score is.
+        difference: the probe's score minus the control's.
         counts: True if a "yes" requires the probe to beat it. False if the control determines the
             target by construction, such as the inputs for a target that is an input.
     """
@@ -310,13 +326,13 @@ class ControlScore:
 def _shuffled(
     values: Shaped[Array, episode * rest], seed: int, groups: Int[Array, " episode"] | None = None
 ) -> Shaped[Array, episode * rest]:
-    """Give every episode the values of an episode of another group.
+    """Give every episode the values of an episode of another group, for the control "shuffled".
 
-    Episodes are ordered by a random order of the groups. Values are then shifted by the size of the
-    largest group.
+    Groups are put in a random order, and values are then shifted by as many episodes as the largest
+    group has.
 
     Args:
-        values: values of all episodes.
+        values: values of all episodes, ``[episode, ...]``.
         seed: seed of the random order.
         groups: index of the group of each episode; None makes every episode a group.
     """
@@ -335,11 +351,12 @@ def _control_task(
     seed: int,
     missing: Bool[Array, "episode round"] | None = None,
 ) -> Shaped[Array, "episode round k"]:
-    """Give each kind of round the values of a random round, the same wherever the kind occurs.
+    """Give each kind of round the target's values in one random round, for the control task: rounds
+    with equal inputs get equal values.
 
     Args:
-        values: values of the target.
-        types: the kind of each round.
+        values: values of the target, ``[episode, round, output]``.
+        types: the kind of each round as a number, ``[episode, round]``.
         seed: seed of the draws.
         missing: mask of rounds that are not drawn.
     """
@@ -350,10 +367,10 @@ def _control_task(
 
 
 def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
-    """Draw a random fold for each episode; fold sizes differ by at most one.
+    """Draw a random fold for each episode or group; fold sizes differ by at most one.
 
     Args:
-        n_episodes: number of episodes.
+        n_episodes: number of episodes or groups.
         n_folds: number of folds.
         seed: seed of the draw.
     """
@@ -366,11 +383,11 @@ class Kind:
     """A kind of probe, such as ridge regression.
 
     Attributes:
-        name: the name that ``method`` takes.
+        name: the value of the argument ``method`` that selects it.
         of_classes: True if it decodes classes. False if it decodes numbers, and classes as 0/1
             indicators.
-        fit: takes inputs ``[episode, round, feature]``, targets, and the fold and group of each
-            episode; returns one cross-validated probe per target.
+        fit: (activations ``[episode, round, feature]``, targets, fold of each episode, group of
+            each episode) -> one cross-validated probe per target.
     """
 
     name: str
@@ -385,7 +402,7 @@ class GroupedTargets:
 
     Attributes:
         targets: the targets.
-        groups: index of the group of each episode; a group lies in one fold.
+        groups: index of the group of each episode; all episodes of a group are in one fold.
         seed: seed of the folds.
     """
 
@@ -399,21 +416,30 @@ class GroupedTargets:
         return int(self.groups.max()) + 1
 
     def of_copy(self, targets: Sequence[TargetValues]) -> GroupedTargets:
-        """Return the targets of an untrained copy, whose further episodes are a group each."""
+        """Return the targets of an untrained copy, which may run on further episodes; each of these
+        is a group of its own.
+
+        Args:
+            targets: the targets in all episodes of the copy: the same episodes, then the further
+                ones.
+        """
         n_further = len(targets[0].values) - len(self.groups)
         further = self.n_groups + np.arange(n_further)
         return GroupedTargets(targets, np.concatenate([self.groups, further]), self.seed)
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
-        """Fit probes of all targets, and of further targets of the same episodes.
+        """Fit cross-validated probes of all targets, and of further targets of the same episodes.
 
-        If some rounds do not count, each remaining round is fitted as an episode of its own, in the
-        fold and group of its episode. Targets with the same rounds are fitted together.
+        If some rounds are missing, each other round is fitted as an episode of its own, in the fold
+        and group of its episode. Targets with the same missing rounds are fitted together.
 
         Args:
             kind: kind of probe.
             x: activations ``[episode, round, feature]``.
             targets: the further targets.
+
+        Returns:
+            One probe per target; those of the further targets come last.
         """
         folds = _assign_folds(self.n_groups, N_FOLDS, self.seed)[self.groups]
         decoded = [*self.targets, *targets]
@@ -439,14 +465,14 @@ class GroupedTargets:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Problem:
-    """Targets together with what their controls need.
+    """Targets of one kind of probe, together with what their controls need.
 
     Attributes:
         sample: the targets and groups.
         kind: kind of probe.
         drawn: random targets of controls, by (index of the target, "shuffled" or "control_task").
-        baselines: scores of controls that read no activation, by (index of the target, name of the
-            control).
+        baselines: scores of controls that read no activation, by (index of the target, "round" or
+            "inputs").
     """
 
     sample: GroupedTargets
@@ -456,8 +482,8 @@ class Problem:
 
     @classmethod
     def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
-        """Make the problem of some targets; :meth:`with_baselines` adds the scores of its
-        baselines.
+        """Draw the random targets of the controls; :meth:`with_baselines` adds the scores of
+        controls that read no activation.
 
         Args:
             sample: the targets and groups.
@@ -484,8 +510,8 @@ class Problem:
         return cls(replace(sample, targets=targets), kind, drawn)
 
     def with_baselines(self) -> Problem:
-        """Return a copy with the scores of controls that read no activation: the round index and
-        the inputs.
+        """Return a copy with the scores of the two controls that read no activation: probes of the
+        round index, and of the round's inputs.
         """
         scores: dict[tuple[int, str], ProbeScore] = {}
         first = self.sample.targets[0]
@@ -506,8 +532,8 @@ class Problem:
         Of several untrained copies the one with the highest score counts.
 
         Args:
-            x: activations of the model.
-            copies: activations of each untrained copy, and the targets of its episodes.
+            x: activations of the model, ``[episode, round, feature]``.
+            copies: for each untrained copy, its activations and the targets of its episodes.
 
         Returns:
             For each target, its probe and its controls by name.
@@ -539,7 +565,7 @@ class Problem:
 def _keep_best(
     scores: dict[tuple[int, str], ProbeScore], name: str, fits: Sequence[Fitted]
 ) -> None:
-    """Replace each target's score of a control by a new one if that is higher.
+    """Record the scores of a control, unless a higher score is recorded already.
 
     Args:
         scores: scores by (index of the target, name of the control), which are changed in place.

@@ -1,5 +1,5 @@
-"""Probes by scikit-learn estimators: one clone per fold and output, and one refitted on all
-episodes.
+"""Probes by scikit-learn estimators: one clone of the estimator per fold and output, and one that
+is fitted on all episodes.
 
 Any preprocessing (scaling, choice of a penalty) must be part of the estimator, which is fitted
 inside the fold. An estimator that searches over settings must split by episode itself.
@@ -55,8 +55,12 @@ def _is_classifier(estimator: Any) -> bool:
 def predict(
     estimators: tuple[Any, ...], x: Float[Array, "episode round d"]
 ) -> Float[Array, "episode round k"]:
-    """Return predictions of fitted scikit-learn estimators, one per output; a float predicts
-    itself.
+    """Return the predictions of fitted estimators, ``[episode, round, output]``.
+
+    Args:
+        estimators: for each output, a fitted scikit-learn estimator; or a number, which is
+            predicted everywhere.
+        x: activations ``[episode, round, feature]``.
     """
     rows = x.reshape(-1, x.shape[-1])
     predictions = np.zeros((len(rows), len(estimators)))
@@ -73,13 +77,14 @@ def _fit(
 ) -> tuple[Any, ...]:
     """Fit a clone of the estimator for each output.
 
-    If an output has one class only, a classifier is not fitted, and the class is returned in its
-    place.
-
     Args:
         estimator: a scikit-learn estimator.
-        x: activations.
-        y: values of the target.
+        x: activations ``[episode, round, feature]``.
+        y: values of the target, ``[episode, round, output]``.
+
+    Returns:
+        The fitted estimators; for a classifier and an output with only one class, the number of
+            this class instead.
     """
     from sklearn.base import clone
 
@@ -97,15 +102,15 @@ def _fit(
 
 
 def kind(estimator: BaseEstimator) -> Kind:
-    """Make a kind of probe from a scikit-learn estimator, with the folds and controls of built-in
-    kinds.
+    """Make a kind of probe from a scikit-learn estimator; it gets the same folds and controls as
+    ridge and logistic probes.
     """
 
     def fit_target(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
         """Fit the estimator on one target by cross-validation.
 
         Args:
-            x: activations.
+            x: activations ``[episode, round, feature]``.
             target: the target.
             folds, groups: fold and independent group of each episode.
         """
@@ -117,7 +122,9 @@ def kind(estimator: BaseEstimator) -> Kind:
             predictions[test] = predict(estimators, x[test])
 
         def refit() -> dict[str, Any]:
-            """Fit the estimator on all episodes."""
+            """Fit the estimator on all episodes, and return the fields of a result that describe
+            it, by name.
+            """
             return {
                 "weights": np.zeros((x.shape[-1], 0)),
                 "intercept": np.zeros(0),
@@ -130,10 +137,10 @@ def kind(estimator: BaseEstimator) -> Kind:
     def fit_targets(
         x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
     ) -> list[Fitted]:
-        """Fit the targets one after the other.
+        """Fit the targets one after the other; return one probe per target.
 
         Args:
-            x: activations.
+            x: activations ``[episode, round, feature]``.
             targets: the targets.
             folds, groups: fold and independent group of each episode.
         """
@@ -143,11 +150,11 @@ def kind(estimator: BaseEstimator) -> Kind:
 
 
 class _Rows(NamedTuple):
-    """Arrays for scikit-learn, one row per round.
+    """Arrays for scikit-learn; a row is one round of an episode.
 
     Attributes:
-        x: activations.
-        y: values of the target.
+        x: activations ``[row, feature]``.
+        y: values of the target, ``[row, output]``.
         groups: index of the episode of each row.
     """
 
@@ -158,7 +165,8 @@ class _Rows(NamedTuple):
 
 @checked
 def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
-    """Convert activations and a target to the arrays that scikit-learn takes, one row per round.
+    """Convert activations and a target to the arrays that scikit-learn takes, with one row per
+    round of an episode.
 
     Cross-validate by ``groups``, since rounds of one episode are not independent. Missing rounds
     are left out.
@@ -167,6 +175,10 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
         activations: ``[episode, round, ...]``.
         target: from :mod:`probes.targets`, or values ``[episode, round, output]``. A target's mask
             is ignored, since it only restricts what is scored.
+
+    Returns:
+        (x, y, groups): features ``[row, feature]``, values ``[row, output]``, and the index of the
+            episode of each row.
 
     Example:
         >>> import interp, probes
@@ -201,15 +213,15 @@ _WIDE = 512  # features beyond which L-BFGS takes less time for two classes, too
 
 
 class _Split(NamedTuple):
-    """A split of the rows into training folds and left-out folds, with inputs scaled by the
+    """A split of the rows into training folds and left-out folds; inputs are standardised by the
     training rows.
 
     Attributes:
-        left_out: the folds that are left out.
-        train: mask of the training rows.
+        left_out: the folds that are left out of training.
+        train: boolean mask of the training rows, among all rows.
         scaling: the fitted scaler.
-        scaled: scaled training rows.
-        tested: scaled rows of each left-out fold.
+        scaled: standardised training rows, ``[row, d]``.
+        tested: standardised rows of each left-out fold, by fold.
     """
 
     left_out: frozenset[int]
@@ -220,10 +232,10 @@ class _Split(NamedTuple):
 
     @classmethod
     def of(cls, rows: Float[Array, "row d"], groups: Int[Array, " row"], *left_out: int) -> _Split:
-        """Split rows by fold and scale them.
+        """Split rows by fold, and standardise them by the training rows.
 
         Args:
-            rows: inputs.
+            rows: inputs ``[row, d]``.
             groups: fold of each row.
             *left_out: folds that are left out of training.
         """
@@ -241,14 +253,15 @@ class _LogisticFit:
     """Logistic probes of one output in all folds; each is fitted once and cached.
 
     Attributes:
-        rows: inputs, without columns that do not vary.
+        rows: inputs ``[row, d]``, without columns that do not vary.
         groups: fold of each row.
-        varying: mask of the columns that vary.
+        varying: boolean mask of the columns that vary, among all columns.
         labels: class of each row.
-        probabilities: out-of-fold class probabilities.
-        chosen: penalty C that each outer fold chose.
-        losses: log-loss in a left-out fold for each penalty, by (folds left out of training, scored
-            fold).
+        probabilities: class probabilities ``[row, class]``, predicted by probes that were not
+            fitted on the fold of the row.
+        chosen: the inverse penalty C that was chosen in each outer fold.
+        losses: log-loss in a left-out fold for each value of C that is tried, by (folds left out of
+            training, fold that is scored).
     """
 
     rows: Float[Array, "row d"]
@@ -264,8 +277,9 @@ class _LogisticFit:
     def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"], tuple[float, ...]]:
         """The probe refitted on all episodes: weights for raw inputs, intercepts, and penalties.
 
-        With two classes there is one column, for the log-odds of class 1; with more classes, one
-        column per class. The penalties C are those of the outer folds, then that of this fit.
+        Weights are ``[d, column]`` and intercepts ``[column]``. With two classes there is one
+        column, for the log-odds of class 1; with more classes, one column per class. The penalties
+        are the values of C in the outer folds, then that of this fit.
         """
         for fold in range(len(self.chosen)):
             self.score(_Split.of(self.rows, self.groups, fold))
@@ -290,7 +304,9 @@ class _LogisticFit:
         return weights, intercept, (*self.chosen, penalty)
 
     def score(self, split: _Split) -> None:
-        """Compute and store the log-loss of every penalty in each fold that the split leaves out."""
+        """Compute the log-loss in each left-out fold of a split, for every value of C that is
+        tried, and store it in ``losses``.
+        """
         smallest = np.finfo(np.float64).eps
         for fold in split.tested:
             truth = self.labels[self.groups == fold]
@@ -302,22 +318,22 @@ class _LogisticFit:
             self.losses[split.left_out, fold] = np.array(losses)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
-        """Return the penalty with the smallest cross-validated log-loss over the folds not left
-        out.
+        """Return the value of C with the smallest log-loss in inner cross-validation, where
+        ``left_out`` are the folds of the outer split.
         """
         inner_folds = sorted({*self.groups.tolist()} - left_out)
         losses = [self.losses[left_out | {fold}, fold] for fold in inner_folds]
         return _PENALTIES[int(np.argmin(sum(losses)))]
 
     def predict(self, split: _Split, penalty: float, fold: int) -> Float[Array, "row c"]:
-        """Predict class probabilities in a left-out fold.
+        """Predict class probabilities ``[row, class]`` in a left-out fold.
 
-        A class that is absent from training gets 0; if training has one class only, that class gets
-        1.
+        A class that is absent from training gets probability 0; if training has one class only,
+        this class gets 1.
 
         Args:
             split: a split that leaves the fold out.
-            penalty: C of the probe.
+            penalty: the inverse penalty C of the probe.
             fold: the fold to predict.
         """
         regression = self.probe(split, penalty)
@@ -335,14 +351,14 @@ class _LogisticFit:
         return probabilities
 
     def probe(self, split: _Split, penalty: float) -> LogisticRegression | None:
-        """Return the regression fitted on a split's training rows; None if they have one class
+        """Return the logistic regression of a split's training rows; None if these have one class
         only.
 
-        It is fitted on the first call.
+        It is fitted on the first call, and cached.
 
         Args:
             split: the split.
-            penalty: C of the regression.
+            penalty: the inverse penalty C.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
@@ -387,13 +403,14 @@ def _cross_validate(
     folds: Int[Array, " episode"],
     targets: Sequence[tuple[Int[Array, "episode round"], int]],
 ) -> list[_LogisticFit]:
-    """Fit logistic probes of several outputs by nested cross-validation; inputs are scaled once for
-    all.
+    """Fit logistic probes of several outputs by nested cross-validation.
+
+    For each split, inputs are standardised only once for all outputs.
 
     Args:
-        x: activations.
+        x: activations ``[episode, round, feature]``.
         folds: fold of each episode.
-        targets: the classes of each output, and the number of classes.
+        targets: for each output, (classes ``[episode, round]``, number of classes).
     """
     n_folds = int(folds.max()) + 1
     _, n_rounds, n_features = x.shape
@@ -423,7 +440,8 @@ def _cross_validate(
 def _fit_logistic(
     x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
 ) -> list[Fitted]:
-    """Fit logistic probes of class targets, one for each output.
+    """Fit and score cross-validated logistic probes of class targets; each output of a target has
+    its own probe.
 
     Args:
         x: activations ``[episode, round, feature]``.
@@ -451,9 +469,15 @@ def _fit_logistic(
 
 
 def _refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
-    """Return weights, intercepts and penalties of a target's probes fitted on all episodes.
+    """Fit a target's logistic probes on all episodes, and return the fields of a result that
+    describe them, by name.
 
-    The columns of all outputs are concatenated, and each has a name.
+    The weights of all outputs are concatenated: one column per output, or per output and class if
+    there are more than two classes.
+
+    Args:
+        target: the target.
+        fits: the cross-validated probe of each output.
     """
     n_classes = fits[0].probabilities.shape[1]
     columns = list(target.outputs)

@@ -92,22 +92,25 @@ def fit(
     Args:
         activations: a rollout; or a tensor, array or pandas object ``[episode, round, ...]`` with
             features in the trailing axes.
-        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Bare values lack
-            the round's inputs: pass a rollout, ``episodes`` or ``inputs``, too, or the verdict is
-            "undecided" at best.
-        groups: independent units that are not split over folds and that intervals resample:
-            "episode", or one group id per episode. None takes the participants of the episodes; if
-            there are none, each episode is a group, and identical episodes are one group.
+        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Values alone
+            lack the round's inputs, which a control needs: pass a rollout, ``episodes`` or
+            ``inputs``, too, or the verdict is "undecided" at best.
+        groups: independent units of the data, such as participants, which are not split in
+            cross-validation and which intervals resample: "episode", or one group id per episode.
+            None takes the participants of the episodes; if there are none, each episode is a group,
+            and identical episodes are one group.
         untrained: activations or rollout of an untrained model (see :func:`probes.untrained`). When
             None, ``n_untrained`` copies of the rollout's model are run. Without this control the
             verdict is never "yes".
         n_untrained: number of untrained copies; the best one counts.
-        episodes: episodes whose inputs the control reads; those of the rollout when None.
+        episodes: episodes that give the inputs for the control "inputs"; those of the rollout when
+            None.
         inputs: inputs of each round, ``[episode, round, ...]``, or a list of several encodings of
             them; zeros for rounds without inputs.
         sites: the one site of a rollout to read (:mod:`probes.activations`), such as "L1H0@p?".
         method: "ridge", "logistic" (the default for class targets), or a scikit-learn estimator,
-            which is cloned for every fold. With a classifier, bare whole numbers are classes.
+            which is cloned for every fold. If it is a classifier, whole numbers in ``target`` are
+            classes.
         seed: seed of folds, shuffles, and untrained copies with their further episodes.
         model: the model of a rollout that was read from a file and does not have it. Untrained
             copies then need ``episodes``, too.
@@ -152,7 +155,8 @@ def fit(
 
 
 def _attach_model(run: Rollout, model: Machine | None, episodes: Episodes | None) -> Rollout:
-    """Return the rollout with its model and episodes filled in.
+    """Return a copy of the rollout with its model and episodes filled in; refuse those of another
+    run.
 
     Args:
         run: the rollout.
@@ -169,13 +173,14 @@ def _attach_model(run: Rollout, model: Machine | None, episodes: Episodes | None
 def _complete_target(
     target: TargetValues, run: Rollout | None, episodes: Episodes | None, inputs: Any
 ) -> TargetValues:
-    """Add to a target what its episodes provide: missing rounds, participants, and the round's
-    inputs.
+    """Return a copy of the target with the missing rounds, the participants and the inputs of its
+    episodes filled in.
 
     Args:
         target: the target.
         run: the rollout that it is decoded from; None if activations are an array.
-        episodes: episodes whose inputs the control reads; None leaves the target's inputs.
+        episodes: episodes that give the inputs for the control "inputs"; None leaves the target's
+            inputs.
         inputs: inputs of each round, as for :func:`fit`.
     """
     sources: list[Any] = [episodes]
@@ -205,7 +210,7 @@ def _complete_target(
 
 
 def _require_one(sites: str | Sequence[str]) -> str:
-    """Return the only site; raise InputError if there are several."""
+    """Return the only site of a list as a string; raise InputError if there are several or none."""
     if isinstance(sites, str):
         return sites
     require(
@@ -235,14 +240,16 @@ def probe(
         model: the machine.
         episodes: the episodes.
         targets: keys of :mod:`probes.targets`, or ``key:before`` for a state before each round.
-            None takes the default targets of the task (``probed`` in its record), or every variable
-            if it has none.
+            None takes the default targets of the task; if it has none, every variable.
         sites: one site or several (:mod:`probes.activations`).
-        method: as for :func:`fit`.
+        method: "ridge", "logistic" or a scikit-learn estimator, as for :func:`fit`.
         seed: seed of folds, shuffles and untrained copies.
         n_untrained: number of untrained copies; the best one counts.
         run: the machine's rollout on these episodes, if it exists already, with the hook points of
             the sites cached.
+
+    Returns:
+        One result per site and target, site by site.
     """
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
@@ -281,7 +288,10 @@ def _fit_run(
     seed: int = 0,
     **options: Any,
 ) -> list[ProbeResult]:
-    """Fit probes of a rollout, and read it at each target's moment ("before" or "after" the round).
+    """Read a site of a rollout and fit probes of some targets there, with untrained copies as a
+    control.
+
+    Each target is decoded from the activations "before" or "after" the round, as it says.
 
     Args:
         run: the rollout; untrained copies are run if it has its model.
@@ -291,6 +301,9 @@ def _fit_run(
         copies: activations of copies that were run before, as for :func:`fit_targets`.
         seed: seed of folds, shuffles and untrained copies.
         **options: passed to :func:`fit_targets`.
+
+    Returns:
+        One result per target.
     """
     absent = find_absent(run, where)
     require(
@@ -324,7 +337,12 @@ def _fit_run(
 
 
 def _leave_out(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetValues]:
-    """Return targets that leave out the (episode, round) pairs of a mask; unchanged if it is None."""
+    """Return copies of targets in which some rounds count as missing.
+
+    Args:
+        targets: the targets.
+        absent: mask ``[episode, round]`` of these rounds; None returns the targets unchanged.
+    """
     if absent is None:
         return targets
     parts = []
@@ -338,7 +356,7 @@ def _read_copy_at(run_of_copy: Callable[[], Rollout], where: ProbedSite, when: W
     """Return the activations of an untrained copy at a site.
 
     Args:
-        run_of_copy: returns the copy's rollout.
+        run_of_copy: function that returns the copy's rollout.
         where: the site.
         when: "before" or "after" each round.
     """
@@ -354,7 +372,7 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    If there are fewer than :data:`PLATEAU` episodes, further ones are sampled for the copies,
+    If there are fewer than :data:`PLATEAU` episodes, the copies also run on newly sampled ones,
     unless the episodes were recorded (docs/method/probes.md).
 
     Args:
@@ -365,8 +383,8 @@ def untrained_runs(
         seed: seed of the first copy, and of the further episodes.
 
     Returns:
-        A function for each copy that returns its rollout; the targets of all its episodes, or None
-        if they equal ``targets``.
+        For each copy, a function that returns its rollout; and the targets in all its episodes, or
+            None if these are the episodes of ``run``.
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
@@ -417,21 +435,24 @@ def _count_bytes(run: Rollout) -> int:
 
 
 def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
-    """Return the arrays that a machine reads as input for these episodes."""
+    """Return the arrays, such as token ids, that a machine reads as input for these episodes."""
     tensors = model.layout.fit(episodes).encoded(episodes).tensors()
     return [tensor.numpy() for tensor in tensors.values()]
 
 
 def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) -> Episodes | None:
-    """Sample as many further episodes as are missing to :data:`PLATEAU`.
-
-    Return None if there are enough episodes, or if none can be sampled because they were recorded.
+    """Sample further episodes for untrained copies, so that there are :data:`PLATEAU` with those of
+    the probe.
 
     Args:
         run: rollout of the model.
         model: the model.
         episodes: the probe's episodes.
         seed: seed of the draw.
+
+    Returns:
+        The further episodes; None if there are enough, or if the episodes were recorded and cannot
+            be sampled.
     """
     n_more = PLATEAU - len(episodes)
     task = interp.tasks.of(episodes)
@@ -452,7 +473,8 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
 def _join_targets(
     targets: Sequence[TargetValues], episodes: Episodes, more: Episodes, n_rounds: int
 ) -> list[TargetValues] | None:
-    """Return the targets of ``episodes`` followed by ``more``, computed again by their keys.
+    """Return targets in ``episodes`` followed by ``more``; their values are computed again from
+    their keys.
 
     Args:
         targets: targets of the first ``n_rounds`` rounds of ``episodes``.
@@ -461,7 +483,7 @@ def _join_targets(
         n_rounds: number of rounds.
 
     Returns:
-        The joined targets; None if a target's key does not reproduce its values.
+        The joined targets; None if a target's values cannot be computed from its key.
     """
     joined = []
     for target in targets:
@@ -499,14 +521,17 @@ def fit_targets(
     Args:
         activations: ``[episode, round, ...]``.
         targets: the targets.
-        groups: as for :func:`fit`.
+        groups: independent group of each episode, as for :func:`fit`.
         copies: one pair per untrained copy: its activations, or a function that returns them so
-            that only one copy is in memory; and the targets of its episodes, or None if they are
-            the same.
+            that only one copy is in memory; and the targets in its episodes, or None if its
+            episodes are the same.
         site: where the activations were read.
-        method: as for :func:`fit`.
+        method: "ridge", "logistic" or a scikit-learn estimator, as for :func:`fit`.
         seed: seed of folds and shuffles.
         **settings: recorded in every result.
+
+    Returns:
+        One result per target.
     """
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
@@ -545,12 +570,12 @@ def fit_targets(
     def make_result(
         kind: Kind, target: TargetValues, probe: Fitted, controls: dict[str, ControlScore]
     ) -> ProbeResult:
-        """Make the result of a fitted probe with its controls.
+        """Make the result of a fitted probe and its controls.
 
         Args:
             kind: kind of probe.
             target: the target.
-            probe: the fit.
+            probe: the cross-validated probe.
             controls: controls by name.
         """
         n_features = leans_low(x, target, group_of_episode)
@@ -593,13 +618,13 @@ def fit_targets(
 
 @dataclass(frozen=True, eq=False)
 class _Copy:
-    """An untrained copy whose activations are finite.
+    """An untrained copy of a model whose activations are finite.
 
     Attributes:
         activations: its activations, or a function that returns them.
         n_episodes: number of its episodes.
-        missing: mask ``[episode, round]`` of rounds that do not count.
-        targets: targets of its episodes; None if they are those of the probe.
+        missing: mask ``[episode, round]`` of rounds that did not take place; None if all did.
+        targets: targets in its episodes; None if they are those of the probe.
     """
 
     activations: Any
@@ -608,15 +633,18 @@ class _Copy:
     targets: Sequence[TargetValues] | None
 
     def read(self) -> Any:
-        """Return its activations, prepared for fitting: missing rounds filled, and rounding errors
-        removed.
+        """Return the copy's activations ``[episode, round, feature]``, with missing rounds filled
+        in, and with features that vary only by rounding set to 0.
         """
         return without_rounding(_read_copy(self.activations, self.missing))[0]
 
 
 def _read_copy(activations: Any, missing: Any) -> Any:
-    """Return a copy's activations with missing rounds filled; call ``activations`` if it is a
-    function.
+    """Return a copy's activations ``[episode, round, feature]`` with missing rounds filled in.
+
+    Args:
+        activations: the activations, or a function that returns them.
+        missing: mask ``[episode, round]`` of missing rounds, or None.
     """
     if callable(activations):
         activations = activations()
@@ -628,10 +656,11 @@ def _select_usable_copies(
     shape: tuple[int, ...],
     targets: Sequence[TargetValues],
 ) -> list[_Copy]:
-    """Return the copies whose activations are finite; hold only one copy's activations in memory.
+    """Return the untrained copies whose activations are finite; only one copy's activations are in
+    memory at a time.
 
     Args:
-        copies: activations, and targets of further episodes.
+        copies: pairs of activations, and targets in further episodes, as for :func:`fit_targets`.
         shape: shape of the model's activations.
         targets: targets of the probe.
     """
@@ -653,13 +682,14 @@ def _select_usable_copies(
 def _warn_of_few_recordings(
     n_episodes: int, has_copies: bool, missing: Any, participants: Any
 ) -> str:
-    """Return a warning if recorded episodes are too few for the untrained control, otherwise "".
+    """Return a warning if recorded episodes are too few for the control by untrained copies,
+    otherwise "".
 
     Args:
         n_episodes: number of episodes.
         has_copies: True if untrained copies are run.
-        missing, participants: missing rounds and participants of the episodes; either one implies
-            recorded data.
+        missing, participants: missing rounds and participants of the episodes; if either is not
+            None, the data were recorded.
     """
     is_recorded = missing is not None or participants is not None
     if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
@@ -693,7 +723,7 @@ def _fit_kind(
         kind: kind of probe.
         x: activations ``[episode, round, feature]``.
         sample: the targets of this kind, with the groups.
-        indices: positions of these targets among all targets, which select those of a copy.
+        indices: indices of these targets among all targets; they select the same targets of a copy.
         copies: untrained copies.
 
     Returns:
@@ -711,15 +741,20 @@ def _fit_kind(
 
 
 def describe_probe(kind: Kind) -> str:
-    """Return the name of a kind of probe for sentences: "linear probe" or "probe by ESTIMATOR"."""
+    """Return the name of a kind of probe in sentences: "linear probe" for ridge and logistic
+    probes, otherwise "probe by Lasso", for example.
+    """
     return "linear probe" if kind.name in _KINDS else f"probe by {kind.name}"
 
 
 def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
-    """Return the kind of probe that ``method`` names; None chooses logistic for classes, ridge for
+    """Return the kind of probe that ``method`` selects; refuse a classifier for a target of
     numbers.
 
-    Refuse a classifier for a target of numbers.
+    Args:
+        method: "ridge", "logistic" or a scikit-learn estimator. None selects logistic regression
+            for classes and ridge regression for numbers.
+        target: the target; None if ``method`` is given and the target does not matter.
     """
     if method is None:
         assert target is not None

@@ -1,11 +1,12 @@
 """Ridge regression with nested cross-validation by episode, for all targets and penalties at once.
 
-For standardised inputs ``x~ = (x - mean) / std`` and a centred target, ridge minimises ``sum (y -
-x~ w)^2 + alpha |w|^2``. With the eigendecomposition ``sum x~ x~' = V diag(s) V'`` the solution is
-``w = V diag(1 / (s + alpha)) V' sum x~ y`` for any penalty and target. Sums are computed once per
-fold, and a training set is a sum of folds. The result equals that of scikit-learn's
-``Pipeline(StandardScaler, Ridge)`` inside ``GridSearchCV`` inside ``cross_val_predict``, all split
-by ``GroupKFold``; a test compares the two to 1e-6.
+For standardised inputs ``x~ = (x - mean) / std`` and a centred target y, ridge regression with the
+penalty alpha finds the weights w that minimise ``sum (y - x~ w)^2 + alpha |w|^2``. With the
+eigendecomposition ``sum x~ x~' = V diag(s) V'`` the solution is ``w = V diag(1 / (s + alpha)) V'
+sum x~ y`` for any penalty and target. Sums are computed once per fold, and those of a training set
+are added up from its folds. The result equals that of scikit-learn's ``Pipeline(StandardScaler,
+Ridge)`` inside ``GridSearchCV`` inside ``cross_val_predict``, all split by ``GroupKFold``; a test
+compares the two to 1e-6.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ variance.
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums over rows of inputs x, targets y and their products: all that least squares needs."""
+    """Sums over rows of inputs x, targets y and their products: all that least squares needs.
+
+    Attributes:
+        n: number of rows.
+        x, y: sums of the inputs ``[d]`` and of the targets ``[k]``.
+        xx, xy: sums of the products of two inputs ``[d, d]``, and of an input and a target ``[d,
+            k]``.
+        yy: sums of the squared targets ``[k]``.
+    """
 
     n: int
     x: Float[Array, " d"]
@@ -48,8 +57,8 @@ class _Moments:
         """Compute the sums over some rows.
 
         Args:
-            x: inputs.
-            y: targets.
+            x: inputs ``[row, d]``.
+            y: targets ``[row, k]``.
         """
         squares_of_y = np.einsum("rk,rk->k", y, y)
         return cls(n=len(x), x=x.sum(0), y=y.sum(0), xx=x.T @ x, xy=x.T @ y, yy=squares_of_y)
@@ -63,6 +72,13 @@ class _Moments:
 class _RidgePath:
     """Ridge solutions of one training set for all penalties, in the eigenbasis of its standardised
     inputs.
+
+    Attributes:
+        mean_x, mean_y: means of the inputs ``[d]`` and of the targets ``[k]``.
+        scale: standard deviations of the inputs ``[d]``; infinite for constant ones.
+        eigenvalues, basis: eigendecomposition of the products of standardised inputs, ``[d]`` and
+            ``[d, d]``.
+        projected: products of standardised inputs and targets, in the eigenbasis, ``[d, k]``.
     """
 
     mean_x: Float[Array, " d"]
@@ -78,7 +94,8 @@ class _RidgePath:
 
         Args:
             train: sums over the training rows.
-            variance: variance of each input over all rows.
+            variance: variance of each input over all rows; an input that varies much less in the
+                training rows counts as constant.
         """
         mean_x = train.x / train.n
         mean_y = train.y / train.n
@@ -99,14 +116,21 @@ class _RidgePath:
         )
 
     def weights(self, alphas: Float[Array, " k"]) -> tuple[Float[Array, "d k"], Float[Array, " k"]]:
-        """Return weights for raw inputs, and intercepts, with one penalty per output."""
+        """Return the weights ``[d, k]`` for raw inputs, and the intercepts ``[k]``.
+
+        Args:
+            alphas: ridge penalty of each target, ``[k]``.
+        """
         shrunk = self.projected / (self.eigenvalues[:, None] + alphas)
         weights = (self.basis @ shrunk) / self.scale[:, None]
         return weights, self.mean_y - self.mean_x @ weights
 
     def errors(self, test: _Moments) -> Float[Array, "alpha k"]:
-        """Compute the mean squared error on held-out rows for every penalty and output, from their
-        sums alone.
+        """Compute the mean squared error on held-out rows for every penalty of :data:`ALPHAS` and
+        every target, ``[alpha, k]``.
+
+        Args:
+            test: sums over the held-out rows; the rows themselves are not needed.
         """
         inverse = 1 / self.scale
         x = test.x - test.n * self.mean_x
@@ -131,12 +155,14 @@ class _RidgePath:
 class _RidgeFit:
     """The result of nested cross-validation, and of a refit on all episodes.
 
-    A block is the set of outputs of one target.
+    All outputs of one target share a penalty; they form a block.
 
     Attributes:
-        predictions: out-of-fold predictions.
-        alphas: penalty that each outer fold chose for each block.
-        weights, intercept: the probe refitted on all episodes, for raw inputs.
+        predictions: predictions by probes that were not fitted on the episode, ``[episode, round,
+            k]``.
+        alphas: penalty that was chosen in each outer fold for each block, ``[fold, block]``.
+        weights, intercept: the probe refitted on all episodes, for raw inputs, ``[d, k]`` and
+            ``[k]``.
         alpha: penalty of the refit for each block.
     """
 
@@ -153,13 +179,13 @@ def cross_validate(
     folds: Int[Array, " episode"],
     blocks: Int[Array, " k"],
 ) -> _RidgeFit:
-    """Fit by nested cross-validation, and refit on all episodes.
+    """Fit ridge probes by nested cross-validation, and refit them on all episodes.
 
     Args:
-        x: activations.
-        y: the outputs of all targets, concatenated.
+        x: activations ``[episode, round, d]``.
+        y: the outputs of all targets, concatenated, ``[episode, round, k]``.
         folds: fold of each episode, numbered from 0; at least 3 folds.
-        blocks: index of the target of each output; one penalty is chosen per target.
+        blocks: index of the target of each output, ``[k]``; one penalty is chosen per target.
     """
     n_folds = int(folds.max()) + 1
     n_outputs = y.shape[2]
@@ -223,7 +249,13 @@ def _centre(
 
 
 def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]) -> Float[Array, " block"]:
-    """Return the penalty with the smallest error for each block; of equally good ones the largest."""
+    """Return the penalty with the smallest error for each target, ``[block]``; among equally good
+    ones the largest.
+
+    Args:
+        errors: errors of the outputs for each penalty of :data:`ALPHAS`, ``[alpha, k]``.
+        blocks: index of the target of each output, ``[k]``.
+    """
     errors_of_blocks = np.stack([np.bincount(blocks, weights=row) for row in errors])
     best_from_end = errors_of_blocks[::-1].argmin(0)
     return np.asarray(ALPHAS)[::-1][best_from_end]
@@ -235,13 +267,13 @@ def _fit(
     folds: Int[Array, " episode"],
     groups: Int[Array, " episode"],
 ) -> list[Fitted]:
-    """Fit ridge probes of real-valued targets.
+    """Fit cross-validated ridge probes of real-valued targets.
 
     Args:
-        x: activations.
+        x: activations ``[episode, round, d]``.
         targets: the targets, which share one eigendecomposition.
         folds: fold of each episode.
-        groups: index of the independent group of each episode.
+        groups: for each episode, the index of its independent group, such as a participant.
     """
     y = np.concatenate([target.values for target in targets], axis=-1, dtype=np.float64)
     widths = [target.values.shape[-1] for target in targets]

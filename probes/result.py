@@ -57,18 +57,18 @@ def measure_of(
     n_features: int = 0,
     probe: str = "linear probe",
 ) -> Measure:
-    """Return the claim that a probe can decode the target at its site, with the verdict.
+    """Return the measure of the claim that a probe can decode the target at its site, with the
+    verdict.
 
     Args:
         target: the target.
         site: name of the site; None if activations were passed as an array.
         score: score of the probe.
         controls: scores of the controls by name.
-        untrained: why no untrained copy was run; "" if one was.
-        hidden: why most features were not read; "" if they were.
-        n_features: number of features, if these are too many for the score not to be biased low;
-            otherwise 0.
-        probe: what the probe is called in sentences.
+        untrained: why no untrained copy was run, if there is a special reason; otherwise "".
+        hidden: why most features were left out, if they were; otherwise "".
+        n_features: number of features if it biases the score low, otherwise 0.
+        probe: name of the probe in sentences.
     """
     name = target.noun
     if ":" in target.key:
@@ -101,7 +101,9 @@ def measure_of(
 
 
 def _describe_site(site: str | None) -> tuple[str, str]:
-    """Return what a probe reads from, and how this ends a sentence about the model."""
+    """Return two texts about a site: what a probe reads from, such as "the latents", and the end of
+    a sentence about the model, such as " at resid_post[2]@w?".
+    """
     if site in _SITES:
         return _SITES[site]
     assert site is not None
@@ -114,12 +116,13 @@ def _describe_site(site: str | None) -> tuple[str, str]:
 def _doubt_yes(
     target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
 ) -> dict[Verdict, str]:
-    """Return a reason against "yes" if a control that counts was not run; empty otherwise.
+    """Return a reason against the verdict "yes", ``{"yes": reason}``, if a control that counts was
+    not run; otherwise an empty dictionary.
 
     Args:
         target: the target.
         controls: controls by name.
-        untrained: why no untrained copy was run; "" if none was available.
+        untrained: why no untrained copy was run, if there is a special reason; otherwise "".
     """
     if "untrained" not in controls:
         return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY}"}
@@ -129,12 +132,13 @@ def _doubt_yes(
 
 
 def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
-    """Return a reason against "no" if too few features or episodes were used; empty otherwise.
+    """Return a reason against the verdict "no", ``{"no": reason}``, if too few features or episodes
+    were used; otherwise an empty dictionary.
 
     Args:
         score: score of the probe.
-        hidden: why most features were not read; "" if they were.
-        n_features: number of features, if the score is biased low; otherwise 0.
+        hidden: why most features were left out, if they were; otherwise "".
+        n_features: number of features if it biases the score low, otherwise 0.
     """
     if hidden:
         return {"no": f"{NOTHING}: {hidden}"}
@@ -161,14 +165,15 @@ class ProbeResult(Measured):
         by_output: the same score for each output.
         metrics: all scores of the probe by name: "r2" and "mae", or "accuracy" and "log_loss".
         controls: the controls by name.
-        predictions: out-of-fold predictions ``[episode, round, output]``; the most probable classes
-            for a logistic probe.
-        weights, intercept, columns: the probe refitted on all episodes, for raw activations
-            ``[episode, round, feature]``, with a name for each column. Empty for scikit-learn
-            estimators.
+        predictions: ``[episode, round, output]``, each episode predicted by a probe that was not
+            fitted on it; for a logistic probe, the most probable classes.
+        weights, intercept: the probe refitted on all episodes, for raw activations, ``[feature,
+            column]`` and ``[column]``. Empty for scikit-learn estimators.
+        columns: name of each column of the weights: an output, or an output and a class.
         measure: the claim and its verdict.
         shape: shape of one activation.
-        site, place: site of a rollout where activations were read: its name, and its resolved form.
+        site, place: site of a rollout where activations were read: its name, and where it is in the
+            machine.
         settings: folds, seed, penalties, model and versions, to reproduce the result.
         warning: what weakens the intervals or the verdict; None if nothing does.
         estimators: fitted scikit-learn estimators, one per output.
@@ -209,7 +214,9 @@ class ProbeResult(Measured):
 
     @property
     def sentence(self) -> str:
-        """Whether the probe decodes the target, with its score and the strongest control."""
+        """A sentence that says whether the probe decodes the target, with its score and the
+        strongest control.
+        """
         measure = self.measure
         subject, _, rest = measure.claim.partition(" reads ")
         model = f" of {self.settings['model']}" if "model" in self.settings else ""
@@ -248,10 +255,11 @@ class ProbeResult(Measured):
 
     @checked
     def direction(self, output: str | None = None) -> Float[Array, "*any"]:
-        """Return the smallest change of a raw activation that raises one decoded value by 1.
+        """Return the smallest change of an activation that raises one decoded value by 1 and leaves
+        the others unchanged.
 
-        The other decoded values stay unchanged. This is the direction that the probe *reads*
-        (docs/method/probes.md). A scikit-learn estimator has none.
+        It has the shape of one activation. It is the direction that the probe *reads*, not one that
+        the model must use (docs/method/probes.md). A scikit-learn estimator has none.
 
         Args:
             output: a name from :attr:`columns`; may be None if there is only one.
@@ -269,12 +277,12 @@ class ProbeResult(Measured):
         return directions[self.columns.index(output)].reshape(self.shape)
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
-        """Decode a run of the probe's model, or activations, with the probe that was fitted on all
-        episodes.
+        """Apply the probe that was fitted on all episodes to a run of its model, or to activations.
 
         Args:
-            run: a rollout, or activations.
-            episodes: episodes that give the true values; None leaves the true values out.
+            run: a rollout, or activations ``[episode, round, ...]``.
+            episodes: episodes from which the true values are computed; None leaves the true values
+                out.
         """
         activations = self._read(run) if isinstance(run, Rollout) else run
         x = as_inputs(activations)
@@ -296,7 +304,7 @@ class ProbeResult(Measured):
         return Decoded(self.target.key, self.columns, values, true)
 
     def _read(self, run: Rollout) -> Any:
-        """Read the probe's site in a rollout; refuse a rollout of another model."""
+        """Read the activations at the probe's site in a rollout; refuse a rollout of another model."""
         if self.site is None:
             raise InputError(
                 "this probe was fitted on an array, so it cannot know where to read a run; give it activations, or fit "
@@ -315,8 +323,8 @@ class ProbeResult(Measured):
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """Draw the out-of-fold predictions of one episode against the true values
-        (:meth:`Decoded.plot`).
+        """Draw the probe's predictions for one episode, on which it was not fitted, and the true
+        values (see :meth:`Decoded.plot`).
         """
         require(
             self.metric == "r2",
@@ -329,8 +337,9 @@ class ProbeResult(Measured):
     def scores(self) -> pd.DataFrame:
         """Return a table of all scores: one row per metric, per output and per control.
 
-        Rows of controls have the paired difference from the probe. ``detectable`` is the smallest
-        score (for classes: skill) whose interval would have excluded 0 in this sample.
+        Rows of controls also have the probe's score minus the control's. ``detectable`` is the
+        smallest score (for classes: skill) for which the interval would have excluded 0 in this
+        sample.
         """
         rows = [self._row("probe", "all", metric, score) for metric, score in self.metrics.items()]
         for output, score in self.by_output.items():
@@ -383,7 +392,7 @@ class ProbeResult(Measured):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Decoded:
-    """Decoded values of a run, beside the true ones if they are known.
+    """Values that a probe decodes from a run, beside the true ones if they are known.
 
     Attributes:
         target: key of the target.
@@ -398,8 +407,8 @@ class Decoded:
     true: Float[Array, "episode round k"] | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the decoded values, and the true ones if known, one row per episode, round and
-        output.
+        """Return a table of the decoded values, and the true ones if known, with one row per
+        episode, round and output.
         """
         n_episodes, n_rounds, _ = self.values.shape
         index = pd.MultiIndex.from_product(

@@ -1,11 +1,11 @@
 """Where can targets be decoded? Fit a probe at every component, layer, position and window of
 rounds.
 
-A *cell* is one site in one window of rounds. It has the probe of :func:`probes.fit` for each target
-(ridge regression, with classes as indicators; or a scikit-learn estimator) and its controls.
-Finished cells are stored, so that an interrupted sweep continues. A sweep tests hundreds of cells
-without correction for multiple comparisons: it shows where to intervene, and is no evidence by
-itself.
+A *cell* is one site in one window of rounds. For each target, it gets the probe of
+:func:`probes.fit` and its controls. The probe is ridge regression, with classes as indicators, or a
+scikit-learn estimator. Finished cells are stored, so that an interrupted sweep continues. A sweep
+tests hundreds of cells without correction for multiple comparisons: it shows where to intervene,
+and is no evidence by itself.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """What all cells of a window share.
+    """What all cells (sites) of one window of rounds share.
 
     Attributes:
-        window: first round, and the round after the last.
+        window: first round of the window, and the round after its last.
         problem: the targets in the window, with their controls.
         digest: hash of everything that a cell's scores depend on, except the site.
-        blank: the targets of the untrained copies.
+        blank: the targets in the episodes of the untrained copies.
     """
 
     window: _Window
@@ -88,11 +88,12 @@ class _Shared:
 @dataclass(frozen=True, eq=False)
 @checked_result
 class SweepResult(Result):
-    """The scores of a sweep, as a tidy table with one row per target, site and window.
+    """The scores of a sweep, as a tidy table with one row per target, site and window of rounds.
 
-    Columns: target, site, component, layer, head, position, start, stop (the window's rounds), the
-    columns of a measure (:meth:`interp.results.measure.Measure.row`), R2 of each control, and
-    detectable (the smallest R2 whose interval would have excluded 0). Intervals are of R2 on new
+    Columns: target, site, component, layer, head, position, start and stop (first round of the
+    window, and the round after its last); the columns of a measure
+    (:meth:`interp.results.measure.Measure.row`); the score of each control; and detectable, the
+    smallest score for which the interval would have excluded 0. Intervals are for scores on new
     episodes.
 
     Attributes:
@@ -104,26 +105,28 @@ class SweepResult(Result):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table: one row per cell and target."""
+        """Return a copy of the table: one row per target, site and window."""
         return self.frame.copy()
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heatmap of the first target."""
+        """Draw a heatmap of the scores of the first target."""
         require_columns("a sweep", self.frame, "target")
         return self.heatmap(str(next(iter(self.frame["target"]), "")))
 
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:
-        """Draw one target: layers by positions, one panel per component, with a dot at each "yes".
+        """Draw the scores of one target: layers by positions, one panel per component, with a dot
+        at each "yes".
 
-        For a loop, rows are its cycles instead of layers. Without layers or positions there is one
-        row or column. After a sweep with ``per_round=True``, and without a window, columns are
-        rounds from 0, with one panel per component and position. Rounds in which the target does
-        not vary stay blank.
+        Rows are cycles instead of layers for a machine that loops. A machine without layers or
+        positions has one row or column. If each round was swept separately and no window is chosen,
+        columns are rounds, with one panel per component and position; rounds in which the target
+        does not vary stay blank.
 
         Args:
             target: key of the target.
-            window: a window that was swept; the first when None.
+            window: a window that was swept, (first round, round after the last). When None, the
+                first one, or all if each round was swept separately.
         """
         columns = ("target", "start", "stop", "position", "layer", "component", "verdict")
         require_columns("a sweep", self.frame, *columns)
@@ -149,8 +152,12 @@ class SweepResult(Result):
 
 
 def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
-    """Draw layers by rounds, one panel per component and position; colour is R2, or skill for
+    """Draw layers by rounds, one panel per component and position; colours show R2, or skill for
     classes.
+
+    Args:
+        rows: rows of one target.
+        title: title of the figure.
     """
     from interp.results.figures import heatmaps
 
@@ -169,7 +176,12 @@ def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
 
 
 def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:
-    """Draw layers by positions, one panel per component, with a dot at each "yes"."""
+    """Draw layers by positions, one panel per component, with a dot at each "yes".
+
+    Args:
+        rows: rows of one target in one window.
+        title: title of the figure.
+    """
     from interp.results.figures import heatmaps
 
     positions = list(rows["position"].unique())
@@ -206,7 +218,7 @@ def sweep(
     scheduler: str = "",
     shard: str = "",
 ) -> SweepResult:
-    """Fit a probe of every target at every site in every window, with all controls.
+    """Fit a probe of every target at every site in every window of rounds, with all controls.
 
     Args:
         model: the machine.
@@ -219,12 +231,14 @@ def sweep(
             what is added to it, or every hook point of a machine without one.
         windows: (first round, round after the last) of each window; one window of all rounds when
             None.
-        per_round: True probes each round separately, if the targets vary in it.
+        per_round: True probes each round separately, and leaves out rounds in which a target does
+            not vary.
         estimator: a regressor or classifier of scikit-learn, which is cloned for every fold; ridge
             regression when None. A classifier needs class targets.
-        n_untrained: number of untrained copies; the best one counts in each cell.
+        n_untrained: number of untrained copies; at each site the best one counts.
         seed: seed of copies, folds and shuffles.
-        cache: folder that stores finished cells; None stores nothing.
+        cache: folder that stores finished cells (a cell is one site in one window); None stores
+            nothing.
         n_jobs: number of workers; -1 for one per core.
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`.
         shard: which share of the cells to compute, see :func:`interp.support.shares.divide`; needs
@@ -310,7 +324,9 @@ def sweep(
 
 
 def _name_cell(cell: _Cell) -> str:
-    """Return the name of a cell, by which shares of a sweep list it."""
+    """Return the name of a cell (a site in a window of rounds), such as "resid_post[1]@w? in rounds
+    0 to 9".
+    """
     (start, stop), site = cell
     return f"{site} in rounds {start} to {stop - 1}"
 
@@ -335,10 +351,10 @@ def _select_sites(
 
 
 def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) -> list[_Window]:
-    """Return the windows to sweep.
+    """Return the windows of rounds to sweep, each as (first round, round after the last).
 
     Args:
-        windows: (first round, round after the last) of each; None for one window of all rounds.
+        windows: the windows that the user passed; None for one window of all rounds.
         per_round: True for one window per round.
         n_rounds: number of rounds of the episodes.
     """
@@ -364,7 +380,12 @@ def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) ->
 
 
 def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_Window]:
-    """Return the windows in which every target varies; in others there is nothing to decode."""
+    """Return the windows in which every target varies; in other windows there is nothing to decode.
+
+    Args:
+        values: the targets in all rounds.
+        spans: (first round, round after the last) of each window.
+    """
     varying = []
     for start, stop in spans:
         cuts = [value.rounds(start, stop) for value in values]
@@ -386,14 +407,16 @@ def _of_windows(
     kind: Kind,
     common: tuple[Any, ...],
 ) -> list[_Shared]:
-    """Return what the cells of each window share.
+    """Return, for each window of rounds, what its cells (sites) share.
 
     Args:
         sample: the targets in all rounds, with their groups.
         windows: (first round, round after the last) of each window.
-        elsewhere: targets of the untrained copies' episodes; None if they are the same.
+        elsewhere: targets in the untrained copies' episodes; None if these are the episodes of the
+            model.
         kind: kind of probe.
-        common: what scores in every window depend on, for the hash of finished cells.
+        common: what scores in every window depend on, for the hash by which finished cells are
+            found again.
     """
     in_windows = []
     for start, stop in windows:
@@ -424,7 +447,8 @@ def _run(
     n_jobs: int,
     scheduler: str,
 ) -> Iterator[tuple[_Cell, list[_Row]]]:
-    """Yield cells with their rows as soon as they are computed.
+    """Compute cells (sites in a window of rounds), and yield each with its rows as soon as it is
+    done.
 
     Workers that share memory compute the cells of one layer at a time. Remote workers get the
     models and their latents.
@@ -433,7 +457,8 @@ def _run(
         missing: cells to compute.
         by_window: what the cells of each window share.
         runs: rollouts of the model, and of its untrained copies.
-        n_jobs, scheduler: as for :func:`sweep`.
+        n_jobs: number of workers; -1 for one per core.
+        scheduler: address of a dask scheduler; "" for none.
     """
     ready = {}
     for window, _ in missing:
@@ -459,7 +484,7 @@ def _run(
 
 
 def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
-    """Group cells by an attribute of their sites."""
+    """Group cells by an attribute of their sites, such as "layer"; return the groups as lists."""
     groups: dict[Any, list[_Cell]] = {}
     for cell in cells:
         groups.setdefault(getattr(cell[1], attribute), []).append(cell)
@@ -467,7 +492,9 @@ def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
 
 
 def _replay(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
-    """Replay each rollout and return the activations that the cells read, by hook point."""
+    """Run each rollout again from its latents, and return the activations at the sites of the
+    cells: for each rollout, arrays by hook point.
+    """
     hooks = sorted({site.hook for _, site in cells})
     return [replay(run.model, run, names_filter=hooks)[2] for run in runs]
 
@@ -476,9 +503,15 @@ def _of_cell(
     shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout],
     cell: _Cell,
 ) -> tuple[_Cell, list[_Row]]:
-    """Compute one cell and return one row per target.
+    """Fit the probes of one cell (a site in a window of rounds), and return the cell with one row
+    per target.
 
-    The control uses only untrained copies whose activations do not overflow.
+    Untrained copies whose activations overflow are left out.
+
+    Args:
+        shared: what the cells of each window share, by window; activations of the model and of each
+            copy, by hook point; the layout of a round.
+        cell: the window and the site.
     """
     ready, caches, layout = shared
     window, site = cell
@@ -526,7 +559,13 @@ def _of_hook(
     shared: tuple[dict[_Window, _Shared], Sequence[Rollout], RoundLayout],
     cells: Sequence[_Cell],
 ) -> list[tuple[_Cell, list[_Row]]]:
-    """Compute the cells of one hook point, after replaying the rollouts for it."""
+    """Replay the rollouts for one hook point, and compute its cells.
+
+    Args:
+        shared: what the cells of each window share, by window; rollouts of the model and of each
+            copy; the layout of a round.
+        cells: the cells, all at one hook point.
+    """
     ready, runs, layout = shared
     with one_thread():
         caches = _replay(runs, cells)

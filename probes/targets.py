@@ -11,8 +11,8 @@
     >>> targets.get("bayes.prediction")(episodes, low=0.1, high=0.9).outputs
     ('P(y=1)',)
 
-docs/method/probes.md says which activations go with which targets, and what a key means that
-several algorithms share.
+docs/method/probes.md says from which activations which targets can be decoded, and what a key means
+that several algorithms share.
 """
 
 from __future__ import annotations
@@ -67,10 +67,12 @@ class Target:
     def __call__(
         self, episodes: Episodes, when: str | None = None, **parameters: Any
     ) -> TargetValues:
-        """Compute the target's values in episodes of any task that has a target of this name.
+        """Compute the values of a target in some episodes.
+
+        If the episodes are of another task than :attr:`task`, its target of the same name is used.
 
         Args:
-            episodes: episodes of the task.
+            episodes: the episodes.
             when: one of :attr:`moments`; the first when None.
             **parameters: parameters of the algorithm. Missing ones are those that the episodes were
                 sampled with, or else the algorithm's defaults.
@@ -109,7 +111,9 @@ class Target:
         )
 
     def moment(self, when: str | None) -> When:
-        """Return the moment called ``when``, or the default if it is None; refuse unknown moments."""
+        """Return the moment ("before", "after" or "round") called ``when``, or the default if it is
+        None; refuse unknown moments.
+        """
         for moment in self.moments:
             if when in (moment, None):
                 return moment
@@ -147,15 +151,18 @@ def every(task: Task | str) -> tuple[Target, ...]:
 
 
 def _find_task(task: Task | str) -> Task:
-    """Return the task with this key; return a task unchanged."""
+    """Return the task with this key; a task itself is returned unchanged."""
     return interp.tasks.get(task) if isinstance(task, str) else task
 
 
 @checked
 def get(key: str, task: Task | str | None = None) -> Target:
-    """Return the target called ``key`` or ``algorithm.key``.
+    """Return the target with a key.
 
-    Without a task, search all tasks and return the first match.
+    Args:
+        key: key of a variable, such as "prediction", or "algorithm.variable", such as
+            "bayes.prediction".
+        task: the task or its key; None searches all tasks and takes the first match.
 
     >>> get("prediction").variable.meaning, get("bayes.prediction").variable.meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
@@ -184,7 +191,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
 
 @checked
 def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
-    """Split ``key`` or ``key:before`` into the target and its moment.
+    """Split ``key`` or ``key:before`` into the target and the moment at which it is read.
 
     >>> target, when = parse("log_weights:before")
     >>> target.key, when
@@ -198,11 +205,12 @@ def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
 def round_inputs(
     episodes: Episodes,
 ) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
-    """Return the inputs of each round as features, in every encoding that the task defines, and the
-    kind of each round.
+    """Return what a model reads as input in each round, for the controls of probes.
 
-    Rounds with equal inputs have the same kind, which is a number. If the task defines no inputs,
-    return no encodings, and None for the kinds.
+    Returns:
+        The inputs of each round as features ``[episode, round, feature]``, in every encoding that
+            the task defines; and a number ``[episode, round]`` that is equal for rounds with equal
+            inputs. If the task defines no inputs, no encodings, and None.
     """
     describe = interp.tasks.of(episodes).analysis.round_inputs
     if describe is None:
@@ -219,16 +227,17 @@ def round_inputs(
 def _read(
     episodes: Episodes, target: Target, moment: When, parameters: dict[str, Any]
 ) -> tuple[Array, tuple[str, ...], Array | None]:
-    """Compute a target's values, the labels of its outputs, and a mask of the entries that are
-    scored.
-
-    Arrays are ``[episode, round, output]``; the mask is None if all entries are scored.
+    """Compute a target's values.
 
     Args:
         episodes: episodes of the target's task.
         target: the target.
-        moment: one of its moments.
+        moment: "before", "after" or "round".
         parameters: parameters of its algorithm.
+
+    Returns:
+        Values ``[episode, round, output]``; the labels of the outputs; and a mask of the entries
+            that are scored, of the same shape, or None if all are.
     """
     variable, record = target.variable, target.record
     mask = None
@@ -262,14 +271,14 @@ def _read(
 def compute(
     targets: Sequence[str] | None, episodes: Episodes, model: Machine | None = None
 ) -> list[TargetValues]:
-    """Compute several targets, and run each algorithm only once.
+    """Compute the values of several targets; each algorithm is run only once.
 
     Args:
         targets: keys, or ``key:before`` for a state before each round. None takes every variable
-            that varies in these episodes, states at both moments; if several algorithms have it,
-            the first one's.
+            that varies in these episodes, states at both moments; if several algorithms have the
+            variable, it is computed by the first of them.
         episodes: the episodes.
-        model: a handwired model sets the parameters of its algorithm; None for the parameters of
+        model: a handwired model, whose algorithm's parameters are used; None for the parameters of
             the episodes.
     """
     task = interp.tasks.of(episodes)
@@ -293,8 +302,8 @@ def compute(
 
 
 def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the key and the parameters of a handwired machine's algorithm; both empty for other
-    machines.
+    """Return the key and the parameters of a handwired machine's algorithm; "" and no parameters
+    for other machines.
     """
     has_records = bool(task.algorithms.records())
     if model is None or not model.is_handwired or not has_records:
@@ -304,10 +313,12 @@ def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[st
 
 
 def _list_targets(keys: Sequence[str] | None, task: Task) -> list[tuple[Target, When]]:
-    """Return targets with their moments.
+    """Return pairs of a target and the moment at which it is read ("before", "after" or "round").
 
-    If ``keys`` is None, return every variable of the task at all moments; if several algorithms
-    have it, the first one's.
+    Args:
+        keys: keys, or ``key:before``. None lists every variable of the task at all its moments; if
+            several algorithms have the variable, that of the first.
+        task: the task.
     """
     if keys is not None:
         require(

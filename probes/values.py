@@ -29,7 +29,7 @@ _COMMON = 0.9  # of a label of 3 % a probe's likeliest class said nothing in 60 
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class TargetValues:
-    """Values to decode, with what the controls need.
+    """Values that a probe decodes, with what its controls need.
 
     Attributes:
         key: name of the target, with ":before" if it is read before each round.
@@ -37,20 +37,23 @@ class TargetValues:
         outputs: a name for each output.
         when: "after" or "before" each round, for state that is carried; otherwise "round".
         kind: "real" or "class".
-        mask: entries that are scored; None for all. The probe is also fitted on the other entries,
-            since a linear read-out of a state must hold everywhere.
-        inputs: inputs of each round ``[episode, round, feature]``, in several encodings. The
-            control takes the best one, and is left out if there are none.
-        types: the kind of each round as a number, ``[episode, round]``, for the control task, which
-            is left out if None.
+        mask: boolean, of the same shape: entries that are scored; None for all. The probe is also
+            fitted on the other entries, since a linear read-out of a state must be right
+            everywhere.
+        inputs: for the control "inputs", what the model reads in each round, as arrays ``[episode,
+            round, feature]`` in several encodings; the encoding with the best score counts. Without
+            encodings the control is left out.
+        types: for the control task, the kind of each round as a number, ``[episode, round]``;
+            rounds with equal inputs have the same kind. None leaves the control task out.
         missing: mask ``[episode, round]`` of rounds that did not take place; they are neither
             fitted nor scored.
-        participants: participant of each episode: the default groups of folds and intervals.
+        participants: participant of each episode, by default the independent groups of
+            cross-validation and intervals.
         implied_by: names of controls that determine this target by construction, so that the probe
             need not beat them.
         parameters: parameters of the algorithm that differ from those of the episodes.
-        is_rare: True if one class has so large a share (:data:`_COMMON`) that it is always the most
-            probable one.
+        is_rare: True if one class is so frequent (a share above :data:`_COMMON`) that a probe
+            always predicts it.
         noun: name of the target in a sentence.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
@@ -77,7 +80,7 @@ class TargetValues:
     @classmethod
     @checked
     def of(cls, values: Any, key: str = "target", of_classes: bool = False) -> TargetValues:
-        """Make a target from bare values.
+        """Make a target from an array of values.
 
         Args:
             values: ``[episode, round]`` or ``[episode, round, output]``.
@@ -98,7 +101,11 @@ class TargetValues:
         return cls(key, array, outputs, kind="class" if of_classes else "real", noun=noun)
 
     def as_numbers(self) -> TargetValues:
-        """Return a copy with all parts as numeric arrays; they may be tensors or booleans before."""
+        """Return a copy whose values, mask, inputs and kinds of rounds are numeric numpy arrays,
+        with missing rounds filled in.
+
+        They may be tensors or booleans before.
+        """
         values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
         is_rare = False
         if self.kind == "class":
@@ -121,8 +128,11 @@ class TargetValues:
         )
 
     def _convert_classes(self, values: Array) -> Int[Array, "episode round k"]:
-        """Return values as class numbers; refuse other numbers, or more classes than memory can
-        hold.
+        """Return values as integers, the numbers of classes.
+
+        Raises:
+            InputError: the values are not 0, 1, ..., or there are more classes than fit into
+                memory.
         """
         is_class = (values == np.floor(values)) & (values >= 0)
         require(bool(is_class.all()), "classes are numbered 0, 1, ...")
@@ -142,8 +152,8 @@ class TargetValues:
 
     @property
     def scored(self) -> Bool[Array, "episode round k"] | None:
-        """Mask of the entries that are scored: those of ``mask`` in rounds that took place; None
-        for all.
+        """Mask ``[episode, round, output]`` of the entries that are scored: those in ``mask`` whose
+        round took place. None if all are scored.
         """
         if self.missing is None:
             return self.mask
@@ -152,34 +162,39 @@ class TargetValues:
 
     @property
     def varies(self) -> bool:
-        """True if the values are not constant; a constant cannot be decoded."""
+        """True if the values are not all equal; a constant cannot be decoded."""
         return bool((self.values != self.values[:1, :1]).any())
 
     @checked
     def rounds(self, start: int, stop: int) -> TargetValues:
-        """Return the target of the rounds from ``start`` to before ``stop``, counted from 0."""
+        """Return a copy that has only the rounds from ``start`` to ``stop - 1``, counted from 0."""
         cut = slice(start, stop)
         parts = self._select((slice(None), cut), "values", "mask", "types", "missing")
         return replace(self, **parts, inputs=tuple(form[:, cut] for form in self.inputs))
 
     def packed(self) -> TargetValues:
-        """Return the rounds that took place, each as an episode of one round: ``[round, 1,
-        output]``.
+        """Return a copy without missing rounds: each round that took place becomes an episode of
+        one round, ``[round, 1, output]``.
         """
         parts = self._select(self._counted, "values", "mask", "types")
         as_episodes = {name: part[:, None] for name, part in parts.items()}
         return replace(self, **as_episodes, inputs=(), missing=None)
 
     def _select(self, index: Any, *names: str) -> dict[str, Any]:
-        """Return the named arrays at an index, without those that are None."""
+        """Return arrays of this target at an index, by name; those that are None are left out.
+
+        Args:
+            index: index into the first axes of the arrays.
+            *names: names of the fields.
+        """
         parts = {name: getattr(self, name) for name in names}
         return {name: part[index] for name, part in parts.items() if part is not None}
 
     def indicators(self) -> TargetValues:
-        """Return a class target as 0/1 numbers: one output for two classes, one output per class
-        for more.
+        """Return a copy in which classes are 0/1 numbers: one output for two classes, otherwise one
+        output per class.
 
-        A target of numbers is returned unchanged.
+        A target of real numbers is returned unchanged.
         """
         if self.kind == "real":
             return self
@@ -196,7 +211,12 @@ class TargetValues:
 
 
 def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
-    """Fill missing rounds with the same round of the first episode that has it.
+    """Fill each missing round with the values that another episode has in the same round, so that
+    every entry is a number.
+
+    Args:
+        values: ``[episode, round, ...]``.
+        missing: mask of missing rounds; None returns the values unchanged.
 
     >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[False, False], [False, True]]))
     array([[1., 2.],
@@ -215,7 +235,13 @@ def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array
 
 
 def _convert_floats(values: Any, what: str) -> Array:
-    """Return numbers as an array of floats; floats keep their precision."""
+    """Return numbers as a floating-point array. Floats keep their precision; other numbers become
+    float64.
+
+    Args:
+        values: an array, tensor or pandas object.
+        what: what the numbers are, for error messages.
+    """
     array = as_array(values, what)
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
@@ -223,9 +249,13 @@ def _convert_floats(values: Any, what: str) -> Array:
 def as_array(values: Any, what: str) -> Array:
     """Convert arrays, tensors of any precision (detached) or pandas objects to a numpy array.
 
-    A data frame with the index levels episode and round becomes ``[episode, round, column]`` (a
-    series ``[episode, round]``), sorted by the levels' values. Any other pandas object becomes its
-    values.
+    A data frame with the index levels episode and round becomes ``[episode, round, column]``, and
+    such a series ``[episode, round]``; both are sorted by the levels' values. Any other pandas
+    object becomes its values.
+
+    Args:
+        values: the object to convert.
+        what: what the values are, for error messages.
 
     >>> rows = pd.MultiIndex.from_product([["ann", "bob"], range(3)], names=["episode", "round"])
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
@@ -272,8 +302,13 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
 
 
 def warn_of_few(n: int) -> str | None:
-    """Issue and return a warning if there are few independent episodes or groups; otherwise return
-    None.
+    """Warn if there are too few independent episodes (or groups of episodes) for intervals.
+
+    Args:
+        n: number of independent episodes or groups.
+
+    Returns:
+        The text of the warning; None if there are enough.
     """
     if n >= FEW_EPISODES:
         return None
@@ -287,16 +322,16 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """Return the number of varying features if it biases the score low, otherwise 0.
+    """Return the number of varying features if it makes the probe's score too low, otherwise 0.
 
-    :func:`interp.stats.refit.leans_low` decides: a target that is constant within episodes, and too
-    few episodes for so many features.
+    This is so for a target that is constant within episodes, if there are too few episodes for so
+    many features (:func:`interp.stats.refit.leans_low`).
 
     Args:
-        x: activations.
+        x: activations ``[episode, round, feature]``.
         target: the target.
-        groups: index of the group of each episode; the first episode of each group counts. None
-            counts all.
+        groups: index of the group of each episode; only the first episode of each group counts.
+            None counts all.
     """
     target = target.indicators()
     values, mask = target.values.astype(np.float64), target.scored
@@ -310,12 +345,15 @@ def leans_low(
 
 
 def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
-    """Return a number for each episode, equal for episodes that are identical in all arrays.
-
-    Return None if fewer different episodes remain than there are folds.
+    """Number the different episodes: identical episodes get the same number, so that they can form
+    one group.
 
     Args:
-        arrays: arrays whose first axis is the episodes.
+        arrays: arrays whose first axis is the episodes; identical episodes are equal in all of
+            them.
+
+    Returns:
+        The number of each episode; None if there are fewer different episodes than folds.
 
     >>> equal_episodes([np.array([0, 1, 2, 3, 4, 0])]).tolist()
     [0, 1, 2, 3, 4, 0]
@@ -327,16 +365,19 @@ def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
 def as_groups(
     groups: Any, n_episodes: int, participants: Any = None, arrays: Sequence[Any] = ()
 ) -> Int[Array, " episode"]:
-    """Return the index of each episode's independent group.
+    """Return the index of each episode's independent group, such as its participant.
 
-    Refuse fewer groups than folds, and a group with more than half of the episodes.
+    Groups are not split in cross-validation. Fewer groups than folds, and a group with more than
+    half of the episodes, are refused.
 
     Args:
-        groups: one id per episode; "episode" makes each episode a group. None takes the
-            participants, or else the episodes, where identical ones are one group.
+        groups: one id per episode; or "episode", which makes each episode a group. None takes the
+            participants if they are known, otherwise the episodes, where identical ones form one
+            group.
         n_episodes: number of episodes.
         participants: participant of each episode, if known.
-        arrays: what identical episodes have in common; their first axis is the episodes.
+        arrays: arrays whose first axis is the episodes; episodes that are equal in all of them are
+            identical.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])
@@ -371,9 +412,14 @@ def as_groups(
 
 
 def check(x: Array, target: TargetValues) -> None:
-    """Raise InputError if the target cannot be decoded from activations ``x``.
+    """Raise InputError if the target cannot be decoded from activations.
 
-    Shapes must fit, numbers must be finite, the target must vary, and some entry must be scored.
+    Shapes must fit, numbers must be finite, the target must vary, and at least one entry must be
+    scored.
+
+    Args:
+        x: activations ``[episode, round, feature]``.
+        target: the target.
     """
     n_episodes, n_rounds = x.shape[:2]
     n_target_episodes, n_target_rounds = target.values.shape[:2]
@@ -400,7 +446,9 @@ def check(x: Array, target: TargetValues) -> None:
 
 
 def _check_shapes(target: TargetValues) -> None:
-    """Raise InputError if the mask, inputs or names of a target do not fit the shape of its values."""
+    """Raise InputError if a target's mask, inputs, kinds of rounds or output names do not fit the
+    shape of its values.
+    """
     shape = target.values.shape
     rounds = shape[:2]
     what = f"target {target.key!r} of shape {shape}"
@@ -422,7 +470,12 @@ def _check_shapes(target: TargetValues) -> None:
 
 
 def _check_numbers(what: str, values: Array) -> None:
-    """Raise InputError if values, or their squares, are not finite."""
+    """Raise InputError if some values, or the sums of their squares, are not finite numbers.
+
+    Args:
+        what: what the values are, for error messages.
+        values: the values.
+    """
     n_infinite = int((~np.isfinite(values)).sum())
     require(
         not n_infinite,
