@@ -319,8 +319,15 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
 
 
 def _show_families(found: ChoiceExplanation) -> Section:
-    table = Table(found.to_frame(), "Every family, best first")
-    checks = Table(found.check_frame(), "Posterior-predictive check of the set", collapsed=True)
+    table = Table(found.to_frame(), "Every family of algorithms, the best first")
+    checks = Table(
+        found.check_frame(),
+        (
+            "Check of the families in the set: do their simulated players behave like the players of "
+            "the table?"
+        ),
+        collapsed=True,
+    )
     return Section("Families", [Prose(_TEXTS["families"]), table, checks])
 
 
@@ -340,14 +347,14 @@ def _list_findings(people: _Explained) -> Section:
     n_all, n_episodes = episodes.counted.size, len(episodes)
     facts: dict[str, Any] = {
         "Participants": len(names),
-        "Rounds that count": f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes",
+        "Rounds that are scored": f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes",
         "Arms": ", ".join(labels),
-        "A reward of 1 is": f"{episodes.scale:g} of the table",
+        "Rewards are divided by": f"{episodes.scale:g} of the table",
         "Mean reward": episodes.rewards[episodes.counted].mean(),
         "Parameters": in_words({**explanation.parameters, **explanation.intervals}),
     }
     if explanation.bound_sentence:
-        facts["At a bound of the search range"] = explanation.bound_sentence
+        facts["Parameters at a bound of the search range"] = explanation.bound_sentence
     measures = [explanation.measure]
     measures += [beside.measure for beside in explanation.beside.values()]
     return Section("What was found", [Measures(measures, f"{counts(measures)}."), Summary(facts)])
@@ -362,7 +369,10 @@ def _show_side_by_side(explained: Mapping[str, _Explained]) -> Section:
     blocks = [
         Prose(_TEXTS["beside"]),
         Table(sentences.rename_axis("of").reset_index(), "The players"),
-        Table(families.rename_axis("family").reset_index(), "Every family, by player"),
+        Table(
+            families.rename_axis("family").reset_index(),
+            ("Loss and set membership of every family, by player"),
+        ),
     ]
     return Section("Side by side", blocks)
 
@@ -375,7 +385,8 @@ def _describe_resolution(recovered: Recovery) -> Section:
         Table(confusion, recovered.sentence),
         Table(
             sets,
-            "Share of each family's simulated players whose set contains each family",
+            "For the simulated players of each family (row): share of players whose set contains "
+            "each family (column)",
             collapsed=True,
         ),
         Table(recovered.errors(), "How well parameters are recovered", collapsed=True),

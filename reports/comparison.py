@@ -79,8 +79,8 @@ def page(comparison: Comparison) -> Report:
 
 
 _JOINED = (
-    "Each line between the two machines says whether a part is the same, with the number that "
-    "decided."
+    "Each line between the two machines says whether they have a part in common, with the number "
+    "that decided."
 )
 
 
@@ -198,7 +198,7 @@ def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
         rows.append({"family": score.name, "parameters": in_words(score.searched)})
     return [
         Figure(part.plot(), "Which algorithm explains the predictions", caption),
-        Table(pd.DataFrame(rows), "The fitted parameters of every family", collapsed=True),
+        Table(pd.DataFrame(rows), "Fitted parameters of every family", collapsed=True),
     ]
 
 
@@ -210,7 +210,7 @@ def _draw_state(part: StatePart) -> list[Any]:
             continue
         name = f"Latents of {stitching.source} in {stitching.target}"
         if stitching.supplied:
-            name += ", the round number also given"
+            name += ", given the round number"
         measures.append(plain(name, stitching.score))
     return [Measures(measures, "Scores of stitching, in both directions.")]
 

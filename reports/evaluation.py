@@ -69,7 +69,7 @@ def _draw_lengths(table: pd.DataFrame) -> _Pictures:
 
 def _draw_discount(table: pd.DataFrame) -> _Pictures:
     curve = table.assign(algorithm=MODEL, name="choices")
-    label = "agreement with the table of that discount"
+    label = "share of choices that agree with the Q-table of this discount"
     yield "followed-discount", _draw_curves(curve, x="gamma", xlabel="discount", ylabel=label)
 
 

@@ -122,7 +122,7 @@ class _Page:
         if len(self.reading.sentences) > 1:
             table = self.reading.table
             aside = table.loc[table["status"] == "set aside", ["path", "part", "why"]]
-            listed = Table(aside, "Files and parts of files", collapsed=True)
+            listed = Table(aside, "Files, and parts of files, that were not used", collapsed=True)
             sections.append(
                 Section("Files that were not read", [Prose(_SAYS["set_aside"]), listed])
             )
@@ -271,8 +271,12 @@ def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
     )
     blocks: list[Any] = [Prose(_SAYS["acts"]), Table(joined(tables["behaviour"]), caption)]
     if len(tables["families"]):
-        blocks.append(Table(tables["families"], "Every family that was fitted", collapsed=True))
-    return Section("Which algorithm they act like", blocks)
+        blocks.append(
+            Table(
+                tables["families"], ("Every family of algorithms that was fitted"), collapsed=True
+            )
+        )
+    return Section("Which algorithm explains the choices", blocks)
 
 
 def _show_notes(notes: NoteTable) -> Section:
@@ -286,11 +290,17 @@ def _show_notes(notes: NoteTable) -> Section:
             record = _SAYS["over_rounds"]
             blocks.append(curves(record, drawn, what=name, call=name.capitalize()))
     examples = _find_examples(notes.notes)
-    blocks.append(Table(examples, "Notes of the first instance of each group", collapsed=True))
+    blocks.append(
+        Table(
+            examples,
+            ("Notes in the first instance of each group (model, condition, regime)"),
+            collapsed=True,
+        )
+    )
     return Section("Notes", blocks)
 
 
-_LAST_NOTE = "The last note: its length, and the share of readable notes that are right"
+_LAST_NOTE = "The last note of each run: its length, and the share of readable notes that are right"
 
 
 def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:

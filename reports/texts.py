@@ -8,39 +8,39 @@ _LLM: dict[str, Any] = {
     "final": (
         "Numbers are means over complete episodes with the 95 % bootstrap interval over "
         "instances, and the standard deviation over instances (n in the denominator, as in the "
-        "paper). In the column **Missing left out**, rounds without a prediction are left out, "
-        "for the experts, too. Rows marked (paper) are published numbers, with other instances "
-        "and other prompts. Other instances alone can change regret by a few mistakes."
+        "paper). The column **Missing left out** leaves out rounds without a prediction, for the "
+        "model and for the experts. Rows marked (paper) are published numbers, with other "
+        "instances and other prompts. Other instances alone can change regret by a few mistakes."
     ),
     "answers": (
         "An answer is malformed if it is not a JSON object with the right key and value, or is "
-        "cut at the token limit. The request is then repeated; if this fails, the prediction "
-        "is missing, and not 0. An answer with such an object among other text is called "
-        "embedded, and counts. Numbers of tokens are those of the server."
+        "cut at the token limit. The request is then repeated. If this fails, the prediction "
+        "counts as missing. An answer with such an object among other text is called embedded, "
+        "and is accepted. Numbers of tokens are those that the server reports."
     ),
     "acts": (
-        "Families of algorithms are fitted to the choices, with a lapse rate and a "
-        "temperature, and scored on other instances, in nats per choice. The answer is the set "
-        "of families that cannot be distinguished from the best one (the model confidence set, "
-        "95 %). If the set has one family, it is **named**; if it has **several**, each of "
-        "them may be right. **No memory** means that no family predicts better than the best "
-        "family without a memory. **None** means that no family in the set fits: players "
-        "simulated from it agree, repeat, stay or shift at other rates than the model. Choices "
-        "do not show whether a model holds weights."
+        "Families of algorithms are fitted to the choices, with a lapse rate and a temperature, "
+        "and scored on other instances, in nats per choice. The answer is the set of families "
+        "that cannot be distinguished from the best one (the model confidence set, 95 %). If the "
+        "set has one family, it is **named**; if it has **several**, each of them may be right. "
+        "**No memory** means that no family predicts better than the best family without a "
+        "memory. **None** means that no family in the set fits: players simulated from it agree, "
+        "repeat, stay or shift at other rates than the model. Choices do not show whether a "
+        "model stores weights of experts."
     ),
     "notes": (
         "A note is *readable* if it has a tally (A:3/5) for every expert, and *exact* if every "
-        "tally is the true count. *Best* and *worst* are the shares of notes in which the "
-        "expert with the highest (lowest) tally was right most (least) often so far. *Most* "
-        "and *least accurate* compare the note with the experts' accuracies, or with their "
-        "whole records if accuracies are unknown. In the anti-signal regime, the least "
-        "accurate expert is the adversary."
+        "tally is the true count. *Best* and *worst* are the shares of notes in which the expert "
+        "with the highest (lowest) tally was right most (least) often so far. *Most* and *least "
+        "accurate* compare the note with the experts' true accuracies, or with their whole "
+        "records if accuracies are unknown. In the anti-signal regime, the least accurate expert "
+        "is the adversary."
     ),
     "regret": (
-        "Regret is the number of mistakes beyond those of the best expert on the same rounds. "
-        "Regret is negative if a predictor is better than the best expert, because it combines "
-        "experts or inverts one. A missing prediction counts as a mistake. All predictors have "
-        "the same instances. For a random baseline, the expected number of mistakes counts."
+        "Regret is the number of mistakes beyond those of the best expert on the same rounds. A "
+        "predictor that combines experts, or inverts one, can be better than the best expert. "
+        "Its regret is then negative. A missing prediction counts as a mistake. All predictors "
+        "play the same instances. The mistakes of a random baseline are their expected number."
     ),
     "prompts": (
         "These are the system prompts that were sent. Every other message is one JSON object "
@@ -83,7 +83,8 @@ _LLM: dict[str, Any] = {
     "curves": {
         "title": "Regret of {model}",
         "caption": (
-            "{model}: mean over {n} instances, bands ± 1 standard deviation over instances."
+            "{model}: mean regret over {n} instances; bands are ± 1 standard deviation over "
+            "instances."
         ),
         "paper": "4 and 15",
         "by": "panel",
@@ -93,24 +94,25 @@ _LLM: dict[str, Any] = {
     },
     "over_rounds": {
         "title": "{call} over rounds",
-        "caption": "{call} after each round, mean over runs.",
+        "caption": "{call} after each round, averaged over runs.",
         "ylabel": "{what}",
     },
 }
 _INTERCHANGE: dict[str, Any] = {
     "text": (
         "In one round of an episode, an activation is set to its value in another episode. The "
-        "outcome is compared with the algorithm's counterfactual: the same round with one "
-        "variable set to its value in the other episode. **Accuracy** counts only pairs of "
-        "episodes in which this changes the algorithm's outcome. **Score** compares the change "
-        "of the outcome with the right change. A score of 1 is the right change in every pair, "
-        "and 0 is no better than no change. **Slope** is 1 if the change has the right size. "
-        "The controls are **doing nothing** and **changing the same activations by as much in "
-        "a random direction**. An accuracy of 1 means that, for these pairs, these sites hold "
-        "the variable in a form that the rest of the round uses. Other sites may hold it, too."
+        "outcome is compared with the algorithm's counterfactual, in which one variable of the "
+        "same round is set to its value in the other episode. **Accuracy** counts only pairs of "
+        "episodes in which setting the variable changes the algorithm's outcome. **Score** "
+        "compares the change of the outcome with the right change. A score of 1 is the right "
+        "change in every pair, and 0 is no better than no change. **Slope** is 1 if the change "
+        "has the right size. The controls are **doing nothing** and **changing the same "
+        "activations by as much in a random direction**. An accuracy of 1 means that, for these "
+        "pairs, these sites hold the variable in a form that the rest of the round uses. Other "
+        "sites may hold it, too."
     ),
     "whole": (
-        "Whole activations are interchanged at sites where the variable could be. The state "
+        "Whole activations are interchanged at sites that could store the variable. The state "
         "that the model then writes is decoded by a map that was fitted on other episodes. The "
         "written state counts as right if the error of its change is at most half of the "
         "counterfactual's change."
@@ -118,27 +120,27 @@ _INTERCHANGE: dict[str, Any] = {
     "aligned": (
         "**Learned subspaces** (distributed alignment search) are directions at one site. They "
         "are trained on some episodes so that interchanging them gives the counterfactual's "
-        "choice, and scored on others. Such a training finds a basis in any network. Each "
-        "basis is therefore compared with a basis trained for arbitrary labels, a basis "
+        "choice, and scored on other episodes. Such a training finds a basis in any network. "
+        "Each basis is therefore compared with a basis trained for arbitrary labels, a basis "
         "trained in a re-initialised model, and an equally large change in a random subspace. "
-        "Only a basis that is better than all of these is evidence that the site holds the "
+        "Only a basis that is better than all three controls is evidence that the site holds the "
         "variable. On other inputs, the model may use another subspace."
     ),
     "steering_text": (
         "A state change of several sizes (doses) is added to the latents that one round reads, "
-        "by {how}. The algorithm's state is changed in the same way, and the two predictions "
-        "are compared. The control is random directions of equal norm. If a dose changes both "
+        "by {how}. The algorithm's state is changed in the same way, and the two predictions are "
+        "compared. The control is random directions of equal norm. If a dose changes both "
         "predictions equally, the model uses this direction for this state, near these inputs. "
-        "Large doses lead to states that never occur, and are no evidence."
+        "Large doses lead to states that never occur, and are not evidence."
     ),
     "wired": (
         "Only the subspace that the circuit names is interchanged. Controls are sites that do "
         "not hold the variable, and random subspaces of equal rank."
     ),
     "carried": (
-        "{held} of {all_of} variables have a site that carries more than half of the effect. "
-        "The score of a site is the share of the effect that the same interchange has in the "
-        "algorithm."
+        "{held} of {all_of} variables have a site that carries more than half of the effect. The "
+        "score of a site is its effect as a share of the effect that the same interchange has in "
+        "the algorithm."
     ),
     "learned": (
         "The best learned subspace, {name}, gives the counterfactual's choice in {share:.2f} "
@@ -147,10 +149,10 @@ _INTERCHANGE: dict[str, Any] = {
     ),
     "steered": (
         "After steering, model and algorithm differ by {distance:.3f}; after random directions "
-        "they differ by {random:.3f} (means over doses other than 0). The largest difference "
-        "is at dose {dose}: {apart}. The picture shows the mean {shows} by dose; the table has "
-        "the difference of model and algorithm, paired by episode. Bands are 95 % over "
-        "episodes."
+        "they differ by {random:.3f} (means over doses other than 0). The largest difference is "
+        "at dose {dose}: {apart}. The picture shows the mean {shows} at each dose. The table has "
+        "the difference between model and algorithm, paired by episode. Bands are 95 % intervals "
+        "over episodes."
     ),
     "columns": {
         "variable": "variable",
@@ -207,7 +209,7 @@ _PATCHING: dict[str, Any] = {
             "and of equally many random edges."
         ),
         "x": "size",
-        "xlabel": "edges kept, of {of_all}",
+        "xlabel": "number of edges kept, of {of_all}",
         "ylabel": "faithfulness",
         "log_x": True,
         "reference": {
@@ -226,35 +228,35 @@ _HEADS: dict[str, Any] = {
         "what the head does**: patching and the circuit show that."
     ),
     "attended": (
-        "Largest read: head {head} reads {read} at {at} (attention {size:.2f}). The picture "
-        "shows every head in round {round} of episode {shown}."
+        "Largest attention weight: head {head} reads {read} at {at} (weight {size:.2f}). The "
+        "picture shows every head in round {round} of episode {shown}."
     ),
     "most": (
-        "Most important read: head {head} copies from {source} to {target}; without this read "
-        "the {exit} changes by {effect:.0%} of the distance between episodes."
+        "Most important read: head {head} copies from {source} to {target}. Without this read, "
+        "the {exit} changes by {effect:.0%} of the distance between two episodes."
     ),
 }
 _VERIFICATION: dict[str, Any] = {
     "text": (
-        "The model ran over new episodes and carried its own state from round to round. Every "
-        "variable of its circuit was read in the forward pass, in every round, and compared "
-        "with the algorithm in NumPy. Errors are the largest over all episodes, rounds and "
-        "elements. This shows that this construction computes the algorithm; it is no evidence "
-        "about a learned model."
+        "The model ran over new episodes and read its own state in every round. Every variable "
+        "of its circuit was read in the forward pass, in every round, and compared with the "
+        "algorithm in NumPy. Each error is the largest over all episodes, rounds and elements. "
+        "This shows that this construction computes the algorithm; it is no evidence about a "
+        "learned model."
     ),
     "exits_text": (
-        "The machine ran over new episodes and carried its own state from round to round. Its "
-        "predictions and its state were compared with {algorithm}. Errors are the largest over "
-        "all episodes, rounds and elements. This does not show how the machine computes "
+        "The machine ran over new episodes and read its own state in every round. Its "
+        "predictions and its state were compared with {algorithm}. Each error is the largest "
+        "over all episodes, rounds and elements. This does not show how the machine computes "
         "predictions and state."
     ),
 }
 _PROBING: dict[str, Any] = {
     "text": (
-        "Linear probes are fitted on some episodes and scored on others. The controls repeat "
-        "the fit on something that should not hold the target, such as an untrained copy of "
-        "the model. Intervals are for scores on new episodes. A high score means that a linear "
-        "map can read the target from the latents. **A high score does not mean that the model uses "
+        "Linear probes are fitted on some episodes and scored on others. The controls repeat the "
+        "fit on something that should not contain the target, such as an untrained copy of the "
+        "model. Intervals are for scores on new episodes. A high score means that a linear map "
+        "can read the target from the latents. **A high score does not mean that the model uses "
         "the target**; patching tests whether it does."
     ),
     "part": (
@@ -265,9 +267,9 @@ _PROBING: dict[str, Any] = {
 }
 _AUDIT: dict[str, Any] = {
     "text": (
-        "Each row is a robustness check. The verdict on a check depends on the whole 95 % interval "
-        "over episodes and on controls. A state that the model uses and that can be decoded may "
-        "still mean something else than the decoded variable."
+        "Each row is a robustness check. The verdict on a check depends on the whole 95 % "
+        "interval over episodes and on controls. A state that the model uses and that can be "
+        "decoded may still encode something other than the decoded variable."
     ),
     "later": {
         "title": "How long the effect of the state lasts",
@@ -361,18 +363,20 @@ _CHOICES: dict[str, Any] = {
         "player, and a column the family that predicts this player best."
     ),
     "portrait": (
-        "The logit of an arm is log p / (1 - p) before a round. The picture shows the mean change of "
-        "the logit in a round, in bins with equally many rounds. Solid lines are for rounds in "
-        "which the arm was chosen, and broken lines for rounds in which another arm was chosen. A "
-        "wide band means that the change depends on more than the logit. The curves are for "
-        "the fitted family and for the GRU on these rounds, because the players' own logits "
-        "cannot be observed."
+        "The logit of an arm is log p / (1 - p) before a round. The picture shows the mean "
+        "change of the logit in a round, in bins with equally many rounds. Solid lines are for "
+        "rounds in which the arm was chosen, and dashed lines for rounds in which another arm "
+        "was chosen. A wide band means that the change depends on more than the logit. The "
+        "curves are for the fitted family and for the GRU on these rounds, because the players' "
+        "own logits cannot be observed."
     ),
     "beside": (
         "Each player was analysed in the same way. The choices of a network are drawn from its "
-        "predictions in the rounds that the participants saw. For each family and player, the table has "
-        "the loss on the player's choices, whether the set holds the family, and how many participants' "
-        "sets do. Losses compare families, not players: all families predict even choices worse."
+        "predictions in the rounds that the participants saw. For each family and player, the "
+        "table has the loss on the player's choices, whether the player's set contains the "
+        "family, and how many participants' sets contain it. Compare losses between families, "
+        "and not between players: if a player chooses the arms equally often, every family "
+        "predicts the choices worse."
     ),
     "lead": (
         "Which learning algorithm explains these players' choices, with which parameters, and "
@@ -430,29 +434,28 @@ OF_COMPARISONS: dict[str, dict[str, str]] = {
         "text": (
             "Every family of algorithms of the task is fitted on some episodes and scored on "
             "others, by the {apart} of the predictions. This shows which predictions the model "
-            "makes, and not how the model computes them."
+            "makes, but not how the model computes them."
         ),
     },
     "behaviour": {
         "title": "Behaviour",
         "text": (
-            "**Average, rounds, responses.** The average is the distance between the "
-            "predictions of the two machines, compared with how much their memories change "
-            "predictions. An average hides rare differences. So the page also has the share of "
-            "rounds in which the predictions differ plainly, and the responses to single "
-            "inputs. One input is changed in one round, and the changes of all later "
-            "predictions are compared. The number is 1 for equal responses, and 0 for no "
-            "response or an unrelated one."
+            "**Average, rounds, responses.** The average is the distance between the predictions "
+            "of the two machines, compared with how much their memories change predictions. An "
+            "average hides rare differences. So the page also has the share of rounds in which "
+            "the predictions differ clearly, and the responses to single inputs. One input is "
+            "changed in one round, and the changes of all later predictions are compared. The "
+            "number is 1 for equal responses, and 0 for no response or an unrelated one."
         ),
     },
     "state": {
         "title": "State",
         "text": (
-            "**Stitching.** An affine map from one model's latents to the other's is fitted on "
-            "other episodes. The other model then continues from the mapped latents. A score "
-            "of 1 means that the other model predicts as well as with its own latents, and 0 "
-            "means no better than with initial latents. If the map also reads the round "
-            "number, it has a separate offset for every round."
+            "**Stitching.** An affine map from one model's latents to the other model's latents "
+            "is fitted on separate episodes. The other model then continues from the mapped "
+            "latents. A score of 1 means that the other model predicts as well as with its own "
+            "latents. A score of 0 means that it predicts no better than with initial latents. "
+            "If the map also reads the round number, it has a separate offset for every round."
         ),
     },
     "update": {

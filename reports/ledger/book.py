@@ -205,8 +205,10 @@ def _page(ledger: Ledger) -> Report:
     }
     return Report(
         title="The claims of the paper, measured",
-        lead="Each claim of the paper, the results of models measured here, and the command "
-        "for more details.",
+        lead=(
+            "Each claim of the paper, with the results for the models measured here, and the "
+            "command that gives more details."
+        ),
         sections=sections,
         provenance=dict(ledger.settings),
         about=description,

@@ -72,7 +72,7 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
     fresh = latent_control(untrained(model, sizes.seed), episodes, seed=sizes.seed)
     measure = Measure(
         key="needs latent",
-        claim="The model is right less often if its latent is reset in every round",
+        claim="The model is right less often when its latent is reset in every round",
         number=lost,
         threshold=0.01,
         unit="accuracy lost",
@@ -122,8 +122,8 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
             sizes,
             key="three good experts",
             claim=(
-                "Compared with Weighted Majority, the model is worse with three good experts "
-                "than with one"
+                "With three good experts, the model falls further behind Weighted Majority than "
+                "with one"
             ),
             regimes=("1-high-quality", "3-high-quality"),
         )
@@ -139,7 +139,7 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
             model,
             sizes,
             key="correlated experts",
-            claim="Compared with Weighted Majority, the model is worse with correlated experts",
+            claim="With correlated experts, the model falls further behind Weighted Majority",
             regimes=("correlated-0.3", "correlated-0.9"),
         )
     ]
@@ -164,7 +164,7 @@ def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
             needs_control=False,
             about=model.name,
             note=f"the Bayes predictor of the regime has {ideal.mean():.2f}; the language model's "
-            "number is the paper's, of 30 instances of its own",
+            "number is from the paper, for 30 other instances",
         )
         measures.append(measure)
     return measures

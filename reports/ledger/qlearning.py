@@ -63,7 +63,9 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
         model, ["grid"], n_episodes=n_episodes, n_rounds=rounds, seed=sizes.seed
     )
     measure = _measure_agreement(scores, "grid", phase="late", key="long horizon", about=model.name)
-    claim = f"Its choices agree with those of the Q-table in the last third of {_LONG} rounds"
+    claim = (
+        f"The model's choices agree with those of the Q-table in the last third of {_LONG} rounds"
+    )
     return [replace(measure, claim=claim)]
 
 
@@ -121,7 +123,7 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
     for label, noun in _OPERANDS.items():
         measure = Measure(
             key="update attends",
-            claim=f"In some head the Update token attends strongly to {noun}",
+            claim=f"In some head, the Update token attends strongly to {noun}",
             number=Interval(own[label], own[label], own[label]),
             threshold=STRONG_ATTENTION,
             unit="share of attention on the chain",

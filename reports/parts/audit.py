@@ -13,20 +13,25 @@ from reports.texts import TEXTS
 
 _CAPTIONS = {
     "without": (
-        "Reduction of the loss by the own state, and change of predictions, by the replacement "
-        "that every round reads"
+        "Reduction of the loss by the model's own state, and change of predictions, if every "
+        "round reads a replacement of the state"
     ),
-    "presence": "The loss of the last round, with own and mean states",
+    "presence": "Loss of the last round, with the model's own state and with the mean state",
     "shortcuts": (
-        "Heuristics: their loss, and whether the model predicts like the algorithm "
-        "where a heuristic is wrong"
+        "For each heuristic: its loss, and whether the model predicts like the algorithm on "
+        "episodes on which the heuristic is wrong"
     ),
     "directions": (
-        "Share of the effect that the first principal directions carry, and that "
-        "random directions carry"
+        "Share of the state's effect that remains with only its first principal directions, or "
+        "with only random directions"
     ),
-    "doses": "Effect on predictions of moving the state a part of the way to another episode's state",
-    "used": "Effect and loss of every replacement, by channel and by number of rounds later",
+    "doses": (
+        "Change of predictions if the state is moved a part of the way to another episode's state"
+    ),
+    "used": (
+        "Change of predictions, and loss, for every replacement of the state, by channel and by "
+        "number of rounds later"
+    ),
 }
 _SAYS = TEXTS["audit"]
 
@@ -63,7 +68,9 @@ def _draw(result: AuditResult, context: Context) -> list[object]:
         {"threshold": name, "value": threshold.value, "why": threshold.why}
         for name, threshold in THRESHOLDS.items()
     ]
-    blocks.append(Table(pd.DataFrame(reasons), "Thresholds, and why", collapsed=True))
+    blocks.append(
+        Table(pd.DataFrame(reasons), ("Thresholds of the checks, with reasons"), collapsed=True)
+    )
     return blocks
 
 

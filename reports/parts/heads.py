@@ -131,7 +131,7 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
     heads = f"The heads, in the order of computation. {_FORMULAS}"
     blocks: list[object] = [
         Table(_list_heads(circuit), heads, collapsed=True),
-        _draw_wiring(circuit, "Which head reads which", caption),
+        _draw_wiring(circuit, "Which head reads the output of which", caption),
     ]
     if circuit.edges:
         edges = _list_edges(circuit)
@@ -139,7 +139,7 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
         blocks.append(
             Table(
                 edges,
-                ("Every edge: which part reads what a head, an MLP or the embedding wrote"),
+                ("Every edge: which component reads the output of which head, MLP or embedding"),
                 collapsed=True,
             )
         )
@@ -201,9 +201,13 @@ def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> F
     return Figure(figures.wiring(layers, between_heads, **size), title, caption)
 
 
-_FORMULAS = "What a head writes is a formula: ids, buf1, ... are blocks of the residual stream, u_x the direction of x."
+_FORMULAS = (
+    "The column of what a head writes has formulas: ids, buf1, ... are blocks of the residual "
+    "stream, and u_x is the direction of x."
+)
 _NO_EDGES = (
-    "No picture: the circuit {name} lists no edges, so it is not known which head reads which."
+    "No picture: the circuit {name} lists no edges, so it is not known which head reads the "
+    "output of which."
 )
 _NO_SITES = "The circuit {name} lists no sites, so the sites of its variables are not known."
 

@@ -197,7 +197,7 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
     best = drawn[is_learned].sort_values("estimate", ascending=False, kind="stable").iloc[0]
     caption = _SAYS["learned"].format(name=best["name"], share=best["estimate"])
     picture = figures.intervals(drawn, xlabel="accuracy")
-    numbers = "The same numbers, also for informative pairs and training pairs"
+    numbers = "The numbers of the picture, also for informative pairs and training pairs"
     return [
         text,
         Figure(picture, "Learned subspaces and their controls", caption),
@@ -298,7 +298,10 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     table[["mean_error", "random_mean_error"]] = frame[["mean_error", "random_mean_error"]]
     table = table[list(_STEERED)].rename(columns=_STEERED)
     how = _EXACT if context.compiled else _FITTED
-    title = "Response of the model by dose, of the algorithm, and for random directions"
+    title = (
+        "Response to each dose: of the model, of the algorithm, and of the model to random "
+        "directions"
+    )
     return [
         Prose(_SAYS["steering_text"].format(how=how)),
         Figure(drawn, title, caption, frame),
@@ -310,10 +313,10 @@ _STEERED = {
     "dose": "dose",
     **_NAMES,
     "difference": "model minus algorithm",
-    "score": "share of the move",
+    "score": "share of the algorithm's change",
     "mean_error": "mean distance from the algorithm",
     "max_error": "largest",
-    "random_mean_error": "of random directions, mean",
+    "random_mean_error": "mean distance from the algorithm, random directions",
 }
 """Headers of the steering table, by column."""
 

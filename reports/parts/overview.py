@@ -19,7 +19,7 @@ from reports.part import Context, Part
 from reports.texts import TEXTS
 
 _BY_HAND = "These weights were written by hand, so they show nothing about training."
-_ONE_RUN = "This model is one training run; another run may differ."
+_ONE_RUN = "This model comes from one training run; another run may differ."
 
 
 def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
@@ -48,7 +48,7 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
 def _draw(computed: None, context: Context) -> list[object]:
     facts = {**_describe(context.model), "Episodes": sampled(context)}
     if context.quick:
-        facts["Quick report"] = "less of everything"
+        facts["Quick report"] = "fewer episodes and rounds"
         if context.left_out:
             titles = ", ".join(f"“{title}”" for title in context.left_out)
             facts["Quick report"] += f", and without {titles}"
@@ -108,11 +108,11 @@ def sampled(context: Context) -> str:
     else:
         words.append(f"{episodes.regime} regime")
     if recorded:
-        words.append(f"held against {with_parameters(context.algorithm)}")
+        words.append(f"compared with {with_parameters(context.algorithm)}")
     if episodes.seed is not None:
         words.append(f"seed {episodes.seed}")
     if context.quick:
-        words.append("a quick report")
+        words.append("quick report")
     return ", ".join(words)
 
 
@@ -138,8 +138,8 @@ def _describe(model: Any) -> dict[str, str]:
         points.append(f"{kind.key}{times}")
     return {
         "Model": f"{weights}, {precision}, on {model.device}",
-        "Carried from round to round": "; ".join(carried),
-        "Points to look into": ", ".join(points),
+        "State from round to round (channels and shapes)": "; ".join(carried),
+        "Hook points": ", ".join(points),
     }
 
 

@@ -102,8 +102,8 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     for what, result in differences:
         if result.gap == 0:
             nothing = (
-                "This corruption does not change the prediction that is read, so there "
-                "is no difference to restore."
+                "This corruption does not change the prediction, so there is no difference to "
+                "restore."
             )
             blocks.append(Prose(f"**{what}.** {nothing}"))
         elif has_no_heads:
@@ -242,7 +242,7 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
         ("edges", f"{n_edges} of {n_all}", "as many"),
         ("faithfulness", faithfulness, circuit["random_mean"]),
         ("faithfulness, best random circuit", None, circuit["random_max"]),
-        ("incompleteness (0 is complete)", circuit["incompleteness"], None),
+        ("incompleteness (0: complete)", circuit["incompleteness"], None),
         ("CPR, over all sizes", first["cpr"], first["random_cpr"]),
         ("CMD, over all sizes", first["cmd"], first["random_cmd"]),
     ]
@@ -269,7 +269,11 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
             ("The smallest circuit of best-scored edges with a faithfulness within 0.1 of 1"),
         ),
         picture,
-        Table(edges, "The best-scored edges (std is over episodes)", collapsed=True),
+        Table(
+            edges,
+            ("The best-scored edges, with the standard deviation of scores over episodes (std)"),
+            collapsed=True,
+        ),
     ]
 
 

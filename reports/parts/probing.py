@@ -32,14 +32,14 @@ from reports.texts import TEXTS
 
 KEY = "probes"
 _SAYS = TEXTS["probing"]
-_READ = "The state of the algorithm, read exactly from the latents."
+_READ = "The algorithm's state, read from the latents exactly, without a probe."
 _SCALE = (
-    "Scores of linear maps from the latents; an R² of 1 is perfect, and 0 is no better than "
-    "the mean."
+    "Scores of linear probes of the latents. An R² of 1 is perfect, and 0 is no better than "
+    "predicting the mean."
 )
 _DECODED = (
-    "The state that a linear probe, fitted on other episodes, decodes from the latents after "
-    "each round."
+    "The algorithm's state, decoded from the latents after each round by a linear probe that was "
+    "fitted on other episodes."
 )
 
 
@@ -81,7 +81,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         for key in choose_targets(context):
             if key not in probed:
                 noun = parse(key, context.task)[0].variable.noun
-                text += f"\n\n**Left out.** Nothing of {noun} varies over these episodes."
+                text += f"\n\n**Left out:** {noun} (no variation over these episodes)."
         if not results:
             return [Prose(text)]
         measures = [measure for result in results for measure in result]
@@ -89,7 +89,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         return [
             Prose(text),
             Measures(measures, _SCALE),
-            Table(numbers, "Every output, metric and control", collapsed=True),
+            Table(numbers, "All scores, with every metric and control", collapsed=True),
         ]
 
     def summarise(results: list[ProbeResult], context: Context) -> list[Measure]:

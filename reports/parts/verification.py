@@ -89,11 +89,13 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     return [
         Prose(text.format(algorithm=context.algorithm.name)),
         Table(_find_largest(result), caption),
-        Table(checks, "Every variable at every location, size and precision", collapsed=True),
+        Table(checks, "Errors of every variable, by site, size and precision", collapsed=True),
     ]
 
 
-_RELATIVE = "Relative errors are to the value, or to the machine's unit where the value is smaller."
+_RELATIVE = (
+    "Relative errors are relative to the value, or to the machine's unit if the value is smaller."
+)
 
 
 def _describe_run(result: VerificationResult) -> str:

@@ -25,7 +25,7 @@ def parts() -> tuple[Part, ...]:
     )
 
 
-_AGREEMENT = "Agreement with the table"
+_AGREEMENT = "Agreement with the Q-table"
 _FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
 

@@ -112,5 +112,5 @@ def _draw(data: _Answers, context: Context) -> list[object]:
     by_depth = last.pivot(index=["regime", "depth"], columns="key", values="estimate")
     table = by_depth[list(last["key"].unique())].rename_axis(columns=None).reset_index()
     table.columns = table.columns.str.replace("_", " ")
-    blocks.append(Table(table, "Accuracy in the last round"))
+    blocks.append(Table(table, "Accuracy in the last round, by regime and depth"))
     return blocks

@@ -9,27 +9,26 @@ _EXPERTS_PARTS: dict[str, dict[str, Any]] = {
         "title": "Weighted Majority, wired by hand",
         "handwired": (
             "A causal transformer with handwired weights that runs the Weighted Majority "
-            "algorithm. One latent carries the log-weight of every expert from round to round. "
-            "This page compares the model with the algorithm and with other predictors, and "
-            "shows its heads."
+            "algorithm. One latent stores the log-weight of every expert. This page compares the "
+            "model with the algorithm and with other predictors, and shows its heads."
         ),
         "learned": (
-            "A transformer that was trained to predict with expert advice; only its latent "
-            "passes from round to round. This page compares the model with other predictors, "
-            "probes what its latent holds, and patches what it uses."
+            "A transformer that was trained to predict with expert advice. Its only memory from "
+            "round to round is its latent. This page compares the model with other predictors, "
+            "probes its latent and patches its activations."
         ),
     },
     "state": {
         "title": "Weights over time",
         "read": (
             "The log-weight of an expert grows by log γ = {gain:g} if the expert is right. The "
-            "weights are read from the latent."
+            "log-weights are read from the latent."
         ),
         "decoded": (
             "A linear probe, fitted on other episodes, decodes the log-weights from the latent "
-            "after each round. The picture also has the log-weights of Weighted Majority (log "
-            "γ = 1). The mean over experts is subtracted from both, because predictions depend "
-            "only on differences."
+            "after each round. The picture also has the log-weights of Weighted Majority (log γ "
+            "= 1). The mean over experts is subtracted from both, because predictions depend "
+            "only on differences between experts."
         ),
         "probed": "log_weights_centred",
         "units": ["log-weight", "log-weight minus the mean"],
@@ -57,9 +56,9 @@ _EXPERTS_CURVES: dict[str, dict[str, Any]] = {
     "regret": {
         "title": "Regret over rounds, with baselines",
         "caption": (
-            "{ends} Means over {n} episodes of the {regime} regime. {bands} All predictors "
-            "have the same episodes, so their differences are more certain than the bands "
-            "suggest; see the paired column."
+            "{ends} Means over {n} episodes of the {regime} regime. {bands} All predictors play "
+            "the same episodes, so their differences are more certain than the bands suggest. "
+            "The paired column of the table has these differences."
         ),
         "ends": "regret",
         "paper": "1 and 7, left",
@@ -70,9 +69,9 @@ _EXPERTS: dict[str, Any] = {
     "regret": (
         "Regret is the number of mistakes beyond those of the best expert on the same rounds. "
         "Regret can be negative, because a predictor may combine experts. The Bayes predictor "
-        "knows the distribution of accuracies, and no predictor can do better from the same "
-        "observations; the oracle knows the accuracies. A predictor that was once certain and "
-        "wrong has infinite log-loss."
+        "knows from which distribution the experts' accuracies are drawn. No predictor can do "
+        "better from the same observations. The oracle knows the accuracies themselves. A "
+        "predictor that was once certain and wrong has infinite log-loss."
     ),
     "after": (
         "After {rounds} rounds, with 95 % intervals over episodes. A dash is an infinite "
@@ -86,20 +85,21 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
         "title": "Tabular Q-learning, wired by hand",
         "handwired": (
             "A causal transformer with handwired weights that runs tabular Q-learning. One "
-            "latent for each action carries a column of the Q-table from round to round. This "
-            "page compares the model with the algorithm, and shows its heads."
+            "latent for each action stores a column of the Q-table. This page compares the model "
+            "with the algorithm, and shows its heads."
         ),
         "learned": (
-            "A transformer that was trained to imitate the choices of Q-learning; only its "
-            "latents, one for each action, pass from round to round. This page compares its "
-            "choices with those of the Q-table, probes its latents and patches its activations."
+            "A transformer that was trained to imitate the choices of Q-learning. Its only "
+            "memory from round to round are its latents, one for each action. This page compares "
+            "its choices with those of the Q-table, probes its latents and patches its "
+            "activations."
         ),
     },
     "state": {
         "title": "Q-values over time",
         "read": (
-            "Each latent holds one action's column of the Q-table; each round changes one "
-            "entry. The values are read from the latents themselves."
+            "Each latent stores one action's column of the Q-table, and each round changes one "
+            "entry. The Q-values are read from the latents without a probe."
         ),
         "decoded": (
             "A linear probe, fitted on other episodes, decodes the Q-table from the latents. The "
@@ -129,11 +129,11 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
 }
 _QLEARNING: dict[str, Any] = {
     "agreement": (
-        "The choice at `Select` is compared with the best action by the table with which the "
-        "round {when}. Ties are left out or broken at random. A Q-table with γ = 0, which "
-        "never bootstraps, agrees nearly as often, so its agreement is also listed. "
-        "**Agreement shows bootstrapping only in disputed steps, in which the two tables "
-        "disagree.**"
+        "The model's choice at `Select` is compared with the action of the highest Q-value in "
+        "the table with which the round {when}. Ties are left out or broken at random. A Q-table "
+        "with γ = 0, which never bootstraps, predicts the choices nearly as well, so its "
+        "agreement is also listed. **Agreement shows bootstrapping only in disputed steps, in "
+        "which the two tables disagree.**"
     ),
     "parts": _QLEARNING_PARTS,
 }
@@ -142,19 +142,24 @@ _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
         "title": "Reachability, wired by hand",
         "handwired": (
             "A causal transformer with handwired weights that searches a directed graph in "
-            "parallel. One latent holds every node reached so far. The idea is from Zhu et al. "
-            "(NeurIPS 2025, arXiv 2505.12514), and the construction is our own."
+            "parallel. One latent stores the set of nodes reached so far. The idea is from Zhu "
+            "et al. (NeurIPS 2025, arXiv 2505.12514), and the construction is our own."
         ),
         "learned": (
             "A transformer that was trained to predict, round by round, which nodes of a "
-            "directed graph are reached; only its latent passes from round to round. Does the "
-            "model search in parallel, and does it use the content of its latent?"
+            "directed graph are reached. Its only memory from round to round is its latent. Does "
+            "the model search in parallel, and does it use the content of its latent?"
         ),
     },
     "state": {
         "title": "Nodes reached over time",
-        "read": "The value, read from the latent, is 1 if a node is reached.",
-        "shown": ["The set of episode {}", "The decoded set of episode {}"],
+        "read": (
+            "For each node, the value that is read from the latent is 1 if the node is reached."
+        ),
+        "shown": [
+            "The set of reached nodes in episode {}",
+            ("The decoded set of reached nodes in episode {}"),
+        ],
     },
     "probes": {
         "targets": ["reached", "member", "prediction"],
@@ -176,22 +181,22 @@ _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
 _REACHABILITY_CURVES: dict[str, dict[str, Any]] = {
     "answers": {
         "title": "Accuracy over rounds, {regime}",
-        "caption": "{ends} Targets {depth} steps from the root. {bands}",
+        "caption": "{ends} The targets are {depth} steps from the root. {bands}",
         "ends": "accuracy on {regime} graphs",
         "ylabel": "accuracy",
     },
 }
 _REACHABILITY: dict[str, Any] = {
     "answers": (
-        "Accuracy is the share of episodes in which the reachable candidate is more probable "
-        "than the other one (half for a tie). A target d steps away cannot be known before "
-        "round d; a parallel search knows it from round d on, at every depth. The model is "
-        "compared with searches of fewer hops or of one path, with heuristics without search, "
-        "and with itself with a changed latent. The latent is **cut** (initial in every "
-        "round), **frozen** (that of the first round), **reset** once, or **swapped** with "
-        "another episode's. If accuracy stays the same, the model does not search with its "
-        "latent. **Discrete** keeps only one of the nodes that each round adds, like a chain "
-        "of thought in words."
+        "Accuracy is the share of episodes in which the model gives the reachable candidate the "
+        "higher probability (a tie counts half). A target d steps away cannot be known before "
+        "round d. A parallel search knows it from round d on, at every depth. The model is "
+        "compared with searches of fewer hops or of one path, and with heuristics without "
+        "search. It is also compared with itself when its latent is changed. The latent is "
+        "**cut** (set to the initial latent in every round), **frozen** (kept as after the first "
+        "round), **reset** once, or **swapped** with another episode's latent. If accuracy stays "
+        "the same, the model does not search with its latent. With **discrete**, the latent "
+        "keeps only one of the nodes that each round adds, like a chain of thought in words."
     ),
     "parts": _REACHABILITY_PARTS,
     "curves": _REACHABILITY_CURVES,

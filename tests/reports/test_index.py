@@ -82,7 +82,7 @@ def test_a_quick_report_leaves_slow_parts_out_and_says_so(tmp_path: Path) -> Non
     written = write("wma-handwired", tmp_path, n_episodes=5, n_rounds=10, parts=parts, quick=True)
     assert written.path.name == "wma-handwired-quick.html"
     assert not written.failures
-    assert "less of everything, and without “Slow”" in written.path.read_text("utf-8")
+    assert "fewer episodes and rounds, and without “Slow”" in written.path.read_text("utf-8")
 
 
 def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:

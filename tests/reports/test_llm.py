@@ -57,7 +57,7 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
         "Regret over rounds",
         "Regret after the last round",
         "Answers and tokens",
-        "Which algorithm they act like",
+        "Which algorithm explains the choices",
         "Notes",
         "Prompts",
     ):
@@ -74,7 +74,7 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
     ):
         assert text in html
     assert "You take part in an online prediction task" in html
-    assert "Notes of the first instance of each group" in html
+    assert "Notes in the first instance of each group" in html
     assert html.count(">flat, weather framing</text>") == 2
     assert "(Paper, figures 4 and 15.)" in html
     assert 'class="sentence">No algorithm is named for ' in html

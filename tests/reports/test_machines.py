@@ -154,7 +154,7 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
     assert 'class="missing"' not in html
     assert "handmade: expert advice, wired by hand" in html
     assert "causal transformer" not in html
-    assert "state of the algorithm, read exactly from the latents" in text(
+    assert "state, read from the latents exactly, without a probe" in text(
         html, "Weights over time"
     )
     checked = text(html, "Verification against the algorithm")
