@@ -1,16 +1,17 @@
 """Algorithms for choosing among arms, as causal models of one round, and the families to be fitted.
 
-Rescorla-Wagner is Q-learning without a next state. Its parameters are a learning rate and the
-inverse temperature ``beta``::
+Rescorla-Wagner is Q-learning without a next state. V are the values of the arms, 0 at first. The
+parameters are a learning rate ``rate`` and the inverse temperature ``beta``::
 
-    P = softmax(beta V)      error = payoff - V_chosen      V_chosen <- V_chosen + rate error
-    (V = 0 at first)
+    P = softmax(beta V)
+    error = payoff - V_chosen
+    V_chosen <- V_chosen + rate error
 
 The softmax is over the arms on offer in the round. Extensions use one rate for positive errors and
 another for negative ones, forget the arms that were not chosen, or repeat the last choice. Rivals
-are the choice kernel (a habit that ignores rewards), win-stay lose-shift, Bayesians with a
-Beta(1, 1) prior, and a fixed bias. The Bayesians add a bonus for uncertainty (UCB) or sample from
-the posterior (Thompson).
+are the choice kernel (a habit that ignores rewards), win-stay lose-shift, Bayesians with a prior
+Beta(1, 1), and a fixed bias. The Bayesians add a bonus for uncertainty (UCB) or sample from the
+posterior (Thompson).
 
 A payoff above 0 is a win. A family whose parameters include an inverse temperature, or are
 probabilities, gets no additional temperature in a fit.
@@ -67,8 +68,12 @@ def _pull(episodes: Any) -> _Array:
 
 
 def _zeros(episodes: Any, key: str) -> _Array:
-    """Return the initial value of a state variable: zeros, one per arm (a single one for
-    ``last_paid``).
+    """Return zeros as the initial values of a state variable: ``[episode]`` for "last_paid",
+    ``[episode, arm]`` for all others.
+
+    Args:
+        episodes: the episodes.
+        key: key of the state variable.
     """
     shape = (len(episodes),) if key == "last_paid" else (len(episodes), episodes.n_arms)
     return np.zeros(shape)
@@ -95,9 +100,9 @@ def _algorithm(
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        parameters: its parameters, which are checked against their bounds.
+        parameters: the algorithm's parameters by name, which are checked against their bounds.
         memory: key of the variable that summarises earlier rounds.
-        equations: key -> equation, for every variable except inputs; None for states.
+        equations: equation of every variable except inputs, by key; None for state variables.
     """
     for parameter, value in parameters.items():
         _check_bounds(parameter, value, _BOUNDS.get(parameter, _ANY))
@@ -111,7 +116,9 @@ def _for_each_arm(parameter: _Parameter) -> _Array:
 
 
 def _choose_among_offered(v: Values) -> _Array:
-    """Return the softmax of the logits over the arms on offer."""
+    """Return the softmax of the logits over the arms on offer, ``[..., arm]``; other arms have
+    probability 0.
+    """
     possible = np.where(v["offered"] > 0, v["logits"], -np.inf)
     # Arms are few: a loop over them is twice as fast as a reduction of the last axis.
     highest = reduce(np.maximum, np.moveaxis(possible, -1, 0))
@@ -121,7 +128,13 @@ def _choose_among_offered(v: Values) -> _Array:
 
 
 def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, float | None]) -> None:
-    """Refuse a parameter, or an array of them, with a value outside of the bounds."""
+    """Raise InputError if a value of a parameter lies outside of the parameter's bounds.
+
+    Args:
+        name: name of the parameter.
+        value: one value, or an array of values.
+        bounds: smallest and largest allowed value; None for no bound.
+    """
     numbers = array_of(name, value)
     require(numbers.size > 0, f"{name} is empty; give a number")
     for end in (numbers.min(), numbers.max()):
@@ -129,7 +142,7 @@ def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, floa
 
 
 def _err(v: Values) -> _Array:
-    """Return the reward minus the chosen arm's value."""
+    """Return the prediction error: the reward minus the value of the chosen arm."""
     expected = (v["arm_values"] * v["pulled"]).sum(-1)
     return v["payoff"] - expected
 
@@ -148,11 +161,13 @@ def _learner(
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        parameters: its parameters, for its record.
+        parameters: the algorithm's parameters by name, which its record shows;
+            "inverse_temperature" is among them.
         gain: learning rate for positive errors.
         loss: learning rate for negative errors.
         forgets: share by which the values of arms that were not chosen decay in a round.
-        stays: log-odds that are added to the last choice; None for no memory of the last choice.
+        stays: log-odds that are added to the arm that was chosen last; None for no memory of the
+            last choice.
     """
     beta = _for_each_arm(parameters["inverse_temperature"])
     fades = _for_each_arm(forgets)
@@ -176,8 +191,12 @@ def _learner(
 
 @checked
 def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.0) -> Algorithm:
-    """Return Rescorla-Wagner: the chosen arm's value moves by ``rate`` times the error towards its
-    reward.
+    """Return Rescorla-Wagner: the chosen arm's value moves towards the reward by ``rate`` times
+    their difference.
+
+    Args:
+        rate: learning rate, from 0 to 1.
+        inverse_temperature: inverse temperature of the softmax choice.
 
     >>> rescorla_wagner(0.5).state, rescorla_wagner().written
     (('arm_values',), 'next_arm_values')
@@ -189,13 +208,12 @@ def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.
 def _two_rates(
     gain: _Parameter = 0.4, loss: _Parameter = 0.2, inverse_temperature: _Parameter = 5.0
 ) -> Algorithm:
-    """Return Rescorla-Wagner with learning rate ``gain`` for positive errors and ``loss`` for
-    negative ones.
+    """Return Rescorla-Wagner with different learning rates for positive and negative errors.
 
     Args:
         gain: learning rate for positive errors.
         loss: learning rate for negative errors.
-        inverse_temperature: inverse temperature of the choice.
+        inverse_temperature: inverse temperature of the softmax choice.
     """
     parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
     return _learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
@@ -208,8 +226,8 @@ def _forgetting(
 
     Args:
         rate: learning rate.
-        forgets: share by which these values decay in a round.
-        inverse_temperature: inverse temperature of the choice.
+        forgets: share by which the values of arms that were not chosen decay in a round.
+        inverse_temperature: inverse temperature of the softmax choice.
     """
     parameters = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that forgets"
@@ -224,8 +242,8 @@ def perseveration(
 
     Args:
         rate: learning rate.
-        stays: log-odds that are added to the last choice, in nats; may be negative.
-        inverse_temperature: inverse temperature of the choice.
+        stays: log-odds, in nats, that are added to the arm that was chosen last; may be negative.
+        inverse_temperature: inverse temperature of the softmax choice.
     """
     parameters = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that repeats"
@@ -234,7 +252,14 @@ def perseveration(
 
 @checked
 def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0) -> Algorithm:
-    """Return a habit: arms that were chosen recently are chosen again, whatever their rewards."""
+    """Return the choice kernel, a habit: arms that were chosen recently are chosen again, whatever
+    their rewards.
+
+    Args:
+        rate: share by which an arm's trace moves, in each round, towards 1 if the arm is chosen and
+            towards 0 otherwise.
+        inverse_temperature: inverse temperature of the softmax over the arms' traces.
+    """
 
     def update(v: Values) -> _Array:
         trace = v["choice_trace"]
@@ -250,17 +275,18 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
 
 
 def _win(v: Values) -> _Array:
-    """Return 1 where the reward was above 0, and 0 elsewhere."""
+    """Return 1 for rounds with a win, a reward above 0, and 0 for other rounds."""
     return (v["payoff"] > 0).astype(np.float64)
 
 
 @checked
 def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
-    """Return win-stay lose-shift.
+    """Return win-stay lose-shift, which repeats a choice after a win and changes it after a loss,
+    each with some probability.
 
     Args:
         stays: probability of repeating the last choice after a win.
-        shifts: probability of another choice after a loss.
+        shifts: probability of choosing another arm after a loss.
     """
     _check_bounds("stays", stays, _CHANCE)
 
@@ -291,14 +317,16 @@ def _bayes(
     logits: Equation,
     keeps: _Parameter = 1.0,
 ) -> Algorithm:
-    """Make a Bayesian with a Beta(1, 1) prior for each arm, whose counts may decay.
+    """Make a Bayesian learner that counts wins and losses of each arm, with a prior Beta(1, 1) for
+    the arm's probability of a win.
 
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        parameters: its parameters, for its record.
+        parameters: the algorithm's parameters by name, which its record shows.
         logits: equation of the choice's logits.
-        keeps: factor by which all counts are multiplied after each round.
+        keeps: factor by which all counts are multiplied in each round, so that old rounds count
+            less; 1 for no decay.
     """
 
     remains = _for_each_arm(keeps)
@@ -323,7 +351,9 @@ def _bayes(
 
 
 def _posterior(v: Values) -> tuple[_Array, _Array]:
-    """Return the posterior mean and standard deviation of each arm's probability of a win."""
+    """Return the posterior mean and the posterior standard deviation of each arm's probability of a
+    win, each ``[..., arm]``.
+    """
     wins, losses = 1 + v["arm_wins"], 1 + v["arm_losses"]
     total = wins + losses
     mean = wins / total
@@ -332,8 +362,12 @@ def _posterior(v: Values) -> tuple[_Array, _Array]:
 
 
 def _bayes_ucb(bonus: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0) -> Algorithm:
-    """Return a Bayesian with an upper confidence bound: mean plus ``bonus`` standard deviations of
-    each arm.
+    """Return a Bayesian learner that chooses by upper confidence bounds: each arm's posterior mean
+    plus ``bonus`` standard deviations.
+
+    Args:
+        bonus: weight of the standard deviation; may be negative.
+        inverse_temperature: inverse temperature of the softmax over the bounds.
     """
 
     def logits(v: Values) -> _Array:
@@ -349,8 +383,12 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
 def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
-    """Return, for each of two arms, the log-probability that its normal variable is the larger
-    one.
+    """Return the log-probability, for each of two arms, that a normal draw for this arm is larger
+    than one for the other arm.
+
+    Args:
+        mean: mean of each arm's draw, ``[..., 2]``.
+        deviation: standard deviation of each arm's draw, ``[..., 2]``.
     """
     gap = mean[..., :1] - mean[..., 1:]
     z = gap / np.sqrt(np.square(deviation).sum(-1, keepdims=True))
@@ -358,9 +396,14 @@ def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
 
 
 def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
-    """Return, for each arm, the log-probability that its normal variable is the largest one.
+    """Return the log-probability, for each arm, that a normal draw for this arm is the largest of
+    all arms.
 
     The integral over [-.5, 1.5] is computed by Gauss-Legendre quadrature.
+
+    Args:
+        mean: mean of each arm's draw, ``[..., arm]``.
+        deviation: standard deviation of each arm's draw, ``[..., arm]``.
     """
     points = 0.5 + _NODES
     z = (points[:, None] - mean[..., None, :]) / deviation[..., None, :]
@@ -373,13 +416,14 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
 
 @checked
 def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
-    """Return Thompson sampling: draw each arm's win probability from the posterior, and choose the
-    largest.
+    """Return Thompson sampling: draw each arm's win probability from its posterior, and choose the
+    arm with the largest draw.
 
     The posterior is approximated by a normal distribution with the same mean and variance.
 
     Args:
-        keeps: factor by which all counts are multiplied after each round, in (0, 1].
+        keeps: factor by which all counts of wins and losses are multiplied in each round, from .001
+            to 1.
     """
 
     def logits(v: Values) -> _Array:
@@ -393,8 +437,8 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
 
 @checked
 def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
-    """Return a bias: the first arm with probability ``first``, the others with equal probability,
-    always.
+    """Return a fixed bias: in every round the first arm is chosen with probability ``first``, and
+    the other arms are equally likely.
     """
 
     def logits(v: Values) -> _Array:
@@ -453,7 +497,9 @@ _STAYS_AFTER_WIN = Searched("stays", _SHIFTS.grid, enters=("logits",))
 
 
 def families() -> tuple[Family, ...]:
-    """Return the families of algorithms that are fitted to a player, or to a model of one."""
+    """Return the families of algorithms that are fitted to a player's choices, or to a model's
+    predictions.
+    """
     rw = "Rescorla-Wagner"
     plain = (_RATE, _INVERSE_TEMPERATURE)
     rates = (_GAIN, _LOSS, _FEW_TEMPERATURES)

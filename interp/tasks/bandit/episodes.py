@@ -40,23 +40,24 @@ REGIMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BanditEpisodes(BaseEpisodes):
-    """Choices and rewards of a batch of episodes.
+    """A batch of episodes in which a player chooses among arms: choices and rewards.
 
     Attributes:
         choices: index of the chosen arm, ``[episode, round]``.
-        rewards: its reward, ``[episode, round]``.
-        n_arms: number of arms; 0 for the number that was chosen, and at least 2.
+        rewards: reward of the chosen arm, ``[episode, round]``.
+        n_arms: number of arms; 0 for the largest index in ``choices`` plus 1, but at least 2.
         regime: name of the regime; "recorded" for recorded data.
         seed: seed of the sampler; None for recorded data.
-        arms: name of each arm in the table that was read.
-        scale: the reward in that table that was read as 1.
-        offers: the arms on offer, in the order in which they were shown, ``[episode, round,
-            slot]``; -1 in an empty slot. None if all arms were always on offer.
-        forced: True where the player had no choice, ``[episode, round]``: algorithms learn from
-            such a round, and it is not scored. None if there are none.
+        arms: name of each arm in the table that was read; empty for sampled episodes.
+        scale: the reward in the table that was read as 1.
+        offers: the arms on offer, in the order in which they were shown,
+            ``[episode, round, slot]``; -1 in an empty slot. None if all arms were on offer in every
+            round.
+        forced: True where the player had no choice, ``[episode, round]``. Algorithms learn from
+            such a round, but its choice is not scored. None if no round was forced.
         unpaid: True where the choice is known and the reward is not, ``[episode, round]``. Such a
             round is ``missing``, so that algorithms do not learn from it, but its choice is scored.
-            None if there are none.
+            None if all rewards are known.
     """
 
     task: ClassVar[str] = "bandit"
@@ -124,17 +125,19 @@ class BanditEpisodes(BaseEpisodes):
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round], True where the choice is scored: it is known and was not forced."""
+        """Bool[episode, round], True where the choice is scored, which is where it is known and was
+        not forced.
+        """
         known = self._known
         return known if self.forced is None else known & ~self.forced
 
 
 def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
-    """Refuse episodes if an algorithm's variables (at least four numbers per arm) would not fit
-    into memory.
+    """Raise InputError if an algorithm's variables for these episodes (at least four numbers per
+    round and arm) would not fit into memory.
 
     Args:
-        n_episodes, n_rounds, n_arms: sizes of the batch.
+        n_episodes, n_rounds, n_arms: numbers of episodes, of rounds per episode, and of arms.
     """
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds with {n_arms} arms",
@@ -143,8 +146,8 @@ def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
 
 
 def _check_offers(episodes: BanditEpisodes) -> _Array:
-    """Return the checked offers; refuse a wrong shape, unknown arms, and offers without the chosen
-    arm.
+    """Check the field ``offers`` of episodes and return it as an integer array. Refuse a wrong
+    shape, unknown arms, and offers without the chosen arm.
     """
     largest = episodes.n_arms - 1
     offers = episode_array(
@@ -166,7 +169,14 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
 
 
 def _check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return a boolean array ``[episode, round]``; refuse another dtype or shape."""
+    """Check a mask ``[episode, round]`` and return it as a boolean array; refuse another dtype or
+    shape.
+
+    Args:
+        name: name of the mask in the error message.
+        values: the mask.
+        shape: numbers of episodes and rounds.
+    """
     mask = array_of(name, values)
     require(
         mask.shape == shape and mask.dtype == bool,
@@ -184,13 +194,13 @@ def sample(
     seed: int = 0,
     player: Algorithm | None = None,
 ) -> BanditEpisodes:
-    """Sample episodes in which an algorithm plays.
+    """Sample episodes in which an algorithm chooses among arms with random payoffs.
 
     The payoffs of the arms have their own random stream, so two players with the same seed face the
     same arms.
 
     Args:
-        n_episodes, n_rounds, n_arms: sizes of the batch.
+        n_episodes, n_rounds, n_arms: numbers of episodes, of rounds per episode, and of arms.
         regime: how the arms pay, a key of :data:`REGIMES`.
         seed: seed of all random draws.
         player: the algorithm that chooses; Rescorla-Wagner when None.
@@ -212,7 +222,9 @@ def sample(
     choices, rewards = np.zeros((2, n_episodes, n_rounds), np.int64)
 
     def read(t: int) -> dict[str, _Array]:
-        """Return the inputs of round ``t``, from the choices and rewards so far."""
+        """Return the algorithm's input variables in round ``t``, from the choices and rewards so
+        far.
+        """
         now = BanditEpisodes(choices[:, t : t + 1], rewards[:, t : t + 1], n_arms)
         return {key: value[:, 0] for key, value in algorithm.read(now).items()}
 
@@ -231,7 +243,13 @@ def sample(
 def _draw_chances(
     regime: str, n_episodes: int, n_rounds: int, n_arms: int, rng: np.random.Generator
 ) -> _Array:
-    """Sample the probability that each arm pays, ``[episode, round, arm]``."""
+    """Sample the probability that each arm pays 1 in each round, ``[episode, round, arm]``.
+
+    Args:
+        regime: how these probabilities change over rounds, a key of :data:`REGIMES`.
+        n_episodes, n_rounds, n_arms: numbers of episodes, of rounds per episode, and of arms.
+        rng: source of random numbers.
+    """
     start = rng.uniform(0.1, 0.9, (n_episodes, 1, n_arms))
     if regime == "stationary":
         return np.repeat(start, n_rounds, 1)
@@ -249,19 +267,20 @@ def _draw_chances(
 
 
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
-    """Sample episodes of every regime, by its name; algorithms predict differently on them.
+    """Sample one set of episodes per regime, on which algorithms predict differently; return {name
+    of the regime: episodes}.
 
     Args:
         n_episodes: number of episodes of each regime.
-        n_rounds, n_arms: sizes of the episodes.
+        n_rounds, n_arms: numbers of rounds and of arms of each episode.
         seed: seed of the random draws.
     """
     return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
 
 
 def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
-    """Return what can be read from a single round: choice and reward, and in a second form their
-    product.
+    """Return the inputs of single rounds in two encodings: choice and reward, and the same together
+    with their product.
     """
     pulled = np.eye(episodes.n_arms)[episodes.choices]
     plain = np.concatenate([pulled, episodes.rewards[..., None]], -1)
@@ -272,8 +291,8 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
 
 
 def _exchange_reward(episodes: BanditEpisodes, t: int) -> _Array:
-    """Return round ``t``'s rewards mirrored within their range: the largest becomes the smallest
-    and vice versa.
+    """Return the rewards of round ``t``, ``[episode]``, mirrored within the range of all rewards:
+    the largest becomes the smallest and the smallest the largest.
     """
     paid = episodes.rewards[episodes.counted]
     middle = paid.min() + paid.max()
@@ -281,7 +300,9 @@ def _exchange_reward(episodes: BanditEpisodes, t: int) -> _Array:
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions of this task for patching."""
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
+    task's episodes.
+    """
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _exchange_reward)),
         Corruption(

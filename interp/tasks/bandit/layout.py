@@ -1,4 +1,8 @@
-"""Layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``."""
+"""Token layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``.
+
+``<z>`` is the latent, ``choice?`` the position where the choice is predicted, and ``w?`` the
+position where the latent's update is read.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,15 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class BanditRound(SizedRound):
-    """Layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``.
+    """Token layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``.
 
-    The model predicts the player's choice at ``choice?``, then reads the choice and its reward,
-    which is a payload.
+    The model predicts the player's choice at ``choice?``, then reads the choice and its reward. The
+    reward is a payload, a real number beside its token.
 
     Attributes:
         n_arms: number of arms.
-        n_arms_range: smallest and largest number that the vocabulary supports; only ``n_arms`` when
-            None.
+        n_arms_range: smallest and largest number of arms that the vocabulary supports; only
+            ``n_arms`` when None.
     """
 
     n_arms: int = 2
@@ -62,13 +66,14 @@ def _list_arms(n_arms: int) -> list[str]:
 
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:
-    """Return the predicted probability that the choice is not the player's, ``[*batch, episode,
-    round]``.
+    """Return the predicted probability of all arms that the player did not choose,
+    ``[*batch, episode, round]``.
 
     Args:
-        predictions: probability of each arm, ``[*batch, episode, round, arm]``.
+        predictions: predicted probability that each arm is chosen,
+            ``[*batch, episode, round, arm]``.
         episodes: the episodes, which have the choices.
-        rounds: slice of the rounds that are predicted.
+        rounds: slice of the episodes' rounds to which the predictions belong.
     """
     choices = torch.from_numpy(episodes.choices[:, rounds])
     return BanditRound(episodes.n_arms).loss(predictions, choices)

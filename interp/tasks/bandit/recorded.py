@@ -25,17 +25,17 @@ def read_choices(
     sides: Sequence[str],
     options: ReadingOptions,
 ) -> BanditEpisodes:
-    """Read recorded choices.
+    """Read recorded choices from a table, and return them as episodes.
 
     Args:
         path: the file.
-        columns: role -> the column that the user named.
-        sides: what the choice column says for each of the ``options`` columns, in their order;
-            found automatically if empty.
-        options: how to read the table.
+        columns: maps a role, such as "choice", to the column or columns that the user named.
+        sides: for each of the ``options`` columns, in order, the word in the choice column that
+            means it, such as "left"; found automatically if empty.
+        options: answers to what the table leaves open.
 
     Returns:
-        One episode for each session with at least one trial that has choice and reward.
+        One episode for each session that has at least one trial with choice and reward.
     """
     table = open_trials(
         path,
@@ -89,14 +89,22 @@ def read_choices(
 
 
 class _Rounds:
-    """Arrays ``[session, round]`` from a table, without NaN.
+    """Choices and rewards of a table as arrays ``[session, round]`` without NaN.
 
-    Missing rounds are filled with the values of the session's first round that has choice and
+    Where a value is unknown, the arrays have that of the session's first round with choice and
     reward.
 
     Attributes:
-        missing: True for rounds without a choice or a reward; algorithms do not learn from them.
-        unpaid: True for rounds with a choice and without a reward.
+        missing: True for rounds without a choice or without a reward, from which algorithms do not
+            learn.
+        unpaid: True for rounds with a choice but without a reward.
+        choices: index of the chosen arm.
+        rewards: reward of the choice.
+        offers: the arms on offer, ``[session, round, slot]``; None if unknown.
+
+    Args:
+        choices: index of the chosen arm, ``[session, round]``; NaN if unknown.
+        rewards: reward of the choice, ``[session, round]``; NaN if unknown.
     """
 
     offers: _Array | None = None
@@ -113,7 +121,12 @@ class _Rounds:
         self.rewards = rewards[self._sessions, np.where(is_paid, rounds, first_paid)]
 
     def set_offers(self, offers: _Array) -> None:
-        """Store the arms on offer in each slot; -1 if a slot is empty or repeats an arm."""
+        """Store the arms on offer as the attribute ``offers``, with -1 in slots that are empty or
+        repeat an arm.
+
+        Args:
+            offers: index of the arm in each slot, ``[session, round, slot]``; NaN in empty slots.
+        """
         filled = offers[self._sessions, self._filled]
         arms = np.nan_to_num(filled, nan=-1).astype(np.int64)
         for slot in range(1, arms.shape[-1]):
@@ -128,8 +141,14 @@ class _Rounds:
 def _list_offered_labels(
     table: TrialTable, choices: pd.Series, sides: Sequence[str]
 ) -> pd.DataFrame | None:
-    """Return the labels of the arms on offer in each trial, one column per slot; None if they are
-    not recorded.
+    """Return the labels of the arms on offer in each trial, one column per place (slot) in which an
+    arm was shown. Return None if offers are not recorded.
+
+    Args:
+        table: the table.
+        choices: label of the choice in each trial.
+        sides: words in the choice column that mean the slots, in order; empty if the user named
+            none.
     """
     if "options" in table.columns:
         require(
@@ -165,8 +184,15 @@ def _list_offered_labels(
 def _members(
     table: TrialTable, pair: str, choices: pd.Series, sides: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the options of a pair: its parts (A-B), its characters (AB, 12), or the labels chosen
-    in it.
+    """Return the labels of the arms that the label of a pair stands for: its parts (A-B), its
+    characters (AB, 12), or the labels that are chosen when it is on offer.
+
+    Args:
+        table: the table, for error messages.
+        pair: label of the pair.
+        choices: labels of the choices in the trials with this pair.
+        sides: words in the choice column that mean the slots, in order; empty if the user named
+            none.
     """
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)
@@ -187,8 +213,14 @@ def _members(
 def _list_labels_of_sides(
     table: TrialTable, choices: pd.Series, offered: pd.DataFrame, sides: Sequence[str]
 ) -> pd.Series:
-    """Return the option that each choice means: the label itself, or the option on the side that it
-    names.
+    """Return the label of the chosen arm in each trial. A choice that names a side, such as "left",
+    is replaced by the arm on that side.
+
+    Args:
+        table: the table.
+        choices: the choice in each trial: the label of an arm, or the name of a side.
+        offered: labels of the arms on offer, one column per side.
+        sides: names of the sides in the order of these columns; empty if the user named none.
 
     Raises:
         InputError: a choice is none of its trial's options, and names no side.
@@ -224,10 +256,18 @@ def _list_labels_of_sides(
 def _find_slot_by_side(
     table: TrialTable, choices: pd.Series, names: Sequence[str], sides: Sequence[str]
 ) -> dict[str, int] | None:
-    """Return choice label -> index of the options column that it means; None if that is unknown.
+    """Return a mapping from each choice that names a side to the index of the options column on
+    this side. Return None if the sides cannot be recognised.
 
-    A label means a column if it is a word of this column's name only, or that word's first letter.
-    If labels are numbers, as many as there are columns, they mean the columns in order.
+    Args:
+        table: the table.
+        choices: the choice in each trial.
+        names: names of the options columns.
+        sides: names of the sides in the order of these columns; empty if the user named none.
+
+    Without ``sides``, a choice means a column if it is a word that only this column's name has, or
+    the first letter of such a word. If choices are numbers, as many as there are columns, they mean
+    the columns in order.
     """
     if sides:
         slots = {str(side): i for i, side in enumerate(sides)}
@@ -249,10 +289,15 @@ def _find_slot_by_side(
 
 
 def _find_slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """Return label -> index of the column that the label names; labels that name none are left out.
+    """Return a mapping from each label to the index of the column that it names; labels that name
+    no column are left out.
 
     A label names a column if it is a word of the column's name, or the first letter of such a word.
     Words that all columns' names share are ignored.
+
+    Args:
+        labels: the labels.
+        names: names of the columns.
     """
     words = [set(re.findall(r"[a-z]+|\d+", name.lower())) for name in names]
     shared = set.intersection(*words)
@@ -269,12 +314,13 @@ def _find_slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str
 
 
 def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) -> None:
-    """Add remarks on unused columns that look like arms on offer, or like marks of forced trials.
+    """Add remarks for the user to the table, on unused columns that look like arms on offer or like
+    marks of forced trials.
 
     Args:
         table: the table.
         arms: labels of the arms.
-        chosen: index of the chosen arm in each trial, NaN if there is none.
+        chosen: index of the chosen arm in each trial; NaN if there is no choice.
     """
     for name in table.columns.unused:
         if "forced" not in table.columns and _has_forced_look(name, table):
@@ -300,8 +346,12 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
 
 
 def _has_forced_look(name: str, table: TrialTable) -> bool:
-    """Return whether a column may mark forced trials: it has two labels, and its name or a label
-    says so.
+    """Return True if a column may mark forced trials: it has two labels, and its name or one of the
+    labels is a word such as "forced" or "free".
+
+    Args:
+        name: name of the column.
+        table: the table.
     """
     cells = table.table.cells[name].dropna()
     labels = set(cells.str.lower())
@@ -311,10 +361,16 @@ def _has_forced_look(name: str, table: TrialTable) -> bool:
 
 
 def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
-    """Return whether a column may list one of the arms on offer.
+    """Return True if a column may have the label of an arm on offer.
 
-    It does if it has labels of arms, or if its name has a word such as "left" or "option". It also
-    does if another column has the same labels and differs from it in every row.
+    This is so if all its labels are arms (of more than two), or if its name has a word such as
+    "left" or "option". It is also so if another unused column has the same labels, at least three,
+    and differs from it in every row.
+
+    Args:
+        name: name of the column.
+        table: the table.
+        arms: labels of the arms.
     """
     cells = table.table.cells
     labels = set(cells[name].dropna())
@@ -335,10 +391,15 @@ def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
 
 
 def _looks_paired(name: str, table: TrialTable, chosen: pd.Series) -> bool:
-    """Return whether a column may name the pair of arms on offer.
+    """Return True if a column may name the pair of arms on offer.
 
-    It does if its labels look like 12 or A-B, or if different arms are chosen under different
-    labels.
+    This is so if all its labels look like 12 or A-B and its name fits, or if different sets of
+    arms, each of two or more, are chosen under different labels.
+
+    Args:
+        name: name of the column.
+        table: the table.
+        chosen: index of the chosen arm in each trial; NaN if there is no choice.
     """
     cells = table.table.cells[name]
     labels = cells.dropna().unique()
@@ -360,10 +421,11 @@ _OFFER_WORDS = frozenset(
 
 
 def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
-    """Ask about a rare choice that always has the same reward: it may be the code of a missed
-    trial.
+    """Ask the user about a rare choice that always has the same reward, since it may be the code of
+    a missed trial.
 
-    A choice 0 among 1, 2, ... is refused; for any other label a remark is added.
+    If the choice is 0 and the others are 1, 2, ..., the question is an InputError; for any other
+    choice it is a remark in the report.
 
     Args:
         table: the table.

@@ -2,14 +2,20 @@
 
 Weighted Majority, with ``gain`` = log gamma::
 
-    P = sum_i softmax(log_weights)_i votes_i      match_i = [votes_i = label]      next =
-    log_weights + gain match
+    P = sum_i softmax(log_weights)_i votes_i
+    match_i = [votes_i = label]
+    next_log_weights = log_weights + gain match
 
-The Bayes predictor for independent accuracies with prior U[low, high]; a model trained on such
-experts should approach it::
+The Bayes predictor for independent accuracies with prior U[low, high], which a model trained on
+such experts should approach::
 
-    log_odds_i = logit E[accuracy_i | counts_i, elapsed]      P = sigmoid(sum_i (2 votes_i - 1)
-    log_odds_i) next_counts = counts + match                              next_elapsed = elapsed + 1
+    log_odds_i = logit E[accuracy_i | counts_i, elapsed]
+    P = sigmoid(sum_i (2 votes_i - 1) log_odds_i)
+    next_counts = counts + match
+    next_elapsed = elapsed + 1
+
+Here P is the predicted probability of label 1, ``votes_i`` is the advice of expert i, 0 or 1, and
+``match_i`` is 1 if this advice was right.
 
 Raw log-weights grow with time, so a probe that knows only the round's index can predict most of
 their variance. This is not so for *centred* log-weights, on which the prediction depends.
@@ -40,7 +46,9 @@ VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lam
 
 
 def _match(v: Values) -> NDArray[np.int64]:
-    """Return 1 for experts that were right, and 0 for the others."""
+    """Return 1 for every expert that was right in this round and 0 for the others,
+    ``[..., expert]``.
+    """
     is_right = v["votes"] == v["label"][..., None]
     return is_right.astype(np.int64)
 
@@ -52,19 +60,23 @@ def _centre(v: Values) -> NDArray[np.float64]:
 
 
 def _log_odds(v: Values) -> NDArray[np.float64]:
-    """Return the log-odds of the posterior mean accuracies, which are the weights of the votes."""
+    """Return the log-odds of the experts' posterior mean accuracies, ``[..., expert]``. They are
+    the weights of the experts' votes.
+    """
     accuracy = keep_uncertain(v["accuracies"])
     return np.log(accuracy) - np.log1p(-accuracy)
 
 
 def _evidence(v: Values) -> NDArray[np.float64]:
-    """Return the summed evidence of all votes, in log-odds of y = 1."""
+    """Return the sum of all votes weighted by their log-odds, the log-odds of y = 1."""
     signs = 2 * v["votes"] - 1
     return (signs * v["log_odds"]).sum(-1)
 
 
 def _leads(v: Values) -> NDArray[np.float64]:
-    """Return 1 for the experts that were right most often so far, and 0 for the others."""
+    """Return 1 for every expert whose number of correct votes so far is the largest, and 0 for the
+    others, ``[..., expert]``.
+    """
     counts = v["counts"]
     is_most = counts == counts.max(-1, keepdims=True)
     return is_most.astype(np.float64)
@@ -79,7 +91,13 @@ _COUNTED: dict[str, Equation | None] = {
 
 
 def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
-    """Return the initial value of a state variable: zeros; counts are integers."""
+    """Return zeros as the initial values of a state variable: ``[episode]`` for "elapsed",
+    ``[episode, expert]`` for all others.
+
+    Args:
+        episodes: the episodes.
+        key: key of the state variable.
+    """
     if key == "elapsed":
         return np.zeros(len(episodes), np.int64)
     kind = np.int64 if key == "counts" else np.float64
@@ -97,8 +115,11 @@ _algorithm = maker(
 
 @checked
 def weighted_majority(gain: float = 1.0) -> Algorithm:
-    """Return Weighted Majority; ``gain`` is log gamma, the log-weight that a right expert gains per
-    round.
+    """Return Weighted Majority, which votes with exponential weights.
+
+    Args:
+        gain: log gamma, the amount by which an expert's log-weight grows in a round in which the
+            expert is right.
     """
     equations: dict[str, Equation | None] = {
         "log_weights": None,
@@ -117,6 +138,9 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     """Return the Bayes predictor for accuracies that are drawn independently from U[low, high].
 
     The default bounds are those of the regime "uniform".
+
+    Args:
+        low, high: bounds of the prior, in [0, 1].
     """
     check_bounds((low, high))
 
@@ -138,8 +162,8 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
 
 
 def follow_the_leader() -> Algorithm:
-    """Return the algorithm that follows the expert that was right most often; ties are broken at
-    random.
+    """Return the algorithm that predicts what the expert who was right most often so far advises.
+    If several experts tie, it predicts the share of them that advise 1.
     """
     equations = {
         "counts": None,
@@ -157,10 +181,11 @@ def majority_vote() -> Algorithm:
 
 
 def follow_previous_winners() -> Algorithm:
-    """Return the algorithm that follows the majority of the experts that were right in the last
-    round.
+    """Return the algorithm that predicts the share with advice 1 among the experts who were right
+    in the previous round.
 
-    If none was right, or they tie, it predicts the share of all experts that advise 1.
+    If none of them was right, or these experts are split evenly, it predicts the share with advice
+    1 among all experts.
     """
 
     def prediction(v: Values) -> NDArray[Any]:

@@ -37,23 +37,23 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
     Args:
         predictions: P(y = 1), ``[*batch, episode, round]``.
         episodes: the episodes, which have the labels.
-        rounds: slice of the rounds that are predicted.
+        rounds: slice of the episodes' rounds to which the predictions belong.
     """
     labels = torch.from_numpy(episodes.labels[:, rounds]).to(predictions)
     return (predictions - labels).abs()
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm to compare a model with: Weighted Majority if it is handwired, else
-    Bayes.
+    """Return the algorithm with which a model is compared: Weighted Majority with the model's gain
+    if the model is handwired, otherwise the Bayes predictor.
     """
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return weighted_majority(arguments["log_gamma"]) if "log_gamma" in arguments else bayes()
 
 
 def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
-    """Return what can be read from a single round: advice and label, and then also which experts
-    were right.
+    """Return the inputs of single rounds in two encodings: advice and label, and the same together
+    with which experts were right.
     """
     kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
     plain = kinds.astype(np.float64)
@@ -62,8 +62,8 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """Return hypotheses about the sites that hold the round's variables, and controls that cannot
-    hold them.
+    """Return hypotheses that sites of a model hold variables of a round, and controls: sites that
+    cannot hold their variable.
     """
     model = Model(machine)
     memory = model.memory
@@ -90,8 +90,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) for learned subspaces; the last site cannot hold its
-    variable.
+    """Return pairs (variable, site), in each of which a subspace is learned. The last pair is a
+    control: its site cannot hold its variable.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -105,7 +105,9 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: increase the first expert's weight, and measure P(its vote)."""
+    """Return the default steering: increase the first expert's weight, and measure the predicted
+    probability of the outcome for which this expert votes.
+    """
     return Steering(
         change=first_element,
         doses=(-4, -2, -1, 0, 1, 2, 4),
@@ -124,8 +126,8 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -
 
     Args:
         episodes: the episodes.
-        round: index of the round; negative counts from the end.
-        expert: label of the expert's vote, "p_1" for the first expert.
+        round: index of the round; a negative index counts from the end.
+        expert: label of the expert's vote, such as "p_1" for the first expert.
 
     Returns:
         The episodes, and a copy with the flipped vote.
@@ -141,7 +143,9 @@ flip_label = in_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t
 
 
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
-    """Swap the votes of the first two experts in all rounds before ``round``."""
+    """Return the episodes, and a copy in which the votes of the first two experts are swapped in
+    all rounds before ``round``.
+    """
     t = corrupted_round(episodes, round, history=True)
     second = _find_expert(episodes, "p_2")
     advice = episodes.advice.copy()
@@ -150,10 +154,11 @@ def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions of this task for patching.
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
+    task's episodes.
 
-    Labels are read after the round's prediction, so flipping one affects predictions from the next
-    round on.
+    A label is read after the round's prediction, so flipping a label affects predictions from the
+    next round on.
     """
     return (
         Corruption(
@@ -182,12 +187,17 @@ def corruptions() -> tuple[Corruption, ...]:
 
 
 def _list_votes(episodes: ExpertEpisodes) -> list[str]:
-    """Return the labels of the experts' votes, "p_1" for the first."""
+    """Return the labels of all experts' votes: "p_1", "p_2", ..."""
     return [f"p_{i + 1}" for i in range(episodes.n_experts)]
 
 
 def _find_expert(episodes: ExpertEpisodes, expert: int | str) -> int:
-    """Return the index of an expert from the label of its vote."""
+    """Return the index of the expert whose vote has this label: 0 for "p_1", 1 for "p_2", ...
+
+    Args:
+        episodes: the episodes, which have the number of experts.
+        expert: label of the vote. Any other value, such as a number, is refused.
+    """
     labels = _list_votes(episodes)
     require(
         isinstance(expert, str),

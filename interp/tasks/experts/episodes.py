@@ -1,8 +1,8 @@
 """Episodes of prediction with expert advice, and their sampler.
 
-In each round the label is ``y_t ~ Bernoulli(1/2)``. Given the label, expert i is right with
-probability ``q_i``, independently of the other experts; it is ``q_{t,i}`` if accuracies change over
-rounds. An expert advises the label that it believes (paper, section 3.1 and the appendix on LLM
+In each round t the label is ``y_t ~ Bernoulli(1/2)``. Expert i advises the right label with
+probability ``q_i``, independently of the label and of the other experts; the probability is
+``q_{t,i}`` if accuracies change over rounds (paper, section 3.1 and the appendix on LLM
 experiments). Experts are permuted in every episode, so that an expert's index has no meaning.
 
 Results on episodes of one regime are evidence about that regime only.
@@ -42,13 +42,14 @@ class ExpertEpisodes(BaseEpisodes):
     Arrays of any numeric dtype are accepted, and stored as int64 and float64.
 
     Attributes:
-        advice: each expert's prediction, 0 or 1, ``[episode, round, expert]``.
+        advice: the label that each expert advises, 0 or 1, ``[episode, round, expert]``.
         labels: the true label, 0 or 1, ``[episode, round]``.
-        accuracies: each expert's probability of being right, ``[episode, expert]``, or ``[episode,
-            round, expert]`` if it changes over rounds. None if unknown, as in recorded data.
+        accuracies: each expert's probability of being right, ``[episode, expert]``, or
+            ``[episode, round, expert]`` if accuracies change over rounds. None if unknown, as in
+            recorded data.
         regime: name of the regime; "custom" for episodes that the user made.
-        seed: seed of the sampler, if any.
-        params: the regime's parameters, as JSON values.
+        seed: seed of the sampler; None for episodes that were not sampled.
+        params: the regime's parameters by name, as values for JSON.
     """
 
     task: ClassVar[str] = "experts"
@@ -95,14 +96,18 @@ class ExpertEpisodes(BaseEpisodes):
 
     @property
     def accuracies_by_round(self) -> NDArray[np.float64]:
-        """Accuracies, Float[episode, round, expert]; repeated over rounds if they do not change."""
+        """Accuracies of the experts in every round, Float[episode, round, expert]; the same in all
+        rounds if they do not change.
+        """
         known = self.known_accuracies
         by_round = known if known.ndim == 3 else known[:, None]
         return np.broadcast_to(by_round, self.advice.shape)
 
     @property
     def known_accuracies(self) -> NDArray[np.float64]:
-        """:attr:`accuracies`; raises an error if they are None."""
+        """The array :attr:`accuracies`. Reading this property raises InputError if the accuracies
+        are unknown.
+        """
         if self.accuracies is None:
             raise InputError(
                 "the accuracies of these experts are not known, and this compares with them; give "
@@ -119,14 +124,15 @@ def sample(
     regime: str | ExpertRegime = "uniform",
     seed: int = 0,
 ) -> ExpertEpisodes:
-    """Sample episodes; equal arguments give equal bytes.
+    """Sample episodes with random labels and experts. The same arguments always give the same
+    arrays.
 
     Labels and accuracies have separate random streams, so two regimes with the same seed have the
     same labels.
 
     Args:
-        n_episodes, n_rounds, n_experts: sizes of the batch.
-        regime: how accuracies are drawn: a key of ``REGIMES``, or a record.
+        n_episodes, n_rounds, n_experts: numbers of episodes, of rounds per episode, and of experts.
+        regime: how accuracies are drawn: the name of a regime in ``REGIMES``, or a regime.
         seed: seed of all random draws.
 
     >>> episodes = sample(n_episodes=2, n_rounds=3, n_experts=4, seed=0)
@@ -157,17 +163,18 @@ def sample(
 
 @checked
 def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
-    """Read recorded rounds from a table with one row per round, like
-    :func:`interp.tasks.bandit.read`.
+    """Read recorded rounds of expert advice from a table with one row per round, and return them as
+    episodes.
 
-    The two labels that occur in advice and outcome become 0 and 1, in sorted order.
+    The two labels that occur in advice and outcome become 0 and 1, in sorted order. Each session of
+    a participant becomes one episode.
 
     Args:
-        path: the file.
-        columns: names of columns: ``participant``, ``session``, ``order``, ``outcome`` (the true
-            label), and ``advice``, a list with each expert's column (by default those called
-            advice_1, expert_1, ...). Options ``missed``, ``lookalikes``, ``encoding`` and
-            ``decimal`` are as in that function.
+        path: the file: CSV, or JSON lines; plain or compressed.
+        columns: names of columns by role: ``participant``, ``session``, ``order``, ``outcome`` (the
+            true label), and ``advice``, a list with each expert's column (by default those called
+            advice_1, expert_1, ...). Further options are ``missed``, ``lookalikes``, ``encoding``
+            and ``decimal``, with the meaning that they have in :func:`interp.tasks.bandit.read`.
     """
     from interp.tasks.trials import open_trials, split_options
 
@@ -184,14 +191,14 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
 
 
 class CodedRounds(NamedTuple):
-    """The rounds of a table, with 0 and 1 in place of its two labels.
+    """The rounds of a table, with the numbers 0 and 1 in place of the table's two labels.
 
     Attributes:
-        advice: one column for each expert.
-        truth: the true labels.
+        advice: what each expert advises, 0 or 1, one column per expert; NaN if unknown.
+        truth: the true label of each row, 0 or 1; NaN if unknown.
         labels: the labels that 0 and 1 stand for.
         counted: True for rows with an outcome and the advice of all experts.
-        sessions: (participant, index of its rows) for each session.
+        sessions: for each session, a pair: the participant, and the index of the session's rows.
     """
 
     advice: pd.DataFrame
@@ -202,7 +209,9 @@ class CodedRounds(NamedTuple):
 
 
 def code_rounds(table: TrialTable) -> CodedRounds:
-    """Return the rounds of a table; refuse one with more or fewer than two labels."""
+    """Encode the labels of a table of rounds as 0 and 1; refuse a table that does not have exactly
+    two labels.
+    """
     frames = [table.texts("advice"), table.texts("outcome")]
     (advice, outcome), labels = table.code("label", frames)
     require(
@@ -221,7 +230,12 @@ def _make_stream(seed: int, stage: int) -> np.random.Generator:
 
 
 def _advise(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the advice of experts, given which of them are right."""
+    """Return what experts advise, ``[episode, round, expert]``: the true label or its opposite.
+
+    Args:
+        labels: the true labels, 0 or 1, ``[episode, round]``.
+        is_right: True where an expert is right, ``[episode, round, expert]``.
+    """
     truth = labels[..., None]
     return np.where(is_right, truth, 1 - truth)
 
@@ -229,8 +243,8 @@ def _advise(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[n
 def _draw_accuracies(
     record: ExpertRegime, shape: tuple[int, int, int], seed: int
 ) -> NDArray[np.float64]:
-    """Sample the accuracies of a regime, ``[episode, expert]``, or ``[episode, round, expert]`` if
-    they change.
+    """Sample the experts' accuracies in a regime, ``[episode, expert]``, or
+    ``[episode, round, expert]`` if accuracies change over rounds.
 
     Args:
         record: the regime.
@@ -262,10 +276,11 @@ def _draw_accuracies(
 def battery(
     n_episodes: int, n_rounds: int, *, n_experts: int, seed: int
 ) -> dict[str, ExpertEpisodes]:
-    """Sample sets of episodes on which algorithms predict differently, by name.
+    """Sample sets of episodes on which algorithms predict differently; return {name of the set:
+    episodes}.
 
         uniform, wide   accuracies U[.3, .9] and U[0, 1]: shows the prior
-        copied          some experts repeat the first one, so that log-odds count it several times
+        copied          some experts repeat the first, so that log-odds count its vote several times
         turncoat        one expert is right for half of the rounds, then random: shows forgetting
         graded          accuracies evenly from .05 to .95: shows how much a better record counts
 
@@ -273,7 +288,7 @@ def battery(
 
     Args:
         n_episodes: number of episodes of each set.
-        n_rounds, n_experts: sizes of the episodes.
+        n_rounds, n_experts: numbers of rounds and of experts of each episode.
         seed: seed of the random draws.
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
@@ -299,11 +314,11 @@ def battery(
 
 
 def _draw_with(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:
-    """Sample episodes of experts with given accuracies, in random order.
+    """Sample episodes of experts with known accuracies, and permute the experts of each episode.
 
     Args:
         name: name of the regime.
-        accuracies: ``[episode, round, expert]``.
+        accuracies: probability that an expert is right, ``[episode, round, expert]``.
         seed: seed of the random draws.
     """
     rng = np.random.default_rng([seed, len(name)])

@@ -1,9 +1,10 @@
 """Rivals of Weighted Majority and the Bayes predictor: other algorithms that a model may compute.
 
-Each rival changes a few equations of its base algorithm, and variables have the same keys. If a
-rival fits a model as well as the base, the fit is no evidence for either. Rivals with a lapse or a
-fading memory replace their base only if they explain clearly more. Two rivals have no memory; the
-quality of other fits is measured relative to them.
+Each rival changes a few equations of one of these two algorithms, its base, and its variables have
+the same keys. If a rival fits a model as well as its base does, the fit is no evidence for either.
+Rivals that learn late, stop learning or forget are preferred to their base only if they explain
+clearly more. Two rivals have no memory; the quality of other fits is measured relative to these
+two.
 
 All rivals with their equations, and how their intervals are searched: docs/method/families.md.
 """
@@ -39,12 +40,12 @@ _SILENT = 0.5  # stands for the vote of an expert that is ignored
 
 
 def _require_inside(name: str, value: float) -> None:
-    """Refuse a value that is not strictly between 0 and 1."""
+    """Raise InputError if the value of the parameter ``name`` is not strictly between 0 and 1."""
     require(0 < value < 1, f"{name} must lie in (0, 1), got {value}")
 
 
 def _misses(v: Values) -> _Array:
-    """Return how often each expert was wrong."""
+    """Return how often each expert was wrong before this round, ``[..., expert]``."""
     return v["elapsed"][..., None] - v["counts"]
 
 
@@ -55,8 +56,8 @@ def bayes_mixture(
     other_high: float = 1.0,
     weight: float = 0.5,
 ) -> Algorithm:
-    """Return the Bayes predictor for accuracies that are all drawn from one interval, or all from
-    another.
+    """Return the Bayes predictor for episodes in which either all accuracies are drawn from one
+    interval, or all from a second interval.
 
     Args:
         low, high: the first interval.
@@ -103,12 +104,14 @@ def bayes_mixture(
 
 
 def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
-    """Return log P(votes) for an assumed label, averaged over the two intervals of accuracies.
+    """Return the log-probability of a round's votes if the label is known, averaged over two
+    possible intervals of the experts' accuracies.
 
     Args:
-        is_right: True for experts whose vote equals the assumed label, ``[..., expert]``.
-        means: mean accuracies under each interval, ``[..., expert]`` each.
-        prior: probability of each interval, ``[..., interval]``.
+        is_right: True for experts whose vote equals the label, ``[..., expert]``.
+        means: for each interval, the experts' mean accuracies if it is the true one,
+            ``[..., expert]``.
+        prior: probability that an interval is the true one, ``[..., interval]``.
     """
     votes = []
     for mean in means:
@@ -119,10 +122,11 @@ def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
-    """Return the Bayes predictor with counts that decay.
+    """Return the Bayes predictor with counts of hits and misses that decay, so that old rounds
+    count less.
 
     Args:
-        low, high: the prior of accuracies, U[low, high].
+        low, high: bounds of the prior U[low, high] of accuracies.
         decay: factor by which counts are multiplied in each round.
     """
 
@@ -138,10 +142,14 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
 
 @checked
 def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
-    """Return Weighted Majority that redistributes a share ``alpha`` of all weight evenly after each
-    round.
+    """Return a variant of Weighted Majority that redistributes a share of all weight evenly after
+    each round.
 
     Source: Herbster and Warmuth, Tracking the best expert, 1998.
+
+    Args:
+        gain: log gamma, the amount that a right expert's log-weight gains in a round.
+        alpha: the share that is redistributed, in (0, 1).
     """
     _require_inside("alpha", alpha)
 
@@ -156,8 +164,8 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
-    """Return a log-odds vote in which an expert's weight is ``gain`` times its hits minus its
-    misses.
+    """Return a log-odds vote in which an expert's weight is ``gain`` times the difference (number
+    of hits - number of misses).
     """
 
     def log_odds(v: Values) -> _Array:
@@ -170,8 +178,8 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
-    """Return the log-odds vote of experts that all have the same fixed ``accuracy``; it has no
-    memory.
+    """Return the log-odds vote that assumes the same fixed ``accuracy`` for all experts, and so has
+    no memory.
     """
     _require_inside("accuracy", accuracy)
 
@@ -185,14 +193,14 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
 
 
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
-    """Return Weighted Majority that ignores one expert's votes.
+    """Return a variant of Weighted Majority that ignores one expert's votes.
 
     Args:
-        gain: log gamma.
+        gain: log gamma, the amount that a right expert's log-weight gains in a round.
         expert: number of the expert, counted from 1; if it is larger than the number of experts,
             none is ignored.
-        hears: the vote that is assumed for this expert in every round, 0 or 1; .5 to leave the
-            expert out.
+        hears: the vote, 0 or 1, that is assumed for this expert in every round; .5 to leave the
+            expert out of the vote.
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
     require(
@@ -237,10 +245,14 @@ fading_majority = lapsed(fading, algorithms.weighted_majority, "fading_majority"
 
 
 def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-    """Return a version of ``make`` that takes an interval's width as a share of what is possible.
+    """Return a version of ``make`` with a parameter ``room`` in place of ``high``, which makes
+    every point of a parameter grid a valid interval.
 
-    ``room`` replaces ``high``: it is the share of the range from ``low`` to 1 that the interval
-    covers. The same holds for parameters with a prefix, such as ``other_room``.
+    ``room`` is the share of the range from ``low`` to 1 that the interval covers:
+    ``high = low + room (1 - low)``. In the same way, ``other_room`` replaces ``other_high``.
+
+    Args:
+        make: function that makes an algorithm from parameters such as ``low`` and ``high``.
     """
 
     def made(**parameters: float) -> Algorithm:
@@ -285,12 +297,12 @@ _WHOLE_WINDOW = Searched("window", (*range(1, 17), 20, 25), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
-    """Return the families of algorithms that a model of expert advice is compared with."""
+    """Return the families of algorithms with which a model of expert advice is compared."""
     return (*_bayes_families(), *_majority_families(), *_other_families())
 
 
 def _bayes_families() -> tuple[Family, ...]:
-    """Return the family of the Bayes predictor and its extensions."""
+    """Return the family of the Bayes predictor, followed by the families that extend it."""
     plain = (
         Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), enters=("accuracies",)),
         Searched("room", (0.2, 0.4, 0.6, 0.8, 1.0), enters=("accuracies",)),
@@ -325,7 +337,7 @@ def _bayes_families() -> tuple[Family, ...]:
 
 
 def _majority_families() -> tuple[Family, ...]:
-    """Return the family of Weighted Majority and its extensions."""
+    """Return the family of Weighted Majority, followed by the families that extend it."""
     plain = Searched("gain", _FINE_GAIN)
     windowed_gain = replace(_GAIN, enters=("log_weights",))
     stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
@@ -355,8 +367,8 @@ def _majority_families() -> tuple[Family, ...]:
 
 
 def _other_families() -> tuple[Family, ...]:
-    """Return the sigmoid vote, the two algorithms that follow experts, and the two without
-    memory.
+    """Return the other families: the sigmoid vote, two algorithms that follow the best experts, and
+    two without memory.
     """
     gain = Searched("gain", _FINE_GAIN, enters=("log_odds",))
     follow_winners = algorithms.follow_previous_winners

@@ -1,5 +1,8 @@
-"""Layout of a round with expert advice (paper, section 3): ``<w> <z> e_1 p_1 ... e_n p_n p? | y
-w?``.
+"""Token layout of a round with expert advice (paper, section 3):
+``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
+
+``<z>`` is the latent, ``p_i`` the advice of expert ``e_i``, ``p?`` the position of the prediction,
+``y`` the label and ``w?`` the position where the latent's update is read.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class ExpertRound(SizedRound):
-    """Layout of a round with expert advice: ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
+    """Token layout of a round with expert advice: ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
 
     Attributes:
         n_experts: number of experts.
-        n_experts_range: smallest and largest number that the vocabulary supports; only
+        n_experts_range: smallest and largest number of experts that the vocabulary supports; only
             ``n_experts`` when None.
     """
 

@@ -1,11 +1,11 @@
 """Algorithms that a player who announces choices, such as a language model, may follow.
 
-They are the rivals of :mod:`~interp.tasks.experts.families` with coarser grids, since a choice
-carries less information than a probability. Two families exist only for players: repeat one
-expert's advice (or its opposite), and follow the first of several leaders. Follow the leader and
-follow the previous winners are limits of Weighted Majority (a large gain; a window of one round),
-and count as its extensions. If choices cannot distinguish an extension from its base, the simpler
-one is reported.
+They are the families of :mod:`~interp.tasks.experts.families` with coarser grids of parameters,
+since a choice carries less information than a probability. Two families exist only for players:
+repeat one expert's advice (or its opposite), and follow the first of several leaders. Follow the
+leader and follow the previous winners are limits of Weighted Majority (a large gain; a window of
+one round), and count as its extensions. If choices cannot distinguish an extension from its base,
+the simpler one is reported.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
 def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
-    """Return the algorithm that always repeats one expert's advice (``agrees`` 1), or its opposite
-    (0).
+    """Return the algorithm that always chooses what one expert advises, or always the opposite.
+
+    Args:
+        expert: number of the expert, counted from 1.
+        agrees: 1 to choose the expert's advice, 0 to choose the opposite.
     """
     require(
         expert >= 1 and agrees in (0, 1),
@@ -47,7 +50,9 @@ def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
 
 
 def _first_leader() -> Algorithm:
-    """Return the algorithm that follows the leader, and the first one if several lead."""
+    """Return the algorithm that follows the expert who was right most often so far; of several such
+    experts, the one with the lowest index.
+    """
 
     def predict(v: Values) -> _Array:
         first = v["leads"].argmax(-1)[..., None]
@@ -60,8 +65,8 @@ def _first_leader() -> Algorithm:
 
 
 def player_families(n_experts: int) -> tuple[Family, ...]:
-    """Return the families that the choices of a player among ``n_experts`` experts are compared
-    with.
+    """Return the families of algorithms with which a player's choices are compared, for episodes
+    with ``n_experts`` experts.
     """
     known = {family.key: family for family in families()}
     players = []

@@ -1,10 +1,11 @@
-"""Posterior of an expert's accuracy q, with prior U[low, high], after k hits and l misses.
+"""Posterior of an expert's accuracy, with prior U[low, high], after some hits and misses; and Bayes
+predictions for regimes with several such priors.
 
 Experts are independent, and accuracies are fixed. The evidence and the posterior mean are
 incomplete beta functions; means are exact to about 1e-13 for records of 1e5 rounds. An interval of
-width zero is a known accuracy. If a regime has several intervals, predictions are averaged over
-the ways to assign intervals to experts. In a switching regime a filter tracks which assignment
-holds after each switch.
+width zero is a known accuracy. If a regime has several intervals, predictions are averaged over the
+ways to assign the intervals to experts. In a switching regime, a Bayes filter tracks the assignment
+across switches.
 
 The formulas, and where a difference of tails would lose precision: docs/method/posterior.md.
 """
@@ -32,7 +33,7 @@ _CERTAIN = 1e-15
 
 
 def check_bounds(bounds: Bounds) -> None:
-    """Refuse bounds that are no interval in [0, 1]."""
+    """Raise InputError if ``bounds`` are not an interval (low, high) in [0, 1]."""
     require(len(bounds) == 2, f"a prior is an interval (low, high), got {bounds!r}")
     low, high = bounds
     require(
@@ -50,8 +51,8 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
     Args:
         hits: how often the expert was right.
-        misses: how often it was wrong.
-        bounds: low and high of the prior.
+        misses: how often the expert was wrong, in the same shape.
+        bounds: bounds (low, high) of the prior.
     """
     check_bounds(bounds)
     low, high = bounds
@@ -68,13 +69,13 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
 
 def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
-    """Return the log-probability of one particular sequence of hits and misses under prior U[low,
-    high].
+    """Return the log-probability of one particular sequence of hits and misses, if the accuracy has
+    prior U[low, high].
 
     Args:
         hits: number of rounds in which the expert was right.
-        misses: number of rounds in which it was wrong.
-        bounds: low and high of the prior.
+        misses: number of rounds in which the expert was wrong, in the same shape.
+        bounds: bounds (low, high) of the prior.
     """
     check_bounds(bounds)
     low, high = bounds
@@ -96,13 +97,14 @@ def keep_uncertain(accuracies: _Reals) -> _Reals:
 def _apply_once_per_record(
     function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts
 ) -> _Reals:
-    """Apply a function to each distinct pair of hits and misses once, since few pairs occur.
+    """Apply a function to counts of hits and misses elementwise. Each distinct pair of whole
+    numbers is computed only once, since few pairs occur.
 
-    Fractional counts are computed without this.
+    Fractional counts are passed to the function as they are.
 
     Args:
         function: maps hits and misses to values.
-        hits, misses: counts, of one shape.
+        hits, misses: counts, two arrays of one shape.
     """
     if hits.dtype.kind == "f":
         return function(hits, misses)
@@ -114,13 +116,19 @@ def _apply_once_per_record(
 
 
 class _Truncated:
-    """Beta(p, r) truncated to an interval; mirrored if the interval lies above the mean.
+    """The beta distribution Beta(p, r) truncated to an interval. It is mirrored (x becomes 1 - x)
+    if the interval lies above the mean, for numerical precision.
 
     Attributes:
-        p, r, lower, upper: parameters and interval, after mirroring.
-        is_mirrored: True where it is mirrored.
-        mass: probability of the interval.
-        tiny: True where the mass is too small to be computed as a difference.
+        p, r: parameters of the distribution after mirroring, arrays of one shape.
+        lower, upper: bounds of the interval after mirroring.
+        is_mirrored: True where the distribution is mirrored.
+        mass: probability of the interval under Beta(p, r).
+        tiny: True where ``mass`` is too small to be computed as a difference of two tails.
+
+    Args:
+        p, r: parameters of the beta distribution.
+        low, high: the interval.
     """
 
     def __init__(self, p: _Reals, r: _Reals, low: float, high: float) -> None:
@@ -132,15 +140,20 @@ class _Truncated:
         self.tiny = self.mass < _UNDERFLOW
 
     def mass_of(self, p: _Reals) -> _Reals:
-        """Return the probability of the interval under Beta(p, r), with ``p`` in place of the own
-        one.
+        """Return the probability of the interval under Beta(p, r), with the argument ``p`` in place
+        of the attribute.
         """
         below_upper = special.betainc(p, self.r, self.upper)
         return below_upper - special.betainc(p, self.r, self.lower)
 
     def tails(self) -> tuple[_Reals, _Reals, _Reals]:
-        """Return, for tiny masses, the series at the upper and lower edge, and the ratio of their
-        densities.
+        """Return the terms from which a tiny mass is computed in logarithms, for the entries where
+        :attr:`tiny` is True.
+
+        Returns:
+            The series of :func:`_compute_series` at the upper bound; this series at the lower
+            bound; and the factor ``(lower / upper)^p ((1 - lower) / (1 - upper))^r`` between the
+            two tails.
         """
         p, r = self.p[self.tiny], self.r[self.tiny]
         lower, upper = self.lower[self.tiny], self.upper[self.tiny]
@@ -208,8 +221,12 @@ def share(
     weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"],
     advice: Integer[np.ndarray, "... expert"] | Float[np.ndarray, "... expert"],
 ) -> Float[np.ndarray, "*any"]:
-    """Return the share of the weight that is on experts with advice 1; 1/2 if the weights are
-    zero.
+    """Return the share of all weight that experts with advice 1 have, ``[...]``; 1/2 if all weights
+    are zero.
+
+    Args:
+        weights: weights of the experts, ``[..., expert]``.
+        advice: label that each expert advises, 0 or 1, ``[..., expert]``.
     """
     total = weights.sum(axis=-1)
     for_one = (weights * advice).sum(axis=-1)
@@ -232,7 +249,7 @@ def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]
     """Return the distinct intervals, and all distinct ways to assign them to experts.
 
     Args:
-        slots: the interval of each expert, in any order.
+        slots: the intervals (low, high), one for each expert, in any order.
 
     Returns:
         The intervals, and ``orders[o, i]``, the index of expert i's interval in assignment o.
@@ -251,7 +268,11 @@ def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]
 
 
 def _deal(tally: list[int]) -> list[list[int]]:
-    """Return all distinct orders of intervals, from the number of times that each occurs."""
+    """Return all distinct ways to put intervals in a row, as lists of indices of intervals.
+
+    Args:
+        tally: how often each interval occurs in a row.
+    """
     if not any(tally):
         return [[]]
     orders = []
@@ -263,7 +284,7 @@ def _deal(tally: list[int]) -> list[list[int]]:
 
 
 def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how often each expert was right, and how often wrong, before each round.
+    """Count how often each expert was right and how often wrong before each round.
 
     Returns:
         Two arrays ``[episode, round, expert]``: hits and misses.
@@ -275,12 +296,13 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return P(y = 1) if it is unknown which expert's accuracy was drawn from which interval.
+    """Return the Bayes predictions P(y = 1) if it is unknown from which interval each expert's
+    accuracy was drawn.
 
     Args:
         episodes: the episodes to predict.
-        alternatives: the intervals of all experts in each regime that the episodes may come from;
-            the regimes are equally likely.
+        alternatives: the equally likely regimes from which the episodes may come, each as a tuple
+            with the intervals of all experts.
     """
     non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
@@ -314,12 +336,13 @@ def average_orders(
 def filter_switches(
     episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int
 ) -> _Predictions:
-    """Return P(y = 1) if known accuracies are rotated among experts at known rounds.
+    """Return the Bayes predictions P(y = 1) if the experts have known accuracies in unknown order,
+    which rotate among the experts at known rounds.
 
     Args:
         episodes: the episodes to predict.
         slots: the accuracies, as intervals of width zero.
-        every: number of rounds between rotations.
+        every: number of rounds between two rotations.
     """
     n_experts = episodes.n_experts
     require(
@@ -346,8 +369,11 @@ def filter_switches(
 
 
 def _compute_rotations(orders: _Orders) -> NDArray[np.float64]:
-    """Return the transition matrix between assignments: a rotation by 1, ..., n - 1 places, equally
-    likely.
+    """Return the transition matrix of a rotation of n experts by 1, ..., n - 1 places, all equally
+    likely: probabilities ``[order before, order after]``.
+
+    Args:
+        orders: the assignments of accuracies to experts, ``[order, expert]``.
     """
     numbers = {tuple(order): i for i, order in enumerate(orders)}
     n_shifts = orders.shape[1] - 1
@@ -365,14 +391,15 @@ def _compute_beliefs(
     rotate: NDArray[np.float64],
     every: int,
 ) -> Float[np.ndarray, "episode round order"]:
-    """Return P(assignment | history) before each round.
+    """Return the probability of each assignment of accuracies to experts ("order") before each
+    round, from the rounds so far.
 
     Args:
         correct: True where experts were right, ``[episode, round, expert]``.
-        hit: log of the accuracies in each assignment, ``[order, expert]``.
-        miss: log of 1 minus the accuracies.
-        rotate: transition matrix of a rotation.
-        every: number of rounds between rotations.
+        hit: log of the experts' accuracies in each order, ``[order, expert]``.
+        miss: log of 1 minus these accuracies, ``[order, expert]``.
+        rotate: transition matrix of a rotation, ``[order before, order after]``.
+        every: number of rounds between two rotations.
     """
     belief = np.full((len(correct), len(hit)), 1 / len(hit))
     segments = []
@@ -391,8 +418,8 @@ def _compute_beliefs(
 
 
 def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Flatten the last two axes, ``[..., expert, interval]``, so that sums over experts are matrix
-    products.
+    """Flatten the last two axes of an array ``[..., expert, interval]``, so that sums over experts
+    can be computed as matrix products.
     """
     return values.reshape(*values.shape[:-2], -1)
 
@@ -400,11 +427,12 @@ def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _predict(
     posterior: NDArray[np.float64], if_zero: NDArray[np.float64], if_one: NDArray[np.float64]
 ) -> _Predictions:
-    """Return P(y = 1) by Bayes' rule, averaged over assignments of intervals to experts.
+    """Return P(y = 1) by Bayes' rule, averaged over assignments of intervals to experts ("orders").
 
     Args:
-        posterior: P(assignment), ``[..., order]``.
-        if_zero, if_one: ``log P(advice | y, assignment)`` for y = 0 and y = 1.
+        posterior: probability of each order before the round, ``[..., order]``.
+        if_zero, if_one: log-probability of the round's advice under each order, if the label y is 0
+            or 1, ``[..., order]``.
     """
     log_zero = special.logsumexp(if_zero, b=posterior, axis=-1)
     log_one = special.logsumexp(if_one, b=posterior, axis=-1)
@@ -414,12 +442,13 @@ def _predict(
 def _apply_in_blocks(
     function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int
 ) -> _Predictions:
-    """Apply a function to blocks of episodes, and concatenate the results.
+    """Apply a function to blocks of episodes, which limits memory, and concatenate the results.
 
     Args:
         function: maps a slice of episodes to predictions.
         episodes: the episodes.
-        n_orders: number of assignments, which determines the size of a block.
+        n_orders: number of assignments of intervals to experts, which determines the size of a
+            block.
     """
     per_episode = 2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts
     size = max(1, _BLOCK // per_episode)

@@ -3,10 +3,10 @@ oracle.
 
 Every predictor maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all episodes at once.
 Weighted majority (paper, section 3.1) is multiplicative weights with eta = log(gamma). It predicts
-1 with probability
+1 with probability p_t, from weights w_{t,i} of the experts i in round t:
 
-    p_t = sum_{i: advice 1} w_{t,i} / sum_i w_{t,i},     log w_{t+1,i} = log w_{t,i} + log(gamma) [i
-    was right]
+    p_t = sum_{i: advice 1} w_{t,i} / sum_i w_{t,i}
+    log w_{t+1,i} = log w_{t,i} + log(gamma) [i was right]
 
 ``ExpertRun.decision`` says how a prediction is scored; ties (within 1e-12 of 1/2, or of the best
 count) and sampled choices count *expected* mistakes. The Bayes predictor is exact if accuracies are
@@ -50,11 +50,12 @@ _ETA = 100
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ExpertRun:
-    """Predictions of an algorithm.
+    """Predictions of a baseline for a batch of episodes.
 
     Attributes:
         predictions: P(y = 1) before the label is seen, ``[episode, round]``.
-        decision: how a prediction becomes a choice: "threshold" at 1/2, or "sample".
+        decision: how a prediction becomes a choice: "threshold" (choose 1 if it is above 1/2), or
+            "sample" (choose 1 with this probability).
         approximation: what a Bayes predictor ignores about the episodes' regime; "" if it is exact.
     """
 
@@ -65,14 +66,15 @@ class ExpertRun:
 
 @checked
 def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
-    """Return the log-weights before each round and after the last, ``[episode, round + 1,
-    expert]``.
+    """Return Weighted Majority's log-weights before each round and after the last round,
+    ``[episode, round + 1, expert]``.
 
     Sums are made in the order of rounds, so that they equal a plain loop's bit for bit.
 
     Args:
         episodes: the episodes.
-        eta: log gamma: one number, or one per episode.
+        eta: log gamma, the amount that a right expert's log-weight gains: one number, or one per
+            episode.
     """
     rates = array_of("eta", eta).astype(np.float64)
     n_episodes = len(episodes)
@@ -89,22 +91,33 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
 
 @checked
 def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertRun:
-    """Return weighted majority's predictions; ``eta`` is log gamma, one number or one per
-    episode.
+    """Return the predictions of Weighted Majority.
+
+    Args:
+        episodes: the episodes.
+        eta: log gamma, the amount that a right expert's log-weight gains: one number, or one per
+            episode.
     """
     weights = special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1)
     return ExpertRun(share(weights, episodes.advice))
 
 
 def horizon_eta(n_experts: int, n_rounds: int) -> float:
-    """Return the learning rate sqrt(ln n / T) of the classical regret bound."""
+    """Return the learning rate ``sqrt(ln n_experts / n_rounds)`` of the classical regret bound for
+    Weighted Majority.
+    """
     return float(np.sqrt(np.log(n_experts) / n_rounds))
 
 
 def _run(
     algorithm: Algorithm, decision: Decision = "threshold"
 ) -> Callable[[ExpertEpisodes], ExpertRun]:
-    """Return a predictor that runs one of the task's algorithms."""
+    """Return a function that maps episodes to the predictions of one of the task's algorithms.
+
+    Args:
+        algorithm: the algorithm.
+        decision: how a prediction becomes a choice, "threshold" or "sample".
+    """
 
     def predict(episodes: ExpertEpisodes) -> ExpertRun:
         return ExpertRun(algorithm.run(episodes)["prediction"], decision)
@@ -117,17 +130,18 @@ def bayes(
     episodes: ExpertEpisodes,
     prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None,
 ) -> ExpertRun:
-    """Return P(y_t = 1 | advice, history) for accuracies that were drawn from a prior.
+    """Return the Bayes predictions P(y_t = 1 | advice, history), for experts whose accuracies were
+    drawn from a known prior.
 
-    For independent priors U[low, high] it is the log-odds vote ``sum_i s_i log(q_i / (1 - q_i))``
-    with posterior mean accuracies q_i, and s_i = +1 for advice 1 and -1 for advice 0. Other priors
-    are in ``interp.tasks.experts.posterior``.
+    For independent priors U[low, high] the log-odds of the prediction are
+    ``sum_i s_i log(q_i / (1 - q_i))``, with posterior mean accuracies q_i, and s_i = +1 for advice
+    1 and -1 for advice 0. Other priors are in ``interp.tasks.experts.posterior``.
 
     Args:
         episodes: the episodes to predict.
-        prior: a regime (name or record), or one interval for all experts; or a list of regimes,
-            each of which an episode may come from with equal probability. None for the episodes'
-            own regime.
+        prior: the regime (name or record) from which the accuracies were drawn, or one interval
+            (low, high) for all experts. A list of regimes means that each is equally likely for an
+            episode. None for the regime of ``episodes``.
 
     Raises:
         InputError: the prior has too many assignments of intervals, a switching regime is in a
@@ -164,17 +178,21 @@ _SHARED = "shared predictions"
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
-    """Return the log-odds vote with the true accuracies, which treats experts as independent."""
+    """Return the predictions of the log-odds vote that knows the experts' true accuracies. It
+    treats experts as independent.
+    """
     ignored = _SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
 
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
-    """Return P(y = 1) from votes weighted by the log-odds of accuracies.
+    """Return P(y = 1) by the log-odds vote: each expert's vote, +1 or -1, is weighted by the
+    log-odds of the expert's accuracy.
 
     Args:
-        accuracies: ``[..., expert]``, which are clipped to [1e-15, 1 - 1e-15].
-        advice: 0 or 1, ``[..., expert]``.
+        accuracies: probability that each expert is right, ``[..., expert]``; clipped to [1e-15, 1 -
+            1e-15].
+        advice: label that each expert advises, 0 or 1, ``[..., expert]``.
     """
     accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)
     with theirs(
@@ -190,8 +208,12 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
 def _find_regime(
     episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None
 ) -> ExpertRegime:
-    """Return the regime that a prior stands for: a named one, an interval, or that of the
-    episodes.
+    """Return the regime that the argument ``prior`` of :func:`bayes` stands for.
+
+    Args:
+        episodes: the episodes.
+        prior: name or record of a regime; an interval (low, high), for a regime in which it holds
+            for all experts; None for the regime of the episodes.
     """
     if isinstance(prior, str | ExpertRegime):
         return get_regime(prior)
@@ -208,7 +230,7 @@ def _find_regime(
 
 @dataclass(frozen=True)
 class _Baseline:
-    """A predictor that models are compared with, and its name in tables and legends."""
+    """A predictor with which models are compared, and its name in tables and legends."""
 
     name: str
     run: Callable[[ExpertEpisodes], ExpertRun]

@@ -1,11 +1,12 @@
-"""Regimes of prediction with expert advice: how accuracies are drawn, and how they change.
+"""Regimes of prediction with expert advice: how the experts' accuracies are drawn, and how they
+change over rounds.
 
-A regime has an interval for each expert: those in ``first``, then ``rest`` for every further
-expert. An accuracy is uniform in its interval; an interval of width zero is a fixed accuracy. A
-regime may also have one departure from fixed accuracies and independent experts: switching, drift
-or shared predictions. Experts are permuted after their accuracies are drawn. The paper states most
-regimes for 4 experts. Sources: the paper's section 3.1, its appendices on training, on robustness
-and on LLM experiments, and its code.
+A regime has an interval for each expert: the intervals in ``first`` for the first experts, and
+``rest`` for every further expert. An accuracy is uniform in its interval; an interval of width zero
+is a fixed accuracy. A regime may also have one departure from fixed accuracies and independent
+experts: switching, drift or shared predictions. Experts are permuted after their accuracies are
+drawn. The paper states most regimes for 4 experts. Sources: the paper's section 3.1, its appendices
+on training, on robustness and on LLM experiments, and its code.
 """
 
 from __future__ import annotations
@@ -26,20 +27,24 @@ _PARAMETERS = ("first", "rest", "switch_every", "drift_std", "drift_bounds", "co
 @dataclass(frozen=True)
 @checked_fields
 class ExpertRegime:
-    """How experts' accuracies are drawn.
+    """A regime: the distribution from which experts' accuracies are drawn, and how accuracies
+    change over rounds.
 
     Args:
         name: name of the regime.
         description: one line about it.
-        rest: interval (low, high) of the accuracies of the further experts.
-        first: intervals of the leading experts.
-        min_experts: fewer experts are refused, since the regime would lose its point.
-        switch_every: number of rounds after which accuracies rotate, so that the best expert
-            changes.
-        drift_std: standard deviation of a Gaussian step that is added to each accuracy each round.
-        drift_bounds: drifting accuracies are clipped to this interval.
-        correlation: probability that in a round all experts give the same advice, which is right
-            with their mean accuracy.
+        rest: interval (low, high) from which the accuracy of every expert without an interval in
+            ``first`` is drawn.
+        first: intervals (low, high) for the first experts, one each.
+        min_experts: smallest number of experts with which the regime makes sense; fewer are
+            refused.
+        switch_every: number of rounds after which accuracies rotate among the experts, so that the
+            best expert changes; None for never.
+        drift_std: standard deviation of a Gaussian step that is added to each accuracy in each
+            round; None for no drift.
+        drift_bounds: interval to which drifting accuracies are clipped.
+        correlation: probability, in each round, that all experts give the same advice, which is
+            right with probability equal to their mean accuracy.
 
     To use a variant, derive it and pass the record:
 
@@ -87,8 +92,8 @@ class ExpertRegime:
 
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
-        """Return the accuracy interval of each expert, in the regime's order; sampling permutes the
-        experts.
+        """Return the accuracy interval (low, high) of each of ``n_experts`` experts, those in
+        ``first`` first. Sampling then permutes the experts.
         """
         integer("n_experts", n_experts, most=1_000_000)
         require(
@@ -100,7 +105,7 @@ class ExpertRegime:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters that have an effect, as JSON values."""
+        """The parameters of this regime that differ from "no effect", by name, as values for JSON."""
         params: dict[str, Any] = {
             "first": [list(bounds) for bounds in self.first],
             "rest": list(self.rest),
@@ -120,7 +125,7 @@ class ExpertRegime:
 
         Args:
             name: name of the regime.
-            params: parameters as returned by :attr:`params`.
+            params: parameters by name, as :attr:`params` has them.
         """
         for parameter in params:
             require_known("parameter of a regime", parameter, _PARAMETERS)
@@ -265,7 +270,9 @@ REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for 
 
 @checked
 def get_regime(name: str | ExpertRegime) -> ExpertRegime:
-    """Return the regime called ``name``; if ``name`` is a record, return it."""
+    """Return the regime called ``name``; if ``name`` is an :class:`ExpertRegime`, return it
+    unchanged.
+    """
     if isinstance(name, ExpertRegime):
         return name
     require_known("regime", name, REGIMES, limit=len(REGIMES))

@@ -1,8 +1,15 @@
 """Tabular Q-learning as a causal model of one round (paper, section 4)::
 
-    column = Q(., a)    current_value = column(s)    next_values = Q(s', .)    maximum = max
-    next_values td_error = r + gamma maximum - current_value      change = alpha td_error e_s
+    column = Q(., a)
+    current_value = column(s)
+    next_values = Q(s', .)
+    maximum = max next_values
+    td_error = r + gamma maximum - current_value
+    change = alpha td_error e_s
     next_column = column + change
+
+Here s, a, r and s' are the round's state, action, reward and next state, and e_s is the one-hot
+vector of s.
 
 The choice maximises the next state's values in the table before the round's update, as in the
 handwired construction; on ties it has the lowest index. Options replace it by a choice with a
@@ -46,7 +53,13 @@ _INPUTS = {
 
 
 def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
-    """Return the inputs of every round by key, ``[episode, round]``."""
+    """Return the values of input variables by key, ``[episode, round]``; refuse episodes without a
+    value for one of them.
+
+    Args:
+        episodes: the episodes.
+        inputs: keys of the input variables.
+    """
     if "noise" in inputs and episodes.noise is None:
         raise InputError(
             "these episodes have no noise, which q_learning(noise=True) is given; sample them, give "
@@ -56,7 +69,9 @@ def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
 
 
 def pair(v: Values) -> _Array:
-    """Return 1 at the round's state and action, and 0 elsewhere, ``[..., state, action]``."""
+    """Return the one-hot code of the round's state-action pair: 1 at this entry of the table and 0
+    elsewhere, ``[..., state, action]``.
+    """
     n_states, n_actions = v["table"].shape[-2:]
     states = np.eye(n_states)[v["state"]]
     actions = np.eye(n_actions)[v["action"]]
@@ -76,32 +91,38 @@ VARIABLES = variable_table(
 
 
 def _write_column(v: Values) -> _Array:
-    """Return the table with the updated column of the action taken."""
+    """Return the table ``[..., state, action]`` in which the column of the action that was taken is
+    the updated one.
+    """
     table = v["table"]
     is_taken = np.eye(table.shape[-1], dtype=bool)[v["action"]]
     return np.where(is_taken[..., None, :], v["next_column"][..., None], table)
 
 
 def _next_values_after(v: Values) -> _Array:
-    """Return the action values at the next state, from the table after the round's update."""
+    """Return the values of all actions at the next state, ``[..., action]``, from the table after
+    the round's update.
+    """
     return rows_at(v["next_table"], v["next_state"])
 
 
 def _greedy_after(v: Values) -> _Array:
-    """Return the greedy action at the next state, from the table after the round's update."""
+    """Return the index of the greedy action at the next state, from the table after the round's
+    update; on ties, the lowest index.
+    """
     return _next_values_after(v).argmax(-1)
 
 
 def _has_one_greedy(v: Values) -> _Array:
-    """Return True where exactly one action is greedy at the next state, after the round's
-    update.
+    """Return a mask of the rounds in which exactly one action is greedy at the next state, by the
+    table after the round's update.
     """
     greedy = bellman.greedy_sets(_next_values_after(v))
     return greedy.sum(-1) == 1
 
 
 def _error(v: Values) -> _Array:
-    """Return the TD error."""
+    """Return the temporal-difference error: reward plus bootstrapped value minus current value."""
     return v["reward"] + v["bootstrapped_value"] - v["current_value"]
 
 
@@ -141,19 +162,20 @@ def q_learning(
     hardness: float | None = None,
     noise: bool = False,
 ) -> Algorithm:
-    """Return tabular Q-learning; with ``gamma=0`` it never bootstraps.
+    """Return tabular Q-learning as a causal model of a round.
 
     Args:
         alpha: learning rate in (0, 1].
-        gamma: discount in [0, 1).
-        tie_slope: the choice is ``argmax_a Q(s', a) - tie_slope a``.
-        beta: inverse temperature of a Boltzmann policy, which replaces the choice; None for the
-            choice.
-        hardness: inverse temperature of a softmax of the sloped values, which replaces the choice;
-            None for the choice.
-        noise: True if each round contains the random draw of an epsilon-greedy learner: 0, or a + 1
-            to take action a. A draw of a + 1 makes the policy choose action a; the variable
-            ``choice`` and the update do not depend on it.
+        gamma: discount in [0, 1); with 0 it never bootstraps.
+        tie_slope: penalty per index of the action; the choice is
+            ``argmax_a Q(s', a) - tie_slope a``.
+        beta: inverse temperature of a Boltzmann policy, ``softmax(beta Q(s', .))``, by which
+            actions are predicted; None for a policy that takes the choice.
+        hardness: inverse temperature of a softmax over the values after the penalty of
+            ``tie_slope``, by which actions are predicted; None for a policy that takes the choice.
+        noise: True if each round contains the random draw of an epsilon-greedy learner. A draw of 0
+            leaves the policy unchanged, and a draw of a + 1 makes the policy take action a. The
+            variable ``choice`` and the update do not depend on the draw.
     """
     bellman.check_rates(alpha, gamma)
     for what, value in (("beta", beta), ("hardness", hardness)):
@@ -223,14 +245,19 @@ def q_learning(
 
 
 def _start(episodes: MDPEpisodes) -> dict[str, _Array]:
-    """Return the table before the first round, and zero visits."""
+    """Return the state before the first round: "table", the first Q-tables of the episodes, and
+    "visits", zeros, both ``[episode, state, action]``.
+    """
     table = episodes.q_tables[:, 0]
     return {"table": table, "visits": np.zeros_like(table)}
 
 
 def no_bootstrap(alpha: float = 0.1) -> Algorithm:
-    """Return Q-learning with discount 0: a running mean of each pair's rewards that weighs recent
-    ones more.
+    """Return Q-learning with discount 0. An entry of its table is a running mean of the rewards of
+    this state-action pair, in which recent rewards weigh more.
+
+    Args:
+        alpha: learning rate in (0, 1].
     """
     return replace(
         q_learning(alpha, 0.0), key="no_bootstrap", name="Q-learning without bootstrapping"

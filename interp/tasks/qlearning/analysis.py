@@ -1,7 +1,7 @@
 """Probes and interventions for this task: hypotheses about sites, controls, corruptions, steering.
 
-Every model is compared with tabular Q-learning; a handwired model at the learning rate and discount
-that it was built with.
+Every model is compared with tabular Q-learning. For a handwired model, it has the learning rate and
+discount that the model was built with.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
-    """Return ``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` with the Q-table before each round's update.
+    """Return how much value a policy pi loses at the next state s':
+    ``max_a Q(s', a) - sum_a pi(a) Q(s', a)``, with the Q-table before each round's update.
 
     Args:
         predictions: the policy pi, ``[*batch, episode, round, action]``.
         episodes: the episodes, which have the Q-tables.
-        rounds: slice of the rounds that are predicted.
+        rounds: slice of the episodes' rounds to which the predictions belong.
 
     Returns:
         The losses, ``[*batch, episode, round]``.
@@ -39,23 +40,25 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm to compare a model with: tabular Q-learning at the model's rates."""
+    """Return the algorithm with which a model is compared: tabular Q-learning with the model's
+    learning rate and discount.
+    """
     return q_learning(**rates(model), noise=bool(model.layout.draws))
 
 
 def rates(model: Machine) -> dict[str, float]:
-    """Return the learning rate and discount of a handwired model; for a learned one those of its
-    training data.
+    """Return a model's learning rate and discount as {"alpha": ..., "gamma": ...}. For a learned
+    model they are those of its training data, .1 and .9.
     """
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return {"alpha": arguments.get("alpha", 0.1), "gamma": arguments.get("gamma", 0.9)}
 
 
 def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
-    """Return what can be read from a single round: states, action, reward; and in a second form
-    also the pair.
+    """Return the inputs of single rounds (state, action, next state and reward) in two encodings.
 
-    The second form adds a one-hot code of the state-action pair, and its product with the reward.
+    The second encoding adds a one-hot code of the state-action pair, and the product of this code
+    with the reward.
     """
     n_states, n_actions = episodes.n_states, episodes.n_actions
     states, actions, next_states = episodes.states, episodes.actions, episodes.next_states
@@ -69,8 +72,8 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """Return hypotheses about the sites that hold the round's variables, and controls that cannot
-    hold them.
+    """Return hypotheses that sites of a model hold variables of a round, and controls: sites that
+    cannot hold their variable.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -104,8 +107,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) for learned subspaces; the last site cannot hold its
-    variable.
+    """Return pairs (variable, site), in each of which a subspace is learned. The last pair is a
+    control: its site cannot hold its variable.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -118,9 +121,10 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: increase the first action's values, and measure its probability.
+    """Return the default steering: increase the first action's values in all states, and measure
+    this action's probability.
 
-    Doses are not negative, since rewards and therefore values are not.
+    Doses are not negative, since rewards, and therefore values, are not negative either.
     """
     return Steering(
         change=lambda shape: 0.2 * first_element(shape),
@@ -144,11 +148,11 @@ exchange_history = partial(task.exchange_history, remade=_relearned)
 def _change_reward(
     episodes: MDPEpisodes, round: int, reward: float | None = None
 ) -> tuple[Any, Any]:
-    """Change the reward of one round.
+    """Make a pair (clean, corrupted) of episodes that differ in the reward of one round.
 
     Args:
         episodes: the episodes.
-        round: index of the round.
+        round: index of the round; a negative index counts from the end.
         reward: the new reward; when None, ``r -> (r + 1/2) mod 1``, which always changes it.
 
     Returns:
@@ -164,7 +168,8 @@ def _change_reward(
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions of this task for patching.
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
+    task's episodes.
 
     Corrupted episodes have the Q-tables that follow from their transitions. A reward is read after
     the round's choice, so changing it affects predictions from the next round on.

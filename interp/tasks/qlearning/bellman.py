@@ -3,10 +3,11 @@ r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives o
     Q_{t+1}(s_t, a_t) = Q_t(s_t, a_t) + alpha (r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t))
     V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')    (no discount, V_0 = 0)
 
-(paper, section 4). The greedy action is the one with the lowest index among the exactly largest
-values. Tied actions are found with a tolerance, since equal values may differ in the last bit.
-Optima use the mean of Bernoulli rewards. They are for agents that know the MDP; a learner, which
-must first explore it, cannot reach them.
+Here s_t, a_t and r_t are state, action and reward of round t, alpha is the learning rate, and gamma
+the discount (paper, section 4). V_k is the optimal value with k rounds left. The greedy action is
+the one with the lowest index among the exactly largest values. Tied actions are found with a
+tolerance, since equal values may differ in the last bit. Optima use the mean of Bernoulli rewards.
+They are for agents that know the MDP; a learner, which must first explore it, cannot reach them.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def q_update(
     alpha: float,
     gamma: float,
 ) -> _Table:
-    """Return the tables after one Q-learning update per episode, as new arrays.
+    """Return new tables after one Q-learning update in every episode, ``[episode, state, action]``.
 
     Args:
         table: the tables before the update, ``[episode, state, action]``.
-        states, actions, rewards, next_states: the transition of each episode.
+        states, actions, rewards, next_states: the transition in each episode, ``[episode]``.
         alpha: learning rate.
         gamma: discount.
     """
@@ -73,14 +74,14 @@ def replay_tables(
     """Compute the tables of Q-learning from recorded transitions.
 
     Args:
-        states, actions, rewards, next_states: ``[episode, round]``.
-        initial: the tables before the first round.
+        states, actions, rewards, next_states: the transition in each round, ``[episode, round]``.
+        initial: the tables before the first round, ``[episode, state, action]``.
         alpha: learning rate.
         gamma: discount.
         missing: Bool[episode, round], True for rounds that leave the table unchanged.
 
     Returns:
-        Tables ``[episode, round + 1, state, action]``.
+        Tables ``[episode, round + 1, state, action]``; index t is the table before round t.
     """
     n_episodes, n_rounds = states.shape
     tables = np.empty((n_episodes, n_rounds + 1, *initial.shape[1:]))
@@ -96,15 +97,24 @@ def replay_tables(
 def rows_at(
     tables: Float[np.ndarray, "*batch state action"], states: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch action"]:
-    """Return ``tables[..., states[...], :]``: the action values at one state of each table."""
+    """Return the values of all actions at one state of each table: ``tables[..., states[...], :]``.
+
+    Args:
+        tables: Q-tables, ``[..., state, action]``.
+        states: index of the state, one per table, ``[...]``.
+    """
     return np.take_along_axis(tables, states[..., None, None], -2)[..., 0, :]
 
 
 def columns_at(
     tables: Float[np.ndarray, "*batch state action"], actions: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch state"]:
-    """Return ``tables[..., :, actions[...]]``: the values of one action in all states, for each
-    table.
+    """Return the values of one action in all states of each table:
+    ``tables[..., :, actions[...]]``.
+
+    Args:
+        tables: Q-tables, ``[..., state, action]``.
+        actions: index of the action, one per table, ``[...]``.
     """
     return np.take_along_axis(tables, actions[..., None, None], -1)[..., 0]
 
@@ -112,12 +122,22 @@ def columns_at(
 def entries_at(
     rows: Shaped[np.ndarray, "*batch index"], index: Int[np.ndarray, "*batch"]
 ) -> Shaped[np.ndarray, "*batch"]:
-    """Return ``rows[..., index[...]]``: one entry of each row."""
+    """Return one entry of each row: ``rows[..., index[...]]``.
+
+    Args:
+        rows: arrays ``[..., index]``.
+        index: index of the entry, one per row, ``[...]``.
+    """
     return np.asarray(np.take_along_axis(rows, index[..., None], -1)[..., 0])
 
 
 def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, "*batch action"]:
-    """Return True for the greedy actions: those whose values tie with the largest."""
+    """Return a mask of the greedy actions, whose values equal the largest value up to 1e-12,
+    ``[..., action]``.
+
+    Args:
+        values: action values, ``[..., action]``.
+    """
     return values >= values.max(-1, keepdims=True) - _TIE_TOLERANCE
 
 
@@ -125,11 +145,11 @@ def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, 
 
 
 class _FinitePlan(NamedTuple):
-    """The optimal policy over a fixed number of rounds.
+    """The optimal values and policy of each MDP if a fixed number of rounds is played.
 
     Attributes:
-        values: expected sum of the remaining rewards, ``[mdp, round + 1, state]``; 0 after the last
-            round.
+        values: expected sum of the rewards from a round on, ``[mdp, round + 1, state]``; 0 after
+            the last round.
         policy: the optimal action, ``[mdp, round, state]``.
     """
 
@@ -138,7 +158,9 @@ class _FinitePlan(NamedTuple):
 
 
 def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
-    """Compute the optimal values and policy for each MDP by backward induction."""
+    """Compute the optimal values and policy of each MDP by backward induction, if ``n_rounds``
+    rounds are played.
+    """
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     policy = np.zeros((len(mdps), n_rounds, mdps.n_states), np.int64)
@@ -150,8 +172,15 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
 
 
 def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps state"]:
-    """Compute the expected sum of the remaining rewards under random actions, ``[mdp, round + 1,
-    state]``.
+    """Compute the expected sum of the rewards from each round on, if all actions are uniformly
+    random.
+
+    Args:
+        mdps: the MDPs.
+        n_rounds: number of rounds that are played.
+
+    Returns:
+        The sums, ``[mdp, round + 1, state]``; 0 after the last round.
     """
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))

@@ -1,8 +1,9 @@
 """Episodes of Q-learning, with the Q-table before and after every round.
 
-:class:`MDPEpisodes` has one MDP per episode. Its target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``
-uses the table *after* the round's update (paper, appendix F.2). The handwired circuit chooses
-before it updates, and so uses ``Q_t``; the two differ only if ``s_{t+1} = s_t``.
+:class:`MDPEpisodes` has one MDP per episode. A round's target action
+``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)`` uses the table *after* the round's update (paper, appendix
+F.2). The handwired circuit chooses before it updates, and so uses ``Q_t``; the two actions can
+differ only if ``s_{t+1} = s_t``.
 
 All episodes of a batch have the same numbers of states and actions. An episode that ends early has
 missing rounds (:class:`interp.core.task.BaseEpisodes`). A terminal state can also be written as a
@@ -55,8 +56,8 @@ _PASSED_ON = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MDPEpisodes(BaseEpisodes):
-    """Episodes of tabular Q-learning, or of any agent with the tables that Q-learning makes from
-    them.
+    """A batch of episodes in which an agent acts in MDPs, with the Q-tables that tabular Q-learning
+    computes from its actions.
 
     Attributes:
         states, actions, rewards, next_states: transitions, ``[episode, round]``; states and actions
@@ -67,11 +68,12 @@ class MDPEpisodes(BaseEpisodes):
         mdps: the MDP of each episode; None if unknown, as in recorded data. Only planning and
             acting need it.
         alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
-        epsilon: exploration rate of each episode; NaN if the agent has none.
+        epsilon: exploration rate of each episode, ``[episode]``; NaN if the agent has none.
         regime: name of the regime of MDPs.
         seed: seed of the sampler.
-        noise: how the action of the next round is chosen, ``[episode, round]``: 0 for greedily, a +
-            1 for the random action a; 0 in the last round. None if unknown, as in recorded data.
+        noise: random draw that determines how the action of the *next* round is chosen,
+            ``[episode, round]``: 0 for the greedy action, a + 1 for the random action a. It is 0 in
+            the last round. None if unknown, as in recorded data.
 
     Raises:
         InputError: the tables do not follow from the transitions, or the targets are not greedy.
@@ -125,8 +127,8 @@ class MDPEpisodes(BaseEpisodes):
         self._check_tables()
 
     def _check_tables(self) -> None:
-        """Refuse tables that do not follow from the transitions, and targets that are not
-        greedy.
+        """Raise InputError if the Q-tables do not follow from the transitions, or if an action in
+        ``greedy`` is not greedy.
         """
         before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
         visited = (*np.indices(self.states.shape), self.states, self.actions)
@@ -175,15 +177,17 @@ class MDPEpisodes(BaseEpisodes):
 
         Args:
             mdps: the MDP of each episode; None for recorded data.
-            states, actions, rewards, next_states: ``[episode, round]``; states and actions are
-                numbered from 0.
+            states, actions, rewards, next_states: transitions, ``[episode, round]``; states and
+                actions are numbered from 0.
             alpha, gamma, epsilon, regime, seed, noise: attributes of the class.
-            initial: the tables before the first round, ``[episode, state, action]``; zeros when
+            initial: the Q-tables before the first round, ``[episode, state, action]``; zeros when
                 None.
-            n_states, n_actions: sizes, for recorded data; one more than the largest number when
-                None.
-            missing, participants: as in :class:`interp.core.task.BaseEpisodes`; a missing round
-                leaves the table unchanged.
+            n_states, n_actions: numbers of states and of actions, if ``mdps`` is None; when None,
+                one more than the largest number that occurs.
+            missing: True for rounds that did not take place, ``[episode, round]``; they leave the
+                table unchanged. None if all took place.
+            participants: name or number of each episode's participant; None if episodes are
+                independent.
 
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
         (1, 3, 3, 2)
@@ -223,8 +227,12 @@ class MDPEpisodes(BaseEpisodes):
 
     @classmethod
     def of(cls, **given: Any) -> MDPEpisodes:
-        """Make episodes of unequal length by :meth:`from_transitions`, from one list of rounds per
-        episode.
+        """Make a batch of episodes of unequal length, with Q-tables that are computed from the
+        transitions.
+
+        Args:
+            given: arguments of :meth:`from_transitions` by name. ``states``, ``actions``,
+                ``rewards`` and ``next_states`` are lists with one list of rounds per episode.
         """
         return cls.from_transitions(**{"mdps": None, **padded(_TRANSITIONS, given)})
 
@@ -235,12 +243,14 @@ class MDPEpisodes(BaseEpisodes):
         gamma: float | None = None,
         transitions: Mapping[str, NDArray[Any]] | None = None,
     ) -> MDPEpisodes:
-        """Return episodes with the tables and targets for other rates or other transitions.
+        """Return a copy of the episodes whose Q-tables and targets are computed anew, for another
+        learning rate, discount or other transitions.
 
         Args:
             alpha: learning rate; that of these episodes when None.
             gamma: discount; that of these episodes when None.
-            transitions: new arrays ``[episode, round]`` by name; other arrays stay unchanged.
+            transitions: new arrays ``[episode, round]`` by name, such as "rewards"; other arrays
+                stay unchanged.
         """
         changed = {} if transitions is None else transitions
         for name in changed:
@@ -264,7 +274,7 @@ class MDPEpisodes(BaseEpisodes):
 
     @property
     def known_mdps(self) -> MDPs:
-        """:attr:`mdps`; raises an error if they are None."""
+        """The field :attr:`mdps`. Reading this property raises InputError if the MDPs are unknown."""
         if self.mdps is None:
             raise InputError(
                 "the MDPs of these recorded episodes are not known, and this plays or plans in them; give the episodes "
@@ -274,27 +284,29 @@ class MDPEpisodes(BaseEpisodes):
 
     @property
     def next_values_after(self) -> Float[np.ndarray, "episode round action"]:
-        """``Q_{t+1}(s_{t+1}, .)``: the next state's values after the update, which ``greedy``
-        maximises.
+        """``Q_{t+1}(s_{t+1}, .)``: values of all actions at the next state, from the Q-table after
+        the round's update. ``greedy`` maximises them.
         """
         return bellman.rows_at(self.q_tables[:, 1:], self.next_states)
 
     @property
     def next_values_before(self) -> Float[np.ndarray, "episode round action"]:
-        """``Q_t(s_{t+1}, .)``: the next state's values before the update, from which it
-        bootstraps.
+        """``Q_t(s_{t+1}, .)``: values of all actions at the next state, from the Q-table before the
+        round's update. The update bootstraps from them.
         """
         return bellman.rows_at(self.q_tables[:, :-1], self.next_states)
 
     @property
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
-        """Whether each action is greedy at the next state, by the Q-table after the round; tied ones are all True."""
+        """True for every action that is greedy at the next state, by the Q-table after the round's
+        update; all tied actions are True.
+        """
         return bellman.greedy_sets(self.next_values_after)
 
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPEpisodes:
-        """Return the same episodes with states and actions renumbered (see :meth:`MDPs.permuted`).
+        """Return the same episodes with renumbered states and actions.
 
         If several actions are greedy, the target is the one with the lowest new number.
 
@@ -334,18 +346,18 @@ def read(
     gamma: float = 0.9,
     **columns: Any,
 ) -> MDPEpisodes:
-    """Read recorded transitions from a table with one row per trial, like
-    :func:`interp.tasks.bandit.read`.
+    """Read recorded transitions from a table with one row per trial, and return them as episodes.
 
-    The labels of states and of actions become 0, 1, ... in sorted order.
+    The labels of states and of actions become 0, 1, ... in sorted order. Each session of a
+    participant becomes one episode.
 
     Args:
-        path: the file.
+        path: the file: CSV, or JSON lines; plain or compressed.
         alpha, gamma: learning rate and discount of the Q-tables that are computed.
-        columns: names of the columns ``participant``, ``session``, ``order``, ``state``,
-            ``action``, ``reward`` and ``next_state``. Options ``missed``, ``scale``,
-            ``lookalikes``, ``most_arms`` (a limit for states, too), ``encoding`` and ``decimal``
-            are as in that function.
+        columns: names of columns by role: ``participant``, ``session``, ``order``, ``state``,
+            ``action``, ``reward`` and ``next_state``. Further options are ``missed``, ``scale``,
+            ``lookalikes``, ``most_arms`` (the limit for states, too), ``encoding`` and ``decimal``,
+            with the meaning that they have in :func:`interp.tasks.bandit.read`.
     """
     import pandas as pd
 
@@ -383,11 +395,11 @@ def read(
 def _check_rounds(
     arrays: Mapping[str, Any], n_episodes: int, n_states: int, n_actions: int
 ) -> dict[str, NDArray[Any]]:
-    """Return checked arrays ``[episode, round]``: numbers of states and actions, draws, and
-    rewards.
+    """Check arrays ``[episode, round]`` of transitions, and return them by name: integers for
+    states, actions and draws, floats for rewards.
 
     Args:
-        arrays: the arrays by name, states first.
+        arrays: the arrays by name, such as "states", which comes first.
         n_episodes: number of episodes.
         n_states: number of states.
         n_actions: number of actions.
@@ -410,7 +422,14 @@ def _check_rounds(
 
 
 def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
-    """Return ``number``; when None, one more than the largest number that occurs."""
+    """Return the number of states or of actions: ``number`` or, if that is None, one more than the
+    largest index that occurs.
+
+    Args:
+        name: name of the number in the error message.
+        number: the number that the user gave; None if there is none.
+        labels: arrays with the indices that occur.
+    """
     if number is not None:
         return integer(name, number, 1)
     seen = [array_of("labels", values) for values in labels]
@@ -423,12 +442,13 @@ def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
 
 
 def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_actions: int) -> None:
-    """Refuse transitions with tables that would not fit into this machine's memory.
+    """Raise InputError if the Q-tables for some transitions would not fit into this machine's
+    memory.
 
     Args:
         n_episodes: number of episodes.
-        shape: shape of the transitions, ``[episode, round]``.
-        n_states, n_actions: sizes of the tables.
+        shape: shape of the transitions, (number of episodes, number of rounds).
+        n_states, n_actions: numbers of states and of actions.
     """
     n_rounds = shape[1] if len(shape) > 1 else 1
     n_numbers = n_episodes * (n_rounds + 1) * n_states * n_actions
@@ -439,8 +459,8 @@ def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_acti
 
 
 def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
-    """Return exploration rates as an array; refuse rates outside of [0, 1]. NaN stands for no
-    exploration rate.
+    """Check exploration rates and return them as an array; refuse rates outside of [0, 1]. NaN
+    means that there is no rate.
     """
     values = array_of("epsilon", epsilon).astype(np.float64)
     for wrong in values[(values < 0) | (values > 1)][:1]:
@@ -454,7 +474,9 @@ Batches = MDPEpisodes | Iterable[MDPEpisodes]
 
 
 def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
-    """Return one batch, or several batches of different sizes, as a tuple of batches."""
+    """Convert an argument that is one batch of episodes, or several batches of different sizes, to
+    a tuple of batches.
+    """
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
     require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
     for batch in batches:
@@ -463,12 +485,12 @@ def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
 
 
 def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEpisodes]]:
-    """Pair every batch with its array.
+    """Pair every batch of episodes with its array, and return a list of pairs (array, batch).
 
     Args:
         name: name of the arrays in the error message.
-        arrays: one array per batch; just the array if ``episodes`` is a single batch.
-        episodes: one batch or several.
+        arrays: a list with one array per batch; if ``episodes`` is a single batch, its array.
+        episodes: one batch, or several.
     """
     batches = as_batches(episodes)
     if isinstance(episodes, MDPEpisodes):
@@ -486,8 +508,8 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
 
 
 def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
-    """Return a provenance record for a result on these batches: their regimes and seeds, and
-    ``settings``.
+    """Return the settings of a result that was computed from some batches: the batches' regimes and
+    seeds, the versions of the software, and ``settings``.
     """
     regimes = sorted({batch.regime for batch in batches})
     seeds = sorted({batch.seed for batch in batches})

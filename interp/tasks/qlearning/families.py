@@ -1,10 +1,11 @@
 """Rivals of tabular Q-learning that could explain a policy, and the grids of their parameters.
 
 Every rival keeps a table that begins at zero, and updates it at the round's state-action pair.
-SARSA is on-policy: it uses the recorded actions, whoever chose them. :func:`acting` defines how a
-table becomes a policy. This way to act is not learned, so :func:`families` combines each learner
-with every way to act. Q-learning's discount is at least .2 in fits, since a discount of 0 is a
-separate family.
+SARSA is on-policy: it uses the recorded actions, whoever chose them. :func:`acting` defines how
+actions are chosen from a table: at which temperature, with which rule for ties, and from the table
+before or after the update. How a table is learned does not determine this, so :func:`families`
+combines each learner with every way to choose. Q-learning's discount is at least .2 in fits, since
+a discount of 0 is a separate family.
 
 All rivals with their updates: docs/method/families.md.
 """
@@ -30,7 +31,9 @@ _Array = NDArray[Any]
 
 
 def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return Q-learning with its learning rate and discount as the only parameters."""
+    """Return tabular Q-learning whose record lists no parameters except the learning rate ``alpha``
+    and the discount ``gamma``.
+    """
     return replace(
         q_learning(alpha, gamma), name="Q-learning", parameters={"alpha": alpha, "gamma": gamma}
     )
@@ -75,13 +78,14 @@ def _family(
     searched: tuple[Searched, ...],
     extends: str = "",
 ) -> Family:
-    """Return a family of one learner with every way to act by its table.
+    """Return a family: one learner, combined with every way to choose actions from its table
+    (:func:`acting`).
 
     Args:
         key: key of the family.
         name: name of the family.
-        learner: makes the learner from parameters.
-        searched: the parameters that a fit searches, including those of acting.
+        learner: function that makes the learner from parameters.
+        searched: the parameters that a fit searches, including those of :func:`acting`.
         extends: key of the simpler family that this one extends; "" for none.
     """
 
@@ -94,12 +98,12 @@ def _family(
 
 
 def families() -> tuple[Family, ...]:
-    """Return the families that a Q-learning model is compared with: each learner with every way to
-    act.
+    """Return the families with which the predictions of a Q-learning model are compared: each
+    learner with every way to choose actions.
 
-    Extensions, which delay or stop learning, are tried at few temperatures. A lag of one round for
-    a policy that uses the table after the round is left out, since it equals Q-learning that
-    chooses before its update.
+    Extensions, which delay or stop learning, are tried at few temperatures. Learners that are late
+    always choose from the table before the update: with the table after it, a lag of one round
+    would equal Q-learning that chooses before its update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
@@ -125,8 +129,8 @@ def families() -> tuple[Family, ...]:
 
 
 def updates() -> tuple[Family, ...]:
-    """Return the families of updates of a table, which differ in rate, discount and bootstrapped
-    value.
+    """Return the families of rules for updating a table, which are fitted to the updates of a
+    decoded Q-table. They differ in learning rate, discount and bootstrapped value.
     """
     return (
         Family("q_learning", "the maximum", q_learning, searched=(_STEP_ALPHA, _STEP_GAMMA)),
@@ -159,7 +163,7 @@ def updates() -> tuple[Family, ...]:
 def acting(
     algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True
 ) -> Algorithm:
-    """Return the same learner with another policy at the next state.
+    """Return a learner that learns in the same way, with another policy at the next state.
 
     Args:
         algorithm: the learner.
@@ -204,12 +208,12 @@ _Q = q_learning()  # whose inputs, table and visits the rivals share
 
 @dataclass(frozen=True)
 class _Memory:
-    """A further table that a learner keeps; it begins at zero.
+    """A further table that a learner carries from round to round; it begins at zero.
 
     Attributes:
-        key: key of the variable.
-        meaning: what it is, in words.
-        after: equation of its value after a round.
+        key: key of the state variable.
+        meaning: description of the table in words.
+        after: equation of the table's value after a round.
     """
 
     key: str
@@ -225,9 +229,9 @@ def _learner(
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        table: equation of the table after a round.
-        memories: further tables that it keeps.
-        parameters: its parameters, for its record.
+        table: equation of the learner's table after a round.
+        memories: further tables that the learner carries.
+        parameters: the algorithm's parameters by name, which its record shows.
     """
     variables = [v for v in _Q.variables if v.role in ("input", "state")]
     for memory in memories:
@@ -260,17 +264,23 @@ def _learner(
 
 
 def _of_pairs(key: str, meaning: str, **rest: Any) -> Variable:
-    """Return a variable with one number for every state-action pair."""
+    """Return a variable with one number for every state-action pair.
+
+    Args:
+        key: key of the variable, which is its symbol, too.
+        meaning: description in words.
+        rest: further fields of the :class:`Variable`.
+    """
     outputs = _Q.variable("table").outputs
     return Variable(key, key, meaning, "reward", outputs=outputs, **rest)
 
 
 def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
-    """Return the table with the entry of the round's pair moved towards a target.
+    """Return the table after its entry for the round's state-action pair is moved towards a target.
 
     Args:
-        v: values of the round.
-        rate: share of the distance to move by.
+        v: values of the round's variables.
+        rate: share of the distance to the target by which the entry moves.
         target: one number per table, ``[...]``.
     """
     gap = target[..., None, None] - v["table"]
@@ -290,11 +300,12 @@ def _bootstrapping(
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        value: maps the values of the next actions, ``[..., action]``, to the bootstrapped value.
+        value: maps the action values at the next state, ``[..., action]``, to the value from which
+            the update bootstraps, ``[...]``.
         alpha: learning rate.
         gamma: discount.
-        parameters: further parameters. The table is multiplied by ``keep``, if given, after each
-            round.
+        parameters: further parameters for the algorithm's record. If ``keep`` is among them, the
+            table is multiplied by it after each round.
     """
     bellman.check_rates(alpha, gamma)
     keep = parameters.get("keep", 1.0)
@@ -308,21 +319,22 @@ def _bootstrapping(
 
 
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return Q-learning that bootstraps from the mean over next actions, the value of a random
-    policy.
+    """Return a variant of Q-learning that bootstraps from the mean of the next state's action
+    values instead of their maximum.
     """
     name = "Q-learning with the mean in place of the maximum"
     return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
 
 
 def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
-    """Return Q-learning with a soft maximum: the mean of the next values, weighted by their
-    softmax.
+    """Return a variant of Q-learning that bootstraps from a soft maximum: the mean of the next
+    state's action values, weighted by their softmax.
 
     Args:
         alpha: learning rate.
         gamma: discount.
-        temperature: above 0, in units of reward; near 0 it gives the maximum, if large the mean.
+        temperature: temperature of the softmax, above 0, in units of reward. Near 0 the soft
+            maximum is the maximum; for large temperatures it is the mean.
     """
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
@@ -337,12 +349,12 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 
 
 def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
-    """Return Q-learning with a table that decays.
+    """Return Q-learning with a table whose entries all decay in each round.
 
     Args:
         alpha: learning rate.
         gamma: discount.
-        keep: factor by which each entry is multiplied after a round, in [0, 1].
+        keep: factor by which every entry is multiplied after a round, in [0, 1].
     """
     number("keep", keep, 0, 1)
     name = "Q-learning that forgets"
@@ -350,12 +362,14 @@ def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Alg
 
 
 def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algorithm:
-    """Return Q-learning with eligibility traces, so that earlier pairs also learn from an error.
+    """Return Q-learning with eligibility traces: an error also changes the entries of state-action
+    pairs of earlier rounds.
 
     Args:
         alpha: learning rate.
         gamma: discount.
-        trace: lambda: a pair's eligibility is multiplied by ``gamma trace`` in each further round.
+        trace: the parameter lambda of Q(lambda), in [0, 1]. A pair's eligibility, 1 when it is
+            visited, is multiplied by ``gamma trace`` in each further round.
     """
     bellman.check_rates(alpha, gamma)
     number("trace", trace, 0, 1)
@@ -375,8 +389,8 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return SARSA: it bootstraps from the value of the action taken next, once this action is
-    known.
+    """Return SARSA, which bootstraps from the value of the action that is taken next. It completes
+    a round's update in the following round, when this action is known.
     """
     bellman.check_rates(alpha, gamma)
 
@@ -392,7 +406,9 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 
 
 def _mean_reward() -> Algorithm:
-    """Return the algorithm whose table has the mean reward of each pair, 0 if never visited."""
+    """Return the algorithm whose table has the mean reward of each state-action pair so far; 0 for
+    pairs that were never visited.
+    """
 
     def table(v: Values) -> _Array:
         return _move_towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
@@ -401,8 +417,12 @@ def _mean_reward() -> Algorithm:
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
-    """Return the algorithm that chooses the most visited action (sign 1, a habit) or the least
-    visited (-1).
+    """Return an algorithm that ignores rewards, and chooses by how often an action was taken in the
+    next state.
+
+    Args:
+        sign: 1 to choose the action that was taken most often (a habit), -1 for the one that was
+            taken least often.
     """
     return _learner(
         "visit_counts", "counts of visits", lambda v: sign * v["next_visits"], sign=sign

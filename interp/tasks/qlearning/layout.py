@@ -1,4 +1,4 @@
-"""Layout of a round of tabular Q-learning (paper, section 4)."""
+"""Token layout of a round of tabular Q-learning (paper, section 4)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class QLearningRound(SizedRound):
-    """Layout of a round: ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a*
-    Update``.
+    """Token layout of a round: ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' s'_1 a_1 ... s'_A a_A
+    Select | a* Update``.
 
-    It has 3 A + 10 positions for A actions. Latent ``c_i`` holds the column of action i.
+    It has 3 A + 10 positions for A actions. Latent ``c_i`` holds the column of the Q-table for
+    action i. The transition is ``s``, ``a``, ``r`` and ``s'``; the pairs ``s'_i``, ``a_i`` repeat
+    the next state for every action. The prediction is read at ``Select``, and the latents' update
+    at ``Update``.
 
     Attributes:
-        n_states, n_actions: the sizes.
-        n_states_range, n_actions_range: smallest and largest size that the vocabulary supports;
-            only the sizes themselves when None.
-        noise: True for a further position ``n`` after the latents. It has the random draw of an
-            epsilon-greedy machine, ``greedy`` or ``explore_i``.
+        n_states, n_actions: numbers of states and of actions.
+        n_states_range, n_actions_range: smallest and largest number that the vocabulary supports;
+            only ``n_states`` and ``n_actions`` themselves when None.
+        noise: True for a further position ``n`` after the latents. Its token is the random draw of
+            an epsilon-greedy machine: ``greedy``, or ``explore_i`` for the random action i.
     """
 
     n_states: int
@@ -69,7 +72,9 @@ class QLearningRound(SizedRound):
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """Tokens of the random draw, in the order of the episodes' ``noise``."""
+        """Tokens for the random draw of a round, indexed by the episodes' ``noise``; empty if the
+        round has no draw.
+        """
         if not self.noise:
             return ()
         _, (_, max_actions) = self.served
@@ -83,7 +88,7 @@ class QLearningRound(SizedRound):
 
     @property
     def n_latents(self) -> int:
-        """Number of latents: one per action, which holds this action's column of the Q-table."""
+        """Number of latents: one per action. A latent holds its action's column of the Q-table."""
         return self.n_actions
 
     @property
@@ -117,7 +122,9 @@ class QLearningRound(SizedRound):
 
     @checked
     def state(self, readout: Shaped[Tensor, "*batch action state"]) -> Tensor:
-        """Return the table ``[..., state, action]`` from its columns ``[..., action, state]``."""
+        """Convert ``readout``, the columns of Q-tables, ``[..., action, state]``, to Q-tables
+        ``[..., state, action]``.
+        """
         return rearrange(readout, "... action state -> ... state action")
 
     @checked
@@ -126,11 +133,12 @@ class QLearningRound(SizedRound):
 
     @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the column of the action taken, which the round's update writes.
+        """Return the column that a round's update writes: the values, in all states, of the action
+        that was taken.
 
         Args:
-            state: the table, ``[..., state, action]``.
-            slots: the action taken.
+            state: the Q-table, ``[..., state, action]``.
+            slots: index of the action that was taken, ``[...]``.
         """
         try:
             column = slots[..., None, None].expand(*state.shape[:-1], 1)
@@ -146,7 +154,7 @@ def _number_names(letter: str, n: int) -> list[str]:
 
 
 def _get_noise(episodes: MDPEpisodes) -> Tensor:
-    """Return the episodes' random draws; refuse episodes that have none."""
+    """Return the random draw of each round, ``[episode, round]``; refuse episodes without draws."""
     if episodes.noise is None:
         raise InputError(
             "these episodes have no noise, the draw of every round that this model reads at 'n'; sample them, "
@@ -156,7 +164,9 @@ def _get_noise(episodes: MDPEpisodes) -> Tensor:
 
 
 def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the smallest and largest number of states, and of actions, that a model supports."""
+    """Return the sizes that a Q-learning model supports: (smallest, largest) number of states, and
+    (smallest, largest) number of actions.
+    """
     layout = model.layout
     if not isinstance(layout, QLearningRound):
         raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of Q-learning")
@@ -165,27 +175,30 @@ def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def serves(model: Machine, n_states: int, n_actions: int) -> bool:
-    """Return whether a model supports these sizes.
+    """Return True if a model supports these numbers of states and actions.
 
     Args:
         model: the model.
-        n_states, n_actions: the sizes.
+        n_states, n_actions: numbers of states and of actions.
     """
     return _find_nearest(model, n_states, n_actions) == (n_states, n_actions)
 
 
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
-    """Return a small, a medium and a large size (n_states, n_actions) that a model supports."""
+    """Return pairs (n_states, n_actions) that a model supports, for tests on several sizes: those
+    nearest to (4, 2), (6, 3) and (8, 4).
+    """
     sizes = [_find_nearest(model, *size) for size in ((4, 2), (6, 3), (8, 4))]
     return list(dict.fromkeys(sizes))
 
 
 def _find_nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
-    """Return the sizes that a model supports and that are closest to the given sizes.
+    """Return the numbers of states and of actions that a model supports and that are nearest to the
+    wanted numbers.
 
     Args:
         model: the model.
-        n_states, n_actions: the given sizes.
+        n_states, n_actions: the wanted numbers.
     """
     (least_states, most_states), (least_actions, most_actions) = served(model)
     nearest_states = min(max(n_states, least_states), most_states)

@@ -1,6 +1,6 @@
 """Batches of finite MDPs, and the regimes that they are sampled from.
 
-    P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
+    P(s' | s, a): probability of the next state s';  r(s, a): reward, any finite number
 
 A regime combines families of reward distributions with concentrations of the Dirichlet distribution
 of transitions. The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2). It has six
@@ -9,10 +9,9 @@ combinations equally often. The other regimes are for evaluation: single reward 
 same concentrations, shifts away from training, and two tasks where control matters.
 
 Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). The paper describes its
-Bernoulli family in two ways, and both are here. "bernoulli", part of the grid, pays R(s, a) ~
-U[.1, .9] itself. "bernoulli-draws" pays 1 with that probability and 0 otherwise; in the grid it
-would raise the share of steps with ties from 12.5 % to 14 %. "coin" draws each R(s, a) from {0, 1}
-once.
+Bernoulli family in two ways, and both are here. "bernoulli", part of the grid, pays R(s, a) ~ U[.1,
+.9] itself. "bernoulli-draws" pays 1 with that probability and 0 otherwise; in the grid it would
+raise the share of steps with ties from 12.5 % to 14 %. "coin" draws each R(s, a) from {0, 1} once.
 
 Of the 4-state, 2-action chain the paper says only that a_0 is optimal. Here action 0 steps right,
 every other action steps left, and only action 0 in the last state pays 1. Of the ladder the paper
@@ -45,12 +44,12 @@ class MDPs:
 
     Attributes:
         transitions: P(s' | s, a), ``[episode, state, action, next state]``.
-        rewards: r(s, a), ``[episode, state, action]``.
-        families: reward family of each MDP; "custom" by default.
-        concentrations: Dirichlet concentration of each MDP's transitions; NaN if they were made
-            otherwise.
-        bernoulli: True for MDPs whose reward is 1 with probability r(s, a), and 0 otherwise; False
-            if the reward is r(s, a) itself.
+        rewards: r(s, a), ``[episode, state, action]``; the paper's lie in [0, 1].
+        families: name of each MDP's family of reward distributions; "custom" by default.
+        concentrations: concentration of the Dirichlet distribution from which each MDP's
+            transitions were drawn, ``[episode]``; NaN if they were not drawn from one.
+        bernoulli: ``[episode]``, True for MDPs that pay 1 with probability r(s, a) and 0 otherwise;
+            False for MDPs that pay r(s, a) itself.
 
     >>> MDPs(transitions=np.full((1, 2, 3, 2), 0.5), rewards=np.zeros((1, 2, 3))).n_actions
     3
@@ -110,11 +109,11 @@ class MDPs:
         )
 
     def _check_one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
-        """Return a field as an array with one entry per MDP.
+        """Convert the field called ``name``, which has one entry per MDP, to an array.
 
         Args:
             name: name of the field.
-            default: returned if the field is empty; its dtype is used in any case.
+            default: array to return if the field is empty. Its dtype is that of the result.
         """
         values = array_of(name, getattr(self, name))
         return values.astype(default.dtype, copy=False) if values.size else default
@@ -145,7 +144,7 @@ class MDPs:
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPs:
-        """Return the same MDPs with states and actions renumbered.
+        """Return the same MDPs with renumbered states and actions.
 
         Args:
             states: new number of each state, ``[episode, state]``.
@@ -161,14 +160,14 @@ class MDPs:
 
 
 def inverse_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArray[np.int64]:
-    """Return the old number for every new number, ``[episode, new]``; refuse what is no
-    permutation.
+    """Invert permutations: return the old number for every new number, ``[episode, new]``. Refuse
+    arrays that are not permutations.
 
     Args:
         name: name of the array in the error message.
-        labels: the new number for every old one, ``[episode, old]``.
+        labels: the new number for every old number, ``[episode, old]``.
         n_episodes: number of episodes.
-        size: how many numbers there are.
+        size: number of states or actions that are renumbered.
     """
     array = episode_array(name, labels, "episode, label", whole=True)
     wanted = (n_episodes, size)
@@ -200,7 +199,7 @@ def _draw_rewards(
 ) -> NDArray[np.float64]:
     """Sample r(s, a), independently for each state and action.
 
-    For "bernoulli-draws" it is the probability of a reward of 1.
+    For the family "bernoulli-draws", r(s, a) is the probability of a reward of 1.
 
     Args:
         family: name of the reward family.
@@ -217,14 +216,14 @@ def _draw_rewards(
 @dataclass(frozen=True)
 @checked_fields
 class MDPRegime:
-    """A named source of MDPs.
+    """A regime: a named distribution over MDPs, or one fixed MDP.
 
     Attributes:
         key: name in code and on the command line.
-        name: description.
-        cells: pairs (reward family, concentration) that are sampled equally often; empty for a
-            fixed MDP.
-        build: ``(n_states, n_actions)`` -> the MDP of a fixed regime; None for a random one.
+        name: description in words.
+        cells: pairs (reward family, Dirichlet concentration of transitions), from which MDPs are
+            sampled equally often; empty for a fixed MDP.
+        build: function ``(n_states, n_actions)`` -> the fixed MDP; None if MDPs are sampled.
     """
 
     key: str
@@ -235,9 +234,10 @@ class MDPRegime:
 
 @checked
 def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
-    """Make one linear chain: action 0 steps right, every other action left.
+    """Make one linear chain as a batch of one MDP: action 0 steps to the right, every other action
+    to the left.
 
-    Action 0 in the last state pays 1; everything else pays 0.
+    Action 0 in the last state has reward 1; all other rewards are 0.
     """
     transitions = _steps("chain", n_states, n_actions, down=1)
     rewards = np.zeros((1, n_states, n_actions))
@@ -247,22 +247,26 @@ def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
 
 @checked
 def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
-    """Make one ladder: action 0 climbs one rung, and every other action falls two.
+    """Make one ladder as a batch of one MDP: action 0 climbs one state up, and every other action
+    falls two states down.
 
-    The reward is the square of the height reached, as a share of the ladder's height.
+    The reward is (height that is reached / height of the ladder) squared.
     """
     transitions = _steps("ladder", n_states, n_actions, down=2)
     return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))
 
 
 def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
-    """Return the transitions of a line of states: action 0 steps up by one, every other action
-    down.
+    """Return the transitions on a line of states: action 0 steps up by one state, every other
+    action steps down by ``down`` states.
 
     Args:
         kind: name of the MDP in the error message.
-        n_states, n_actions: sizes, at least 2 each.
-        down: number of states per step down.
+        n_states, n_actions: numbers of states and of actions, at least 2 each.
+        down: number of states of a step down.
+
+    Returns:
+        Probabilities ``[1, state, action, next state]``, all 0 or 1.
     """
     require(
         n_states >= 2 and n_actions >= 2,
@@ -295,7 +299,7 @@ def _draw_regime(
     Args:
         key, name: key and name of the regime.
         families: names of the reward families.
-        kappas: concentrations of the transitions.
+        kappas: concentrations of the Dirichlet distribution of transitions.
     """
     return MDPRegime(key, name, cells=tuple(product(families, kappas)))
 
@@ -359,15 +363,16 @@ def draw(
     shares: np.random.Generator,
     rng: np.random.Generator,
 ) -> MDPs:
-    """Sample MDPs of a regime; each of its cells is used equally often, in random order.
+    """Sample MDPs of a regime. Each of the regime's pairs (reward family, concentration), its
+    cells, is used equally often and in random order.
 
     Args:
         regime: the regime.
         n: number of MDPs.
-        n_states: number of states of each.
-        n_actions: number of actions of each.
-        shares: random generator of the assignment of cells.
-        rng: random generator of rewards and transitions.
+        n_states: number of states of each MDP.
+        n_actions: number of actions of each MDP.
+        shares: random generator for the assignment of cells to MDPs.
+        rng: random generator for rewards and transitions.
     """
     if regime.build is not None:
         built = regime.build(n_states, n_actions)

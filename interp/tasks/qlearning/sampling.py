@@ -1,10 +1,10 @@
 """Sample episodes of Q-learning, and let agents act in a batch of MDPs round by round.
 
 :func:`sample` returns episodes of one size; :class:`Interaction` lets any agent act.
-:func:`battery` returns episodes on which tabular learners choose differently; tabular Q-learning
-acts in all of them. States and actions are renumbered at random after an episode was made, and the
-targets ``greedy`` break ties by the lowest *new* number. Two agents with the same seed get the same
-random draws, and equal seeds give equal bytes.
+:func:`battery` returns episodes on which different tabular learners would choose differently; the
+actions in all of them are Q-learning's. States and actions are renumbered at random after an
+episode was made, and the targets ``greedy`` break ties by the lowest *new* number. Two agents with
+the same seed get the same random draws, and equal arguments give equal arrays.
 
 How an episode is made, and what each set of the battery distinguishes: docs/method/playing.md.
 """
@@ -62,8 +62,8 @@ _STREAMS = (
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """Return the random generator for one purpose; generators for different purposes are
-    independent.
+    """Return the random generator for one purpose, such as exploration; generators for different
+    purposes are independent.
 
     Args:
         seed: the seed.
@@ -73,20 +73,20 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 class Interaction:
-    """Agents that act in MDPs round by round, with the Q-table that Q-learning makes from their
-    actions.
+    """An environment in which agents act in a batch of MDPs, round by round. It also computes the
+    Q-table that Q-learning would have after their actions.
 
     Args:
         mdps: the MDP of each episode.
-        n_rounds: number of rounds.
+        n_rounds: number of rounds of every episode.
         seed: seed of initial states, exploration, transitions and Bernoulli rewards. The agents'
             own choices do not depend on it.
         epsilon: probability of a uniformly random action in place of the agent's choice: one
             number, or one per episode.
         alpha, gamma: learning rate and discount of the Q-table.
         told: True if the agents read each round's random draw (``noise``) and explore by
-            themselves. Their choices are then used unchanged; only a missing first choice is drawn
-            for them.
+            themselves. Their choices are then used unchanged; only a first choice of None is
+            replaced, by action 0 or a random action.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
@@ -142,36 +142,37 @@ class Interaction:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds have been played."""
+        """True if all rounds have been played."""
         return self.round == self.n_rounds
 
     @property
     def states(self) -> Int[np.ndarray, " episode"]:
-        """The current state of each agent."""
+        """The current state in each episode."""
         return self._states[:, self.round]
 
     @property
     def values(self) -> Float[np.ndarray, "episode action"]:
-        """``Q_t(s_t, .)``: values of the current state in the current table."""
+        """``Q_t(s_t, .)``: values of all actions at the current state, from the current Q-table."""
         return self._tables[self._rows, self.round, self.states]
 
     @property
     def values_before(self) -> Float[np.ndarray, "episode action"]:
-        """``Q_{t-1}(s_t, .)``: values of the current state in the table before the last update.
+        """``Q_{t-1}(s_t, .)``: values of all actions at the current state, from the Q-table before
+        the last update.
 
-        A machine that selects before it updates uses these. In the first round they are zero.
+        A machine that chooses before it updates its table uses these values. In the first round
+        they are zero.
         """
         before = max(self.round - 1, 0)
         return self._tables[self._rows, before, self.states]
 
     @checked
     def advance(self, choices: ArrayLike | None = None) -> None:
-        """Play one round.
+        """Play one round in every episode: take the actions, and draw rewards and next states.
 
         Args:
-            choices: the agents' actions, ``[episode]``. None stands for action 0, the greedy action
-                of a table of zeros, so that an agent without a first choice starts like a tabular
-                learner.
+            choices: the agents' actions, ``[episode]``. None means action 0, the greedy action of a
+                table of zeros, for agents that have made no choice before the first round.
         """
         require(
             not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more"
@@ -192,8 +193,11 @@ class Interaction:
         self.round += 1
 
     def _choose(self, choices: ArrayLike | None) -> Int[np.ndarray, " episode"]:
-        """Return the actions of this round: the agents' choices, or random actions where they
-        explore.
+        """Return the actions of this round, Int[episode]: the agents' choices, or random actions in
+        episodes that explore.
+
+        Args:
+            choices: the agents' actions, ``[episode]``; None for action 0.
         """
         n_episodes = len(self._rows)
         agents = np.zeros(n_episodes) if choices is None else array_of("choices", choices)
@@ -208,17 +212,17 @@ class Interaction:
         return np.where(explores, random_actions, agents)
 
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
-        """Play one round and return it as episodes with this round only; their first table is the
-        current one.
+        """Play one round, and return episodes that consist of this round. Their first Q-table is
+        the table before the round.
 
         Args:
-            choices: as in :meth:`advance`.
+            choices: the agents' actions, ``[episode]``; None for action 0.
         """
         self.advance(choices)
         return self._record(self.round - 1, self.round)
 
     def episodes(self, regime: str = "custom") -> MDPEpisodes:
-        """Return the rounds that were played so far, as episodes."""
+        """Return the rounds that were played so far, as episodes of the regime called ``regime``."""
         require(self.round > 0, "no round is played yet; call step or advance first")
         return self._record(0, self.round, regime)
 
@@ -260,15 +264,17 @@ def sample(
     epsilon: _Epsilon = "uniform",
     regime: str = "grid",
 ) -> MDPEpisodes:
-    """Sample episodes of epsilon-greedy tabular Q-learning, each in a new MDP.
+    """Sample episodes in which epsilon-greedy tabular Q-learning acts, each in a new MDP.
 
     Args:
-        n_episodes, n_rounds, n_states, n_actions: sizes of the batch.
+        n_episodes, n_rounds: number of episodes, and of rounds per episode.
+        n_states, n_actions: numbers of states and of actions of each MDP.
         seed: seed of all random draws.
         alpha: learning rate in (0, 1].
         gamma: discount in [0, 1).
-        epsilon: exploration rate in [0, 1]; "uniform" draws it from U(0, 1) for each episode.
-        regime: source of the MDPs, a key of ``REGIMES``.
+        epsilon: probability of a random action, in [0, 1]; "uniform" draws it from U(0, 1) for each
+            episode.
+        regime: regime from which the MDPs are sampled, a key of ``REGIMES``.
 
     >>> sample(n_episodes=64, n_rounds=50, n_states=4, n_actions=3, seed=0).q_tables.shape
     (64, 51, 4, 3)
@@ -289,12 +295,12 @@ def sample(
 def sample_mdps(
     n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid"
 ) -> MDPs:
-    """Sample MDPs with random numbering, for agents that act in them.
+    """Sample MDPs for agents to act in; their states and actions are numbered at random.
 
     Args:
-        n_mdps, n_states, n_actions: sizes of the batch.
+        n_mdps, n_states, n_actions: number of MDPs, and numbers of states and of actions of each.
         seed: seed of all random draws.
-        regime: source of the MDPs, a key of ``REGIMES``.
+        regime: regime from which the MDPs are sampled, a key of ``REGIMES``.
     """
     integer("n_mdps", n_mdps, 1)
     check_sizes(n_episodes=n_mdps, n_states=n_states, n_actions=n_actions)
@@ -304,11 +310,12 @@ def sample_mdps(
 def battery(
     n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
 ) -> dict[str, MDPEpisodes]:
-    """Sample sets of episodes on which learners choose differently, by name.
+    """Sample sets of episodes on which different learners would choose differently; return {name of
+    the set: episodes}.
 
     Args:
         n_episodes: number of episodes of each set.
-        n_rounds, n_states, n_actions: sizes of the episodes.
+        n_rounds, n_states, n_actions: numbers of rounds, of states and of actions of each episode.
         seed: seed of the random draws.
 
     >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
@@ -332,7 +339,7 @@ def _draw_late_rewards(n_mdps: int, n_states: int, n_actions: int, seed: int) ->
     with a large or small reward, and from a leaf back to a hub.
 
     Args:
-        n_mdps, n_states, n_actions: sizes of the batch.
+        n_mdps, n_states, n_actions: number of MDPs, and numbers of states and of actions of each.
         seed: seed of the random draws.
     """
     rng = stream(seed, "mdps")
@@ -362,13 +369,14 @@ def _play(
     gamma: float = 0.9,
     regime: str = "delayed",
 ) -> MDPEpisodes:
-    """Run epsilon-greedy Q-learning, and renumber states and actions at random.
+    """Let epsilon-greedy Q-learning play one episode in every MDP, and renumber states and actions
+    at random.
 
     Args:
         mdps: the MDP of each episode.
         n_rounds: number of rounds.
         seed: seed of the random draws.
-        epsilon: probability of a uniformly random action.
+        epsilon: probability of a uniformly random action: one number, or one per episode.
         alpha: learning rate.
         gamma: discount.
         regime: name of the regime, for the episodes.
@@ -380,7 +388,13 @@ def _play(
 
 
 def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
-    """Return the same MDPs or episodes, with states and actions renumbered at random in each."""
+    """Return the same MDPs or episodes with randomly renumbered states and actions, differently in
+    each of them.
+
+    Args:
+        drawn: the MDPs or episodes.
+        seed: seed of the random numbers.
+    """
     rng, n_episodes = stream(seed, "relabel"), len(drawn)
     states = np.tile(np.arange(drawn.n_states), (n_episodes, 1))
     actions = np.tile(np.arange(drawn.n_actions), (n_episodes, 1))
@@ -388,11 +402,12 @@ def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
 
 
 def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 1) -> None:
-    """Refuse sizes below 1, and batches that would not fit into memory or would take too long to
-    sample.
+    """Raise InputError for sizes below 1, and for batches that would not fit into memory or would
+    take too long to sample.
 
     Args:
-        n_episodes, n_states, n_actions, n_rounds: the sizes.
+        n_episodes, n_states, n_actions, n_rounds: numbers of episodes, of states, of actions and of
+            rounds.
     """
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds}
     for name, size in (sizes | {"n_states": n_states, "n_actions": n_actions}).items():

@@ -1,4 +1,5 @@
-"""Tabular agents: epsilon-greedy Q-learning (a random policy for epsilon 1), and an optimal agent.
+"""Agents that act in MDPs: epsilon-greedy tabular Q-learning (a random policy for epsilon 1), and
+an optimal agent.
 
 On exact ties the greedy action is the one with the lowest index, or a random one of the tied
 actions. If rewards are far away, always taking the lowest index explores in one direction, and
@@ -27,16 +28,17 @@ _Chooser = Callable[[], _Choices]
 @dataclass(frozen=True)
 @checked_fields
 class QLearner:
-    """Tabular Q-learning that begins with a table of zeros.
+    """An agent: tabular Q-learning that begins with a table of zeros.
 
     Args:
         alpha: learning rate in (0, 1].
-        gamma: discount in [0, 1); 0 never bootstraps.
+        gamma: discount in [0, 1); with 0 the agent never bootstraps.
         epsilon: probability of a uniformly random action.
-        before_update: True to act by ``Q_{t-1}(s_t, .)``, the table before the last update. The
-            transformer circuit does so, since its Select comes before its Update. It matters only
-            after a step from a state to itself.
-        random_ties: True to break ties at random, instead of by the lowest index.
+        before_update: True to choose the action by ``Q_{t-1}(s_t, .)``, from the table before the
+            last update, as the transformer circuit does. The choice differs only after a step from
+            a state to itself.
+        random_ties: True to choose at random among tied greedy actions; False for the one with the
+            lowest index.
     """
 
     alpha: float = 0.1
@@ -50,11 +52,13 @@ class QLearner:
         check_epsilon(self.epsilon)
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """Return a function that returns the next action of each episode, Int[episode].
+        """Return a function without arguments that returns the agent's greedy action in each
+        episode, Int[episode].
 
         Args:
-            interaction: the interaction, whose current Q-table the agent uses.
-            rng: used to break ties, if they are broken at random.
+            interaction: the running interaction. The function reads its current state and Q-table
+                at every call.
+            rng: random generator for ties, if they are broken at random.
         """
 
         def choose() -> _Choices:
@@ -70,7 +74,8 @@ class QLearner:
 class OptimalAgent(QLearner):
     """An agent that knows the MDP and maximises the expected sum of rewards over all rounds.
 
-    The Q-table of Q-learning is recorded along with its actions, but it does not use the table.
+    Its episodes have the Q-tables that Q-learning computes from its actions, but the agent does not
+    use them.
     """
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
@@ -90,14 +95,14 @@ AGENTS: Mapping[str, QLearner] = {
 
 @checked
 def run(learner: QLearner, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
-    """Run an agent in one episode per MDP.
+    """Let an agent play one episode in every MDP, and return the episodes.
 
     Args:
         learner: the agent.
         mdps: the MDP of each episode.
         n_rounds: number of rounds.
-        seed: seed of initial states, transitions, rewards and exploration, which are the same for
-            every agent.
+        seed: seed of initial states, transitions, rewards and exploration. Their random draws are
+            the same for every agent.
     """
     interaction = Interaction(mdps, n_rounds, seed, learner.epsilon, learner.alpha, learner.gamma)
     choose = learner.chooser(interaction, stream(seed, "behaviour"))
