@@ -2,10 +2,11 @@
 
 The prediction is a distribution over nodes, computed from ``reached``, the set of nodes reached so
 far. The root is revealed only after the question, so round t answers from the nodes within t steps.
-A share ``spread`` of the prediction is uniform over all nodes reached; the rest is on the
-candidates. Rivals (depth-first search, random walk) follow one path and add one node per round;
-their ``visits`` is the order in which a node was visited, 0 if it was not. Heuristics do not search
-and carry no state: matched graphs must rule them out.
+A share ``spread`` of the predicted probability is uniform over all reached nodes; the rest is on
+the candidates. Rivals (depth-first search, random walk) follow one path and add one node per round.
+Their variable ``visits`` has the number of each node's visit (1 for the node that is visited
+first), 0 for nodes that were not visited. Heuristics do not search and carry no state: matched
+graphs must rule them out.
 
 The equations, and the rules of the rivals: docs/method/reachability.md.
 """
@@ -47,7 +48,12 @@ def _n_nodes(values: Values) -> int:
 
 
 def _take(values: _Array, index: _Array) -> _Array:
-    """Return ``values[..., node]`` at the nodes ``index[..., k]``."""
+    """Return the values of some nodes, ``[..., k]``.
+
+    Args:
+        values: one value per node, ``[..., node]``.
+        index: the nodes, ``[..., k]``.
+    """
     return np.take_along_axis(values, index, -1)
 
 
@@ -55,7 +61,9 @@ def _take(values: _Array, index: _Array) -> _Array:
 
 
 def _expand(v: Values) -> _Array:
-    """Return the frontier plus the targets of all active edges, as 0 and 1 per node."""
+    """Return the set of reached nodes after the round, 1 or 0 per node: the frontier, and the
+    targets of all active edges.
+    """
     expanded = np.array(v["frontier"] > 0.5, dtype=np.float64)
     active = v["active"] > 0.5
     targets = np.broadcast_to(v["target"], active.shape)
@@ -65,17 +73,23 @@ def _expand(v: Values) -> _Array:
 
 
 def _follow_from(v: Values, starts: _Array) -> _Array:
-    """Return 1 for edges that start at a node of the frontier, and 0 for the others."""
+    """Return 1 for every edge that starts at a node of the frontier, and 0 for the others,
+    ``[..., edge]``.
+
+    Args:
+        v: values of the round's variables.
+        starts: the node at which each edge starts, ``[..., edge]``.
+    """
     return (_take(v["frontier"], starts) > 0.5).astype(np.float64)
 
 
 def _answer(scores: _Array, v: Values) -> _Array:
-    """Return the distribution over nodes with all probability on the better candidate, or 1/2 each
-    on ties.
+    """Return the distribution over nodes that has all probability on the candidate with the higher
+    score, or 1/2 on each if the scores are equal.
 
     Args:
         scores: score of each candidate, ``[..., 2]``.
-        v: values of the round.
+        v: values of the round's variables.
     """
     gap = np.sign(scores[..., 0] - scores[..., 1])
     answer = np.zeros((*gap.shape, _n_nodes(v)))
@@ -85,8 +99,8 @@ def _answer(scores: _Array, v: Values) -> _Array:
 
 
 def _predict_with(spread: float) -> Equation:
-    """Return the equation of the prediction: mostly the answer, and a share ``spread`` on all nodes
-    reached.
+    """Return the equation of the prediction, a distribution over nodes: a share ``spread`` is
+    uniform over all reached nodes, and the rest is on the candidate that is reached.
     """
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
@@ -103,7 +117,7 @@ def _predict_with(spread: float) -> Equation:
 
 
 def _members(v: Values) -> _Array:
-    """Return 1 for candidates that are reached, and 0 for the others."""
+    """Return 1 for each candidate that is reached, and 0 for each that is not, ``[..., 2]``."""
     reached = _take(v["reached"], v["candidates"])
     return (reached > 0.5).astype(np.float64)
 
@@ -135,13 +149,14 @@ _algorithm = maker(
 
 
 def _search(key: str, name: str, spread: float, active: Equation, expand: Equation) -> Algorithm:
-    """Make a search that expands all reached nodes along active edges.
+    """Make a search that, in each round, expands all reached nodes along the active edges.
 
     Args:
         key, name: key and name of the algorithm.
-        spread: share of the prediction that is uniform over all nodes reached.
-        active: equation of the active edges.
-        expand: equation of the next set of nodes.
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1).
+        active: equation of the active edges, those that start at a reached node.
+        expand: equation of the set of reached nodes after the round.
     """
 
     def frontier(v: Values) -> _Array:
@@ -165,7 +180,8 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     """Return parallel breadth-first search: every round expands all reached nodes.
 
     Args:
-        spread: share of the prediction that is uniform over all nodes reached, in [0, 1).
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1). The rest is on the candidates.
 
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
@@ -180,8 +196,13 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
 
 
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
-    """Return breadth-first search that stops after ``hops`` rounds, and never reaches nodes farther
-    away.
+    """Return breadth-first search that stops after ``hops`` rounds, and so never reaches nodes that
+    are more than ``hops`` steps away.
+
+    Args:
+        hops: number of rounds that expand the set of reached nodes.
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1). The rest is on the candidates.
     """
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
     plural = "" if hops == 1 else "s"
@@ -191,7 +212,14 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
 
 
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
-    """Return breadth-first search that starts ``lag`` rounds late."""
+    """Return breadth-first search that begins ``lag`` rounds late: the first ``lag`` rounds reach
+    no node.
+
+    Args:
+        lag: number of rounds by which the search is late.
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1). The rest is on the candidates.
+    """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
     search = breadth_first(spread)
@@ -199,7 +227,12 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
 
 
 def undirected(spread: float = 0.0) -> Algorithm:
-    """Return breadth-first search that follows every edge in both directions."""
+    """Return breadth-first search that follows every edge in both directions.
+
+    Args:
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1). The rest is on the candidates.
+    """
 
     def active(v: Values) -> _Array:
         return _follow_from(v, np.concatenate([v["source"], v["target"]], -1))
@@ -216,13 +249,13 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
 
 def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
-    """Return the visits after a step along one edge: the number of the step per visited node, 0 for
-    others.
+    """Return the visits after a step along one edge, ``[..., node]``: the number of each node's
+    visit, 0 for nodes that were not visited.
 
     Args:
-        v: values of the round.
+        v: values of the round's variables.
         edge: index of the edge, ``[...]``.
-        moves: True where there is an edge to take; elsewhere the visits stay as they are.
+        moves: True where there is an edge to take, ``[...]``; elsewhere the visits do not change.
     """
     started = v["started"]
     n_edges = v["target"].shape[-1]
@@ -236,8 +269,8 @@ def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
 
 
 def _go_deeper(v: Values) -> _Array:
-    """Return the visits after a step to the first unvisited child of the latest visited node that
-    has one.
+    """Return the visits after a step of depth-first search, ``[..., node]``: to the first unvisited
+    child of the node that, among those with such a child, was visited last.
     """
     source = _take(v["started"], v["source"])
     target = _take(v["started"], v["target"])
@@ -247,7 +280,9 @@ def _go_deeper(v: Values) -> _Array:
 
 
 def _go_anywhere(v: Values) -> _Array:
-    """Return the visits after a step to a random child of the last node; at a sink, of the root."""
+    """Return the visits after a step of a random walk, ``[..., node]``: to a random child of the
+    node that was visited last or, if it has no child, of the root.
+    """
     started = v["started"]
     from_last = _take(started, v["source"]) == started.max(-1, keepdims=True)
     from_root = v["source"] == v["root"][..., None]
@@ -258,8 +293,8 @@ def _go_anywhere(v: Values) -> _Array:
 
 
 def _start_at_root(v: Values) -> _Array:
-    """Return the visits (number of the visit per node, 0 for unvisited nodes) with the root as the
-    first.
+    """Return the visits, ``[..., node]``, in which the root counts as the first: 1 for the root,
+    unless a later number is stored for it.
     """
     is_root = v["nodes"] == v["root"][..., None]
     return np.maximum(v["visits"], is_root)
@@ -268,13 +303,15 @@ def _start_at_root(v: Values) -> _Array:
 def _path(
     key: str, name: str, step: Equation, spread: float, **inputs: Callable[[Any], _Array]
 ) -> Algorithm:
-    """Make a search that follows one path.
+    """Make a search that follows one path, and visits at most one new node per round.
 
     Args:
         key, name: key and name of the algorithm.
-        step: equation of the visits after a round.
-        spread: share of the prediction that is uniform over all nodes reached.
-        **inputs: functions that read further inputs from the episodes.
+        step: equation of the visits after a round: the number of each node's visit, 0 for nodes
+            that were not visited.
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1).
+        **inputs: functions that read further input variables from episodes, by key.
     """
     equations: dict[str, Equation | None] = {
         "visits": None,
@@ -288,13 +325,24 @@ def _path(
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Return depth-first search, one node per round."""
+    """Return depth-first search, which visits one new node per round.
+
+    Args:
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1). The rest is on the candidates.
+    """
     return _path("depth_first", "depth-first search, a node a round", _go_deeper, spread)
 
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
-    """Return a random walk, one node per round; ``seed`` is that of its random choices."""
+    """Return a random walk along the edges, one step per round.
+
+    Args:
+        seed: seed of the walk's random choices.
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1). The rest is on the candidates.
+    """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
         return np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
@@ -307,13 +355,14 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 
 @dataclass(frozen=True)
 class _Heuristic:
-    """A rule that answers without a search: the candidate with the larger score.
+    """A rule that answers without a search, by choosing the candidate whose node has the larger
+    score.
 
     Attributes:
-        name: its name in sentences.
-        short_name: its name in legends.
-        number: maps adjacency Bool[..., source, target] and roots Int[...] to the score of each
-            node, ``[..., node]``.
+        name: name of the rule in sentences.
+        short_name: name of the rule in legends.
+        number: function of the adjacency matrices, Bool[..., source, target], and the roots,
+            Int[...], that returns the score of each node, ``[..., node]``.
     """
 
     name: str
@@ -362,7 +411,8 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
     """Return an algorithm that answers by a heuristic, without a search and without a state.
 
     Args:
-        key: name of the heuristic, such as "more_children".
+        key: key of the heuristic: "fewer_parents", "more_children", "more_ancestors",
+            "nearer_undirected" or "larger_name".
     """
     require_known("heuristic", key, _HEURISTICS)
     rule = _HEURISTICS[key]
@@ -401,11 +451,11 @@ _LAG = Searched("lag", (1, 2), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
-    """Return the families that a reachability model is compared with.
+    """Return the families of algorithms with which a reachability model is compared.
 
-    Searches have a parameter ``spread``, since models are trained on a target with such a share.
-    The heuristic of the undirected distance is not among them, since it needs the root and so is
-    not memoryless; ``interp audit`` tests it.
+    Searches have a parameter ``spread``, since models are trained on a target of which such a share
+    is uniform over all reached nodes. The heuristic "nearer_undirected" is left out, since it needs
+    the root and so is not memoryless; ``interp audit`` tests it.
     """
     plain = (
         ("breadth_first", _BFS, breadth_first),

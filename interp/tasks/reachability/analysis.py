@@ -1,7 +1,8 @@
 """Probes and interventions for this task: hypotheses about sites, controls, corruptions, steering.
 
-All models are compared with parallel breadth-first search. A learned model is compared at the
-``spread`` of its training target.
+All models are compared with parallel breadth-first search. For a learned model, the search has the
+``spread`` of the model's training target: the share of its prediction that is uniform over all
+reached nodes.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
-    """Return the share of the wrong candidate in the two candidates' probability; 1/2 if both have
-    0.
+    """Return the wrong candidate's share of the probability that is on the two candidates; 1/2 if
+    both have probability 0.
 
     Negative predictions, which an untrained copy of a handwired model may make, count as 0.
 
     Args:
-        predictions: ``[*batch, episode, round, node]``.
+        predictions: predicted probability of each node, ``[*batch, episode, round, node]``.
         episodes: the episodes, which have the candidates.
-        rounds: slice of the rounds that are predicted.
+        rounds: slice of the episodes' rounds to which the predictions belong; not used, since
+            candidates are the same in all rounds.
 
     Returns:
         The losses, ``[*batch, episode, round]``.
@@ -45,12 +47,12 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
 
 
 def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
-    """Return the predicted probability of one node per episode, at least 0, ``[..., episode,
-    round]``.
+    """Return the predicted probability of one node per episode, at least 0,
+    ``[..., episode, round]``.
 
     Args:
-        predictions: ``[..., episode, round, node]``.
-        nodes: the node of each episode.
+        predictions: predicted probability of each node, ``[..., episode, round, node]``.
+        nodes: index of the node in each episode, ``[episode]``.
     """
     index = torch.from_numpy(nodes).to(predictions.device)[:, None, None]
     shape = (*predictions.shape[:-1], 1)
@@ -59,17 +61,17 @@ def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm to compare a model with: breadth-first search with the model's
-    ``spread``.
+    """Return the algorithm with which a model is compared: breadth-first search with the ``spread``
+    of the model's training target, or 0 if the model is handwired.
     """
     return breadth_first(0.0 if model.is_handwired else SPREAD)
 
 
 def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
-    """Return what can be read from a single round without a search: root, candidates and degrees of
-    nodes.
+    """Return what can be read from single rounds without a search, in two encodings: root,
+    candidates and degrees of all nodes.
 
-    A second form adds the children of the root.
+    The second encoding adds the children of the root.
     """
     matrix = graphs.adjacency(episodes.by_round("edges"), episodes.n_nodes)
     indicators = np.eye(episodes.n_nodes)
@@ -82,8 +84,8 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """Return hypotheses about the sites that hold the round's variables, and controls that cannot
-    hold them.
+    """Return hypotheses that sites of a model hold variables of a round, and controls: sites that
+    cannot hold their variable.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -104,8 +106,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) for learned subspaces; the last site cannot hold its
-    variable.
+    """Return pairs (variable, site), in each of which a subspace is learned. The last pair is a
+    control: its site cannot hold its variable.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -118,10 +120,10 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: write all nodes into the set of reached nodes, and measure
-    P(target).
+    """Return the default steering: write all nodes into the set of reached nodes, and measure the
+    probability of the target.
 
-    That probability falls from 1 to 1/2.
+    In a model without errors this probability falls from 1 to 1/2.
     """
     return Steering(
         change=lambda shape: np.ones(shape),
@@ -136,9 +138,11 @@ def steering() -> Steering:
 
 
 def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Return the edges with one replaced by an edge from the root to the wrong candidate.
+    """Return the edges of round ``t``, ``[episode, edge, 2]``, of which one is replaced by an edge
+    from the root to the wrong candidate.
 
-    The replaced edge is a repeated one, or else the one farthest from the root.
+    The replaced edge is one that is listed more than once or, if there is none, the one whose
+    source is farthest from the root.
     """
     edges = episodes.by_round("edges")[:, t].copy()
     code = edges[..., 0] * episodes.n_nodes + edges[..., 1]
@@ -152,8 +156,8 @@ def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Return the edges with those into the target replaced by self-loops of the root, which have no
-    effect.
+    """Return the edges of round ``t``, ``[episode, edge, 2]``, without edges into the target. They
+    are replaced by self-loops of the root, which have no effect.
     """
     edges = episodes.by_round("edges")[:, t]
     roots = episodes.by_round("roots")[:, t, None, None]
@@ -162,8 +166,8 @@ def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Return the edges with those into the target leading to the wrong candidate, which a search
-    then finds.
+    """Return the edges of round ``t``, ``[episode, edge, 2]``, in which all edges into the target
+    lead to the wrong candidate instead, so that a search finds it.
     """
     edges = episodes.by_round("edges")[:, t].copy()
     ends = edges[..., 1]
@@ -173,7 +177,9 @@ def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Return the candidates with the target replaced by the root, which is always reached."""
+    """Return the candidates of round ``t``, ``[episode, 2]``, with the root, which is always
+    reached, in place of the target.
+    """
     candidates = episodes.by_round("candidates")[:, t]
     roots = episodes.by_round("roots")[:, t, None]
     is_asked = (candidates == roots).any(-1, keepdims=True)
@@ -192,20 +198,22 @@ def _in_round(
 
     Args:
         key: key of the corruption.
-        name: its name in sentences.
-        array: name of the array.
-        edit: ``(episodes, round)`` -> the array's new values in that round.
-        delay: number of rounds until a prediction can differ.
+        name: name of the corruption in sentences.
+        array: name of the array: "edges", "roots" or "candidates".
+        edit: function ``(episodes, round)`` -> the array's new values in that round.
+        delay: number of rounds from the corrupted round to the first prediction that can differ.
     """
     build = in_one_round(array, edit, ReachabilityEpisodes.by_round)
     return Corruption(key, name, delay, build, possible=False)
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions of this task for patching.
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
+    task's episodes.
 
-    All but the first change a single round, to separate what a latent holds from what a round
-    shows. If an edge is removed in one round, what it leads to is found one round later.
+    All except the first change a single round, which separates what a latent holds from what the
+    round's tokens show. If an edge is removed in one round only, the search finds the node behind
+    it one round later.
     """
     history = partial(
         exchange_history,

@@ -2,8 +2,8 @@
 reachable.
 
 Every round of an episode shows the same graph; only the latent changes. Round t (counted from 0)
-reads a latent after t rounds of thought. An episode of T thoughts therefore has T + 1 rounds, and a
-candidate that is d steps from the root can be recognised from round d on.
+reads the latent that t earlier rounds ("thoughts") have updated. An episode of T thoughts therefore
+has T + 1 rounds, and a candidate that is d steps from the root can be recognised from round d on.
 
 Sizes are upper limits: a graph uses some of the ``n_nodes`` names, and its list of edges is padded
 to ``n_edges`` by repeating edges, which does not change what is reachable.
@@ -40,12 +40,13 @@ class ReachabilityEpisodes(BaseEpisodes):
     Attributes:
         edges: source and target of each edge, ``[episode, edge, 2]``; ``[episode, round, edge, 2]``
             if rounds differ, as in corrupted episodes.
-        roots: where the search starts, ``[episode]``; ``[episode, round]`` if rounds differ.
+        roots: node at which the search starts, ``[episode]``; ``[episode, round]`` if rounds
+            differ.
         candidates: two different nodes, ``[episode, 2]``; ``[episode, round, 2]`` if rounds differ.
         n_nodes: number of node names, which are 0 to n_nodes - 1.
         n_rounds: number of rounds: one more than the number of thoughts.
         regime: name of the regime; "custom" for graphs that the user made.
-        seed: seed of the sampler, if any.
+        seed: seed of the sampler; None for graphs that were not sampled.
     """
 
     task: ClassVar[str] = "reachability"
@@ -78,8 +79,8 @@ class ReachabilityEpisodes(BaseEpisodes):
             self._refuse_ties()
 
     def _check_array(self, name: str) -> NDArray[np.int64]:
-        """Return a checked array of nodes, with the axes of :data:`_AXES` and possibly an axis of
-        rounds.
+        """Check the field called ``name``, and return it as an integer array. Its axes must be
+        those of :data:`_AXES`, with or without an axis of rounds after the episodes.
         """
         values = getattr(self, name)
         axes = list(_AXES[name])
@@ -101,7 +102,9 @@ class ReachabilityEpisodes(BaseEpisodes):
         return [name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes)]
 
     def _refuse_ties(self) -> None:
-        """Refuse episodes whose candidates are equally far from the root."""
+        """Raise InputError if both candidates of an episode are equally far from the root, so that
+        no answer is right.
+        """
         first, second = self.candidate_distances.T
         ties = np.flatnonzero(first == second).tolist()
         require(
@@ -115,8 +118,11 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @classmethod
     def of(cls, **given: Any) -> ReachabilityEpisodes:
-        """Make episodes of unequal length; ``n_rounds`` is a list with each episode's number of
-        rounds.
+        """Make a batch of episodes of unequal length.
+
+        Args:
+            given: the fields by name. ``n_rounds`` is a list with the number of rounds of each
+                episode.
         """
         lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
@@ -130,7 +136,8 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
-        """Return ``edges``, ``roots`` or ``candidates`` with a round axis after the episode axis.
+        """Return the array called ``name`` ("edges", "roots" or "candidates") with an axis of
+        rounds after the axis of episodes.
 
         >>> edges, roots = np.array([[[0, 1], [1, 2]]]), np.array([0])
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
@@ -150,51 +157,58 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @cached_property
     def distances(self) -> NDArray[np.int64]:
-        """Int[episode, node], number of steps from the root to each node; ``n_nodes`` if there is
-        no path.
+        """Int[episode, node], number of steps from the root to each node in round 0; ``n_nodes`` if
+        there is no path.
         """
         return graphs.distances(self.adjacency, self.by_round("roots")[:, 0])
 
     @cached_property
     def candidate_distances(self) -> NDArray[np.int64]:
-        """Int[episode, 2], number of steps from the root to each candidate; ``n_nodes`` if there is
-        no path.
+        """Int[episode, 2], number of steps from the root to each candidate in round 0; ``n_nodes``
+        if there is no path.
         """
         candidates = self.by_round("candidates")[:, 0]
         return np.take_along_axis(self.distances, candidates, -1)
 
     @property
     def answers(self) -> NDArray[np.int64]:
-        """Int[episode], index (0 or 1) of the candidate that is reached, or reached sooner; 0 on
-        ties.
+        """Int[episode], index (0 or 1) of the correct candidate: the one that is nearer to the
+        root; 0 on ties.
         """
         return self.candidate_distances.argmin(-1)
 
     @property
     def depths(self) -> NDArray[np.int64]:
-        """Int[episode], steps from the root to the nearer candidate; ``n_nodes`` if neither can be
-        reached.
+        """Int[episode], number of steps from the root to the nearer candidate; ``n_nodes`` if
+        neither can be reached.
         """
         return self.candidate_distances.min(-1)
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """Int[episode], the correct candidate: the one that is reached, or reached sooner."""
+        """Int[episode], node of the correct candidate: the one that is nearer to the root."""
         return self._list_candidates(self.answers)
 
     @property
     def negatives(self) -> NDArray[np.int64]:
-        """Int[episode], the wrong candidate."""
+        """Int[episode], node of the wrong candidate."""
         return self._list_candidates(1 - self.answers)
 
     def _list_candidates(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the candidate with the given index (0 or 1) in each episode."""
+        """Return the node of one candidate of each episode, Int[episode].
+
+        Args:
+            index: index of the candidate, 0 or 1, ``[episode]``.
+        """
         return self.by_round("candidates")[np.arange(len(self)), 0, index]
 
     @checked
     def shuffled(self, rng: np.random.Generator) -> ReachabilityEpisodes:
-        """Return the same graphs with edges in random order, and candidates swapped in half of
-        them.
+        """Return the same episodes with edges in random order, and with the two candidates swapped
+        with probability 1/2.
+
+        Args:
+            rng: the random generator.
         """
         places = np.tile(np.arange(self.n_edges), (len(self), 1))
         order = rng.permuted(places, axis=1)
@@ -205,8 +219,10 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
-        """Return the same graphs with renamed nodes: node ``i`` of episode ``e`` becomes ``names[e,
-        i]``.
+        """Return the same episodes with renamed nodes.
+
+        Args:
+            names: new number of every node, Int[episode, node].
         """
         wanted = (len(self), self.n_nodes)
         is_whole = names.shape == wanted and names.dtype.kind in "iu"
@@ -221,14 +237,14 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
-        """Return 1 where the target is more probable than the other candidate, 0 where less, 1/2 on
-        ties.
+        """Score predictions: 1 where the correct candidate is predicted with a higher probability
+        than the wrong one, 0 where with a lower one, 1/2 on ties.
 
         Args:
-            predictions: ``[episode, round, node]``.
+            predictions: predicted probability of each node, ``[episode, round, node]``.
 
         Returns:
-            ``[episode, round]``.
+            The scores, ``[episode, round]``.
         """
         predictions, wanted = array_of("predictions", predictions), (len(self), self.n_nodes)
         shape = predictions.shape
@@ -245,7 +261,12 @@ class ReachabilityEpisodes(BaseEpisodes):
 
 @checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
-    """Concatenate batches of the same sizes into one with the regime name ``regime``."""
+    """Concatenate batches of episodes with equal numbers of nodes, rounds and edges.
+
+    Args:
+        parts: the batches.
+        regime: name of the regime of the result.
+    """
     first, *_ = non_empty("parts", parts, "batches of episodes")
     sizes = {(part.n_nodes, part.n_rounds, part.n_edges) for part in parts}
     require(

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 
 def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
-    """Return Bool[..., source, target], True for edges.
+    """Return the adjacency matrix of each graph, Bool[..., source, target], True where there is an
+    edge.
 
     Args:
-        edges: Int[..., edge, 2]; repeated edges count once.
+        edges: source and target of each edge, Int[..., edge, 2]; repeated edges count once.
         n_nodes: number of nodes.
     """
     lead = edges.shape[:-2]
@@ -32,12 +33,12 @@ def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
 
 
 def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int64]:
-    """Return Int[..., node], the number of steps from the root to each node; ``n_nodes`` if there
-    is no path.
+    """Return the number of steps from the root to each node, Int[..., node]; the number of nodes if
+    there is no path.
 
     Args:
-        matrix: adjacency, Bool[..., source, target].
-        roots: Int[...].
+        matrix: adjacency matrices, Bool[..., source, target].
+        roots: the root of each graph, Int[...].
     """
     n_nodes = matrix.shape[-1]
     weights = matrix.astype(np.float32)
@@ -55,7 +56,12 @@ def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int6
 
 
 def closure(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return Bool[..., i, j], True if there is a path of at least one step from i to j."""
+    """Return the transitive closure of each graph, Bool[..., i, j]: True if there is a path of at
+    least one step from node i to node j.
+
+    Args:
+        matrix: adjacency matrices, Bool[..., source, target].
+    """
     paths = matrix
     n_nodes = matrix.shape[-1]
     for _ in range(n_nodes.bit_length()):

@@ -1,4 +1,4 @@
-"""Layout of a round of reachability: ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``."""
+"""Token layout of a round of reachability: ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class ReachabilityRound(SizedRound):
-    """Layout of a round: ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``.
+    """Token layout of a round: ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``.
 
-    The graph is listed edge by edge (source ``s_i``, target ``t_i``), followed by two candidates,
-    the question, and the root. Since the root comes after the question, a round can answer only
-    from its latent. With ``marks``, a token ``e_i`` follows each edge; the handwired machine
-    combines source and target there. A round with m edges has 3 m + 7 positions with marks, and 2 m
-    + 7 without, as in training. The outcomes are the nodes.
+    The graph is listed edge by edge (source ``s_i``, target ``t_i``). Two candidates ``c_1 c_2``,
+    the question ``p?``, the root ``r`` and the latent's update ``w?`` follow. Since the root comes
+    after the question, a round can answer only from its latent ``<z>``. With ``marks``, a token
+    ``e_i`` follows each edge; the handwired machine combines source and target there. A round with
+    m edges has 3 m + 7 positions with marks, and 2 m + 7 without, as in training. The outcomes are
+    the nodes.
 
     Attributes:
         n_nodes: number of node names, the same for all episodes that a model reads.

@@ -1,4 +1,5 @@
-"""Sample episodes of reachability: their regimes, and sets on which searches answer differently.
+"""Sample episodes of reachability: the regimes, and sets of episodes on which different search
+algorithms answer differently.
 
 A regime consists of random graphs, and a rule for the root and the candidates.
 
@@ -21,7 +22,7 @@ A regime consists of random graphs, and a rule for the root and the candidates.
   round.
 
 In every regime nodes are renamed and edges shuffled at random, so that names and the order of edges
-carry no information. Equal arguments give equal bytes.
+carry no information. Equal arguments give equal arrays.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ _REPEATED = 6  # how often, on average, each edge of a stranded graph is given
 
 
 class _Drawn(NamedTuple):
-    """Sampled graphs, before nodes are renamed.
+    """Sampled graphs with roots and candidates, before their nodes are renamed.
 
     Attributes:
-        edges: ``[graph, edge, 2]``.
-        roots: ``[graph]``.
-        candidates: ``[graph, 2]``.
+        edges: source and target of each edge, ``[graph, edge, 2]``.
+        roots: node at which the search starts, ``[graph]``.
+        candidates: the two nodes that are asked about, ``[graph, 2]``.
     """
 
     edges: NDArray[np.int64]
@@ -81,17 +82,18 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class _Regime:
-    """A regime of graphs.
+    """A regime: a distribution over graphs, and a rule for the root and the candidates. Either
+    ``depths`` and ``pairs`` or ``draw`` define it.
 
     Attributes:
         key: name in code and on the command line.
-        name: description.
-        depths: distances of the target from the root, sampled equally often; empty if not
-            controlled.
-        draw: ``(generator, n_graphs, n_nodes, n_edges)`` -> graphs with root and candidates; for
-            regimes without depths.
-        pairs: ``(adjacency, distances)`` -> Bool[graph, target, negative], the allowed pairs of
-            candidates; for regimes with depths.
+        name: description in words.
+        depths: distances of the target from the root, sampled equally often; empty if the distance
+            is not controlled.
+        draw: function ``(generator, n_graphs, n_nodes, n_edges)`` -> graphs with root and
+            candidates; None for regimes with depths.
+        pairs: function ``(adjacency, distances)`` -> Bool[graph, target, negative], True for
+            allowed pairs of candidates; None for regimes without depths.
     """
 
     key: str
@@ -106,7 +108,7 @@ def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) ->
 
     Args:
         rng: the random generator.
-        n_graphs, n_nodes, n_edges: sizes.
+        n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
     nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
     edges = rng.integers(0, n_nodes, (n_graphs, n_edges, 2))
@@ -128,12 +130,12 @@ def _draw_line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
 
 
 def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Return a path from node 0 that is as long as possible, with random edges back to earlier
-    nodes.
+    """Sample graphs of the regime ``path``: a path from node 0, the root, that is as long as
+    possible, and random edges from nodes of the path back to earlier ones.
 
     Args:
         rng: the random generator.
-        n_graphs, n_nodes, n_edges: sizes.
+        n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
     length = min(n_nodes - 1, n_edges)
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
@@ -147,13 +149,13 @@ def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _D
 def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
     """Sample acyclic graphs ``[graph, edge, 2]`` that grow from the roots 0 and 1.
 
-    Later nodes get 1 to 3 earlier nodes as parents. A node either descends from the first root,
-    with a few parents from the other side, or from the second root only. A graph uses at least half
-    of the nodes, and as many edges as fit; the rest of its list repeats edges.
+    Later nodes get 1 to 3 earlier nodes as parents. A node either descends from root 0, with few
+    parents among the descendants of root 1, or from root 1 only. A graph uses at least half of the
+    nodes, and as many edges as fit; the rest of its list repeats edges.
 
     Args:
         rng: the random generator.
-        n_graphs, n_nodes, n_edges: sizes.
+        n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
     largest = min(n_nodes, n_edges + 2)
     smallest = min(largest, max(4, (n_nodes + 1) // 2))
@@ -172,12 +174,15 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
 
 
 def _compute_appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
-    """Return noisy log-weights of each node as a parent of each later node, ``[graph, parent,
-    child]``.
+    """Return random scores by which every node chooses its parents, ``[graph, parent, child]``: the
+    parents are the nodes with the highest scores.
+
+    A score is the log-weight of the parent plus Gumbel noise; it is -inf for nodes that do not come
+    before the child.
 
     Args:
         rng: the random generator.
-        n_graphs, n_nodes: sizes.
+        n_graphs, n_nodes: numbers of graphs, and of nodes of each.
     """
     child = np.arange(n_nodes)
     is_below_first = rng.random((n_graphs, n_nodes)) < _BELOW_FIRST
@@ -192,15 +197,18 @@ def _compute_appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.
 
 
 def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArray[np.int64]:
-    """Choose the edges of each graph: all first parents, and as many further ones as fit.
+    """Choose the edges of each graph: first the edge from every node's first parent, then as many
+    edges from further parents as fit.
 
     Args:
         rng: the random generator.
-        is_edge: Bool[graph, child, parent], parents in the order of preference.
-        n_edges: length of the list; edges are repeated if a graph has fewer.
+        is_edge: Bool[graph, child, parent], True for possible edges; the parents of a child are in
+            the order of its preference.
+        n_edges: length of the list of edges; edges are repeated if a graph has fewer.
 
     Returns:
-        For each edge, its index among all pairs (child, parent), ``[graph, edge]``.
+        For each edge of the list, the index of its pair (child, parent) in the flattened last two
+        axes of ``is_edge``, ``[graph, edge]``.
     """
     n_graphs = len(is_edge)
     urgency = rng.random(is_edge.shape) + np.array([0, 1, 1])
@@ -213,8 +221,16 @@ def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArr
 
 
 def _find_separate_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return Bool[graph, target, negative]: pairs of which only the target is reached, and neither
-    is a root.
+    """Mark the pairs of nodes (target, negative) of which only the target can be reached from the
+    root, and neither is a root.
+
+    Args:
+        matrix: adjacency matrices, ``[graph, from, to]``.
+        steps: distance of each node from the root, ``[graph, node]``; the number of nodes if there
+            is no path.
+
+    Returns:
+        Bool[graph, target, negative].
     """
     n_nodes = matrix.shape[-1]
     is_target = (steps > 0) & (steps < n_nodes)
@@ -223,17 +239,34 @@ def _find_separate_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[A
 
 
 def _find_pairs_of_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return ProsQA's pairs, Bool[graph, target, negative]: both are sinks, and only the target is
-    reached.
+    """Mark the pairs (target, negative) that ProsQA could ask about: both nodes are sinks (without
+    outgoing edges), and only the target can be reached from the root.
+
+    Args:
+        matrix: adjacency matrices, ``[graph, from, to]``.
+        steps: distance of each node from the root, ``[graph, node]``; the number of nodes if there
+            is no path.
+
+    Returns:
+        Bool[graph, target, negative].
     """
     sinks = matrix.sum(-1) == 0
     return _find_separate_pairs(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 
 def _find_matches(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return the matched pairs, Bool[graph, target, negative], of which only the target is reached.
+    """Mark the pairs (target, negative) of the regime ``matched``, of which only the target can be
+    reached from the root.
 
-    Both nodes have equal in-degree, equal out-degree and equally many ancestors.
+    Both nodes have the same in-degree, the same out-degree and the same number of ancestors.
+
+    Args:
+        matrix: adjacency matrices, ``[graph, from, to]``.
+        steps: distance of each node from the root, ``[graph, node]``; the number of nodes if there
+            is no path.
+
+    Returns:
+        Bool[graph, target, negative].
     """
     allowed = _find_separate_pairs(matrix, steps)
     ancestors = graphs.closure(matrix).sum(-2)
@@ -243,14 +276,15 @@ def _find_matches(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 
 def _draw_several(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Sample graphs of the regime ``repeated``: few different edges, unevenly repeated, random
-    candidates.
+    """Sample graphs of the regime ``repeated``: the list of edges has few different edges, some
+    repeated far more often than others, and candidates are random.
 
-    The different edges are between a sixth and all of the list. The root is not a candidate.
+    The number of different edges is random, between a sixth of the list's length and its full
+    length. The root is not a candidate.
 
     Args:
         rng: the random generator.
-        n_graphs, n_nodes, n_edges: sizes.
+        n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
     grown = _grow(rng, n_graphs, n_nodes, n_edges)
     n_different = rng.integers(max(1, n_edges // _REPEATED), n_edges + 1, (n_graphs, 1))
@@ -275,7 +309,7 @@ def _draw_strays(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> 
 
     Args:
         rng: the random generator.
-        n_graphs, n_nodes, n_edges: sizes.
+        n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
     length = min(4, n_nodes - 3, n_edges)
     n_others = max(n_edges // _REPEATED - length, 0)
@@ -320,7 +354,7 @@ def sample(
     seed: int = 0,
     depths: Sequence[int] | None = None,
 ) -> ReachabilityEpisodes:
-    """Sample episodes.
+    """Sample episodes of a regime. The same arguments always give the same arrays.
 
     >>> episodes = sample(n_episodes=6, n_rounds=4, n_nodes=12, n_edges=18, seed=0)
     >>> episodes.edges.shape, sorted(set(episodes.depths.tolist()))
@@ -328,18 +362,19 @@ def sample(
 
     Args:
         n_episodes: number of episodes.
-        n_rounds: number of rounds of each: one more than the number of thoughts.
+        n_rounds: number of rounds of each episode: one more than the number of thoughts.
         n_nodes: number of node names; regimes with depths use at least half of them.
         n_edges: length of the list of edges, padded by repeating edges.
         regime: a key of :data:`REGIMES`.
         seed: seed of all random draws.
-        depths: distances of the target from the root, sampled equally often. When None, those of
-            the regime that ``n_rounds`` rounds can answer (depth <= n_rounds - 1). A depth that
-            hardly ever occurs in graphs of this size is replaced by the largest that does.
+        depths: distances of the target from the root, sampled equally often. When None, the
+            regime's distances that can be answered within ``n_rounds`` rounds (at most n_rounds -
+            1). A distance that hardly ever occurs in graphs of this size is replaced by the largest
+            that does.
 
     Raises:
-        InputError: ``depths`` for a regime without depths, or no graph of this size has any of the
-            depths.
+        InputError: ``depths`` are given for a regime without depths, or no graph of this size has
+            any of the depths.
     """
     integer("n_episodes", n_episodes, 1)
     integer("n_rounds", n_rounds, 1)
@@ -367,13 +402,15 @@ def sample(
 
 
 def _list_answerable_depths(record: _Regime, n_rounds: int) -> tuple[int, ...]:
-    """Return the depths of a regime that can be answered within ``n_rounds`` rounds."""
+    """Return the depths of a regime that can be answered within ``n_rounds`` rounds; if there is
+    none, the largest depth that can.
+    """
     answered = tuple(depth for depth in record.depths if depth < n_rounds)
     return answered or (max(1, n_rounds - 1),)
 
 
 def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
-    """Return the depths as a tuple; refuse an empty list and repeated depths."""
+    """Return the argument ``depths`` as a tuple; refuse an empty list and repeated depths."""
     require(len(depths) > 0, "depths is empty; give at least one, or leave it out")
     require(
         len(set(depths)) == len(depths),
@@ -385,11 +422,12 @@ def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Sample episodes of several regimes, by name; searches answer differently on them.
+    """Sample sets of episodes on which different search algorithms answer differently; return {name
+    of the regime: episodes}.
 
     Args:
         n_episodes: number of episodes of each regime.
-        n_rounds, n_nodes, n_edges: sizes of the episodes.
+        n_rounds, n_nodes, n_edges: numbers of rounds, of nodes and of edges of each episode.
         seed: seed of the random draws.
     """
     return {
@@ -411,7 +449,7 @@ def _draw_depths(
         rng: the random generator.
         n_episodes: number of graphs.
         sizes: numbers of nodes and edges.
-        depths: depths of the targets.
+        depths: distances of the target from the root.
     """
     parts = np.array_split(np.arange(n_episodes), len(depths))
     wanted = {depth: len(part) for depth, part in zip(depths, parts, strict=True)}
@@ -439,15 +477,15 @@ def _take_depths(
     n_nodes: int,
     wanted: dict[int, int],
 ) -> list[_Drawn]:
-    """Select graphs in which some target has a needed depth, choose their candidates, and reduce
-    ``wanted``.
+    """Select graphs with a target at a depth that is still needed, choose their candidates, and
+    return these graphs, one batch per depth.
 
     Args:
         record: the regime, which defines the allowed pairs of candidates.
         rng: random generator that chooses among the allowed pairs of a graph, uniformly.
         edges: edges of the graphs, ``[graph, edge, 2]``.
         n_nodes: number of nodes.
-        wanted: depth -> number of graphs that are still needed; changed in place.
+        wanted: number of graphs that are still needed, by depth; it is reduced in place.
     """
     assert record.pairs is not None
     matrix = graphs.adjacency(edges, n_nodes)
@@ -477,10 +515,11 @@ def _take_depths(
 def _give_up(
     wanted: dict[int, int], has_some: bool, record: _Regime, sizes: tuple[int, int]
 ) -> None:
-    """Replace depths that do not occur by the largest one that does; refuse if none occurs.
+    """Replace depths of which too few graphs were found by the largest depth of which enough were
+    found. Raise InputError if there is no such depth.
 
     Args:
-        wanted: depth -> number of graphs that are still needed; changed in place.
+        wanted: number of graphs that are still needed, by depth; it is changed in place.
         has_some: True if any graph was found.
         record: the regime.
         sizes: numbers of nodes and edges.
