@@ -49,7 +49,7 @@ NEXT = "next_"
 
 @runtime_checkable
 class Episodes(Protocol):
-    """Protocol for a batch of episodes of any task; tasks add further attributes."""
+    """Protocol for a batch of episodes of any task. The classes of tasks have further attributes."""
 
     @property
     def task(self) -> str:
@@ -291,7 +291,7 @@ class Algorithm:
 
     @cached_property
     def state(self) -> tuple[str, ...]:
-        """Keys of the variables that are carried from round to round."""
+        """Keys of the state variables, which are carried from round to round."""
         return tuple(v.key for v in self.variables if v.role == "state")
 
     @cached_property
@@ -316,7 +316,7 @@ class Algorithm:
 
     @cached_property
     def of_the_inputs(self) -> tuple[str, ...]:
-        """Keys of the variables that depend on the round's inputs alone."""
+        """Keys of the input variables and of all variables that are computed from them alone."""
         determined: list[str] = []
         for variable in self.variables:
             is_computed = bool(variable.parents) and set(variable.parents) <= set(determined)

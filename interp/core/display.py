@@ -40,7 +40,8 @@ _COMPONENTS = {
 
 
 def lacks(machine: Machine, *keys: str) -> str:
-    """Return a message that names the components a machine lacks; "" if it has all of them.
+    """Return a message that names the components that a machine lacks, such as attention heads; ""
+    if it has all of them.
 
     Args:
         machine: the machine.
@@ -108,7 +109,7 @@ def _strip_number(name: str) -> str:
 
 
 def _shorten(names: Any) -> str:
-    """Join names to one string; if there are more than 8, "..." replaces the middle ones."""
+    """Join ``names`` to one string; if there are more than 8, "..." replaces the middle ones."""
     names = list(map(str, names))
     if len(names) > _MOST_NAMES:
         names[_MOST_NAMES - 3 : -2] = ["..."]
@@ -117,7 +118,8 @@ def _shorten(names: Any) -> str:
 
 
 class Cache(dict[str, Any]):
-    """Activations by hook name. At a prompt it shows names and shapes instead of numbers.
+    """Cached activations by hook name, a dictionary. At a prompt it shows names and shapes instead
+    of numbers.
 
     A key may also be a short name as in TransformerLens, such as ``("pattern", 1)``, or the key of
     a hook point of an adapted machine.
@@ -153,8 +155,8 @@ class Cache(dict[str, Any]):
 
 
 def _list_full_names(key: object) -> list[str]:
-    """Return the hook names that a key may stand for, such as ``"embed"``, ``("pattern", 1)`` or
-    ``("cycle", 2)``.
+    """Return the hook names that a key of :class:`Cache` may stand for. A key is ``"embed"``,
+    ``("pattern", 1)`` or ``("cycle", 2)``, for example.
     """
     parts = key if isinstance(key, tuple) else (key,)
     if not parts or not isinstance(parts[0], str):

@@ -61,7 +61,9 @@ class Channel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """A name for each of the channel's rows: ``h``, or ``cache_1``, ``cache_2``, ..."""
+        """A name for each of the channel's rows: the channel's name, such as ``h``, or ``cache_1``,
+        ``cache_2``, ... for several rows.
+        """
         if self.rows == 1:
             return (self.name,)
         return tuple(f"{self.name}_{number}" for number in range(1, self.rows + 1))
@@ -195,7 +197,9 @@ class Machine(Protocol):
         """
 
     def precision(self) -> dict[str, Any]:
-        """Return the machine's dtype and its rounding error, for a result's record."""
+        """Return the machine's dtype and this dtype's rounding error by name, for the settings of a
+        result.
+        """
 
     def hook_names(self, names: Any) -> list[str]:
         """Return the names of the hook points that the filter ``names`` selects; refuse names that

@@ -185,7 +185,8 @@ def _describe_bounds(low: float, high: float) -> str:
 def _wrong_numbers(
     name: str, array: NDArray[Any], is_wrong: NDArray[np.bool_], rule: str
 ) -> InputError:
-    """Return an error about invalid numbers, which names the first of them and its index.
+    """Return an InputError about invalid numbers in an array; its message has the first of them and
+    its index.
 
     Args:
         name: name of the array.
@@ -289,8 +290,8 @@ class BaseEpisodes:
         check_fields(self)
 
     def _check_missing(self, missing: NDArray[Any]) -> None:
-        """Refuse a mask of the wrong shape or dtype, or one that leaves an episode without any
-        round.
+        """Raise InputError if the mask ``missing`` has a wrong shape or dtype, or if it is True in
+        all rounds of an episode.
         """
         shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
         require(
@@ -780,8 +781,8 @@ class Reporting:
 
     Attributes:
         parts: returns all parts of the report, in page order; None for the default parts.
-        looks: name of an algorithm or baseline -> hue and dash of its line, such as "green short"
-            (``interp.results.palette``).
+        looks: hue and dash of the line of each algorithm or baseline, such as {"oracle": "green
+            short"} (``interp.results.palette``).
     """
 
     parts: Callable[[], Any] | None = None
@@ -791,20 +792,20 @@ class Reporting:
 @dataclass(frozen=True)
 @checked_fields
 class Task:
-    """A task: its record, in parts that are used by different analyses.
+    """A task: a record of everything that analyses, training and reports need to know about it.
 
     Attributes:
         key: name in code and on the command line.
         name: name in sentences.
         what: description of the task.
-        data: episodes and layout.
-        algorithms: what could explain a model.
-        analysis: defaults of probes and interventions.
+        data: how its episodes are made and encoded.
+        algorithms: algorithms that could explain a model of the task.
+        analysis: defaults for probes and interventions.
         training: returns the :class:`~interp.training.goal.TrainingGoal` of ``interp train``.
         evaluation: returns the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
-        report: how the report differs from the default.
-        recorded: describes the recorded episodes and the fitted algorithm in use
-            (:func:`interp.tasks.using`); empty otherwise.
+        report: how the task's report differs from the default report.
+        recorded: description of the recorded episodes and the fitted algorithm that are in use
+            (:func:`interp.tasks.using`), for the settings of results; empty if there are none.
     """
 
     key: str
@@ -835,7 +836,7 @@ class Task:
 
     @property
     def default_sizes(self) -> dict[str, int]:
-        """The default of each size by its name, such as ``{"n_experts": 4}``."""
+        """The default value of each size by the size's name, such as ``{"n_experts": 4}``."""
         return {size.name: size.default for size in self.sizes}
 
     def _refuse_unknown_sizes(self, sizes: Mapping[str, int]) -> None:
@@ -902,13 +903,15 @@ class Task:
         regime: str = "",
         sizes: Mapping[str, int] | None = None,
     ) -> Any:
-        """Sample episodes with a model's sizes.
+        """Sample episodes that fit a model: with the model's sizes, such as its number of experts,
+        and its learning rate, if it has one.
 
         Args:
             model: the model.
-            n_episodes, n_rounds, seed: passed to the sampler.
-            regime: the regime; "" for the sampler's default.
-            sizes: sizes that replace the model's.
+            n_episodes, n_rounds, seed: number of episodes, of rounds per episode, and seed of the
+                sampler.
+            regime: name of the regime; "" for the sampler's default.
+            sizes: sizes by name that are used in place of the model's.
         """
         sizes = dict(sizes or {})
         self._refuse_unknown_sizes(sizes)
@@ -994,17 +997,21 @@ class Task:
         return replace(self, algorithms=algorithms, recorded=recorded)
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:
-        """Return the registered algorithms by key."""
+        """Return the task's entries for its algorithms by key, in order of preference."""
         return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
-        """Return the algorithm called ``key``, made with ``parameters``."""
+        """Make the algorithm called ``key`` with ``parameters``, such as ``gain=0.5``; refuse an
+        unknown key.
+        """
         records = self.algorithm_records()
         require_known(f"algorithm of {self.key!r}", key, records, limit=20)
         return records[key].make(**parameters)
 
     def rivals(self) -> dict[str, Family]:
-        """Return the families of algorithms that could explain a model's predictions, by key."""
+        """Return the families of algorithms that could explain a model's predictions as {key:
+        family}.
+        """
         families: dict[str, Family] = {}
         if self.algorithms.families is not None:
             families = unique(self.algorithms.families(), f"family of {self.key!r}")
@@ -1027,8 +1034,8 @@ class Task:
         return families
 
     def update_families(self) -> dict[str, Family]:
-        """Return the families of algorithms that could explain the update of the carried state, by
-        key.
+        """Return the families of algorithms that could explain how a model updates its carried
+        state as {key: family}.
         """
         if self.algorithms.updates is None:
             return self.rivals()

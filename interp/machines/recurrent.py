@@ -492,7 +492,7 @@ class Actor(nn.Module):
 
     def scores(self, h: Tensor) -> Tensor:
         """Return the logits of the actions, ``[batch, action]``, from the LSTM's hidden state
-        ``h``.
+        ``h``, ``[batch, width]``.
         """
         return cast(Tensor, self.action(self.policy(h)))
 

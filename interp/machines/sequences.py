@@ -761,8 +761,9 @@ def _run_gpt2(
 
 @checked
 def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
-    """Read the GPT-2 from a checkpoint of Coconut: a state dict whose keys begin with
-    ``base_causallm.``.
+    """Read a GPT-2 from a checkpoint of Coconut, and return it as a model of ``transformers``.
+
+    The checkpoint is a state dict whose keys begin with ``base_causallm.``.
 
     Sizes are read from the weights. Only tensors are unpickled.
 

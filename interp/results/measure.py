@@ -221,7 +221,7 @@ class Measure:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict: "yes", "no", "undecided" or "not applicable"."""
+        """The verdict on the claim: "yes", "no", "undecided" or "not applicable"."""
         return self._judged[0]
 
     @property
@@ -349,7 +349,7 @@ class Measure:
         return {**row, "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measure as values for JSON: the columns of :meth:`row`, the key, every
+        """Return the measure as a mapping for JSON: the columns of :meth:`row`, the key, every
         control, and all other fields.
         """
         row = self.row()
@@ -661,8 +661,11 @@ class Result:
         return f"{what}: {' to '.join(texts) or 'none'}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the figure with the functions of :mod:`interp.results.figures`, passed as
-        ``figures``.
+        """Draw the result's figure; by default the lowest numbers of the table with their
+        intervals.
+
+        Args:
+            figures: the module :mod:`interp.results.figures`, whose functions draw.
         """
         label, rows = numbered(self.to_frame())
         if len(rows) > _MOST_DRAWN:

@@ -43,7 +43,9 @@ class Interval:
     high: float
 
     def __post_init__(self) -> None:
-        """Refuse values that are no numbers, and a lower bound above the upper bound."""
+        """Raise InputError if a field is not a number, or if the lower bound is above the upper
+        bound.
+        """
         require_real("estimate", self.estimate)
         require_real("low", self.low)
         require_real("high", self.high)

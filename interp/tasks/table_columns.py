@@ -136,7 +136,11 @@ def choose_columns(
 
 
 def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the columns of all roles as one set."""
+    """Return the names of the columns of all roles as one set.
+
+    Args:
+        by_role: names of the columns by role.
+    """
     return {name for names in by_role.values() for name in names}
 
 

@@ -379,8 +379,8 @@ def _write_json(value: Any) -> str:
 
 
 def _clean(cells: pd.DataFrame) -> pd.DataFrame:
-    """Strip spaces from names and cells, mark empty cells as missing, and drop empty columns
-    without a name.
+    """Clean a table: strip spaces from names and cells, replace empty cells and words such as "NA"
+    by NaN, and drop empty columns without a name.
     """
     cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
     stripped = cells.apply(lambda column: column.astype(object).map(_clean_cell))

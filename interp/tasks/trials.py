@@ -101,7 +101,7 @@ class ReadingOptions:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The codes of missed trials, as texts."""
+        """The codes of missed trials that the user named, as texts; empty if there are none."""
         if self.missed is None:
             return ()
         is_one = isinstance(self.missed, str | int | float)
@@ -735,7 +735,8 @@ def _is_far(value: float, others: pd.Series) -> bool:
 
 
 def usual_size(rewards: pd.Series) -> float:
-    """Return a typical reward size: the 75 % quantile of the non-zero absolute rewards.
+    """Return a typical size of rewards: the 75 % quantile of the absolute values of all rewards
+    except 0; 1 if there are none.
 
     >>> usual_size(pd.Series([0.0, 1.0, 1.0, 0.0])), usual_size(pd.Series([100.0] * 9 + [-1150.0]))
     (1.0, 100.0)
@@ -819,7 +820,9 @@ def _normalize(text: Any) -> str:
 
 
 def _find_lookalikes(labels: Iterable[str]) -> list[str]:
-    """Return the first group of labels that have the same normal form; empty if there is none."""
+    """Return the first group of labels that differ only in spelling (:func:`_normalize`); empty if
+    there is no such group.
+    """
     by_spelling: dict[str, list[str]] = {}
     for label in sorted(labels):
         by_spelling.setdefault(_normalize(label), []).append(label)

@@ -452,7 +452,7 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the records of the algorithms that this task registers."""
+    """Return the task's entries for its algorithms, in order of preference."""
     return (
         AlgorithmRecord("rescorla_wagner", "Rescorla-Wagner", "RW", rescorla_wagner),
         AlgorithmRecord(

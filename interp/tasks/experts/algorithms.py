@@ -54,7 +54,7 @@ def _match(v: Values) -> NDArray[np.int64]:
 
 
 def _centre(v: Values) -> NDArray[np.float64]:
-    """Return the log-weights minus their mean over experts."""
+    """Return the log-weights minus their mean over experts, ``[..., expert]``."""
     log_weights = v["log_weights"]
     return np.asarray(log_weights - log_weights.mean(-1, keepdims=True))
 
@@ -175,7 +175,9 @@ def follow_the_leader() -> Algorithm:
 
 
 def majority_vote() -> Algorithm:
-    """Return the algorithm that predicts the share of experts that advise 1, without memory."""
+    """Return the algorithm without memory that predicts label 1 with the share of experts who
+    advise 1.
+    """
     equations = {"prediction": lambda v: v["votes"].mean(-1)}
     return _algorithm("majority_vote", "majority vote", equations)
 
@@ -204,7 +206,7 @@ def follow_previous_winners() -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the records of the algorithms that this task registers."""
+    """Return the task's entries for its algorithms, in order of preference."""
     return (
         AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),
         AlgorithmRecord("bayes", "Bayes predictor", "Bayes", bayes),

@@ -90,7 +90,7 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
 
 def keep_uncertain(accuracies: _Reals) -> _Reals:
-    """Return accuracies clipped to [1e-15, 1 - 1e-15], so that log-odds stay finite."""
+    """Clip ``accuracies`` to [1e-15, 1 - 1e-15], so that their log-odds are finite."""
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
@@ -163,11 +163,12 @@ class _Truncated:
 
 
 def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
-    """Return ``log P(low < Beta(p, r) < high)``.
+    """Return the log-probability that a variable with distribution Beta(p, r) lies between ``low``
+    and ``high``.
 
     Args:
         p, r: parameters of the beta distribution.
-        low, high: the interval.
+        low, high: bounds of the interval.
     """
     beta = _Truncated(p, r, low, high)
     tiny = beta.tiny
@@ -183,11 +184,12 @@ def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
 
 
 def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
-    """Return the mean of Beta(p, r) restricted to (low, high).
+    """Return the mean of a variable with distribution Beta(p, r), given that it lies between
+    ``low`` and ``high``.
 
     Args:
         p, r: parameters of the beta distribution.
-        low, high: the interval.
+        low, high: bounds of the interval.
     """
     beta = _Truncated(p, r, low, high)
     tiny = beta.tiny
@@ -202,11 +204,13 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
 
 
 def _compute_series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
-    """Return ``2F1(p+r, 1; p+1; x) - 1``, a series of the hypergeometric function.
+    """Return ``2F1(p+r, 1; p+1; x) - 1``, where 2F1 is the hypergeometric function, by summing its
+    series.
 
     Args:
         p, r: parameters of the beta distribution.
-        x: below the mean, where the ratios of the terms fall below 1.
+        x: argument of the function. It must lie below the mean of Beta(p, r), where the series
+            converges quickly.
     """
     term = x * (p + r) / (p + 1)
     total, step = term, 1

@@ -265,7 +265,7 @@ def no_bootstrap(alpha: float = 0.1) -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the records of the algorithms that this task registers."""
+    """Return the task's entries for its algorithms, in order of preference."""
     plain = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(

@@ -28,7 +28,9 @@ _PerRound = Int[np.ndarray, "episode round"]
 
 
 def check_rates(alpha: float, gamma: float) -> None:
-    """Refuse a learning rate outside (0, 1] or a discount outside [0, 1)."""
+    """Raise InputError if the learning rate ``alpha`` is not in (0, 1], or the discount ``gamma``
+    not in [0, 1).
+    """
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha}; the paper uses 0.1")
     require(
         0 <= gamma < 1,

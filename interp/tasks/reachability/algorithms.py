@@ -123,7 +123,9 @@ def _members(v: Values) -> _Array:
 
 
 def _all_nodes(episodes: ReachabilityEpisodes) -> _Array:
-    """Return the numbers of all nodes, ``[episode, round, node]``, the same in every round."""
+    """Return the indices of all nodes, 0 to n_nodes - 1, repeated for every round,
+    ``[episode, round, node]``.
+    """
     shape = (len(episodes), episodes.n_rounds, episodes.n_nodes)
     return np.broadcast_to(np.arange(episodes.n_nodes), shape)
 
@@ -427,7 +429,9 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the records of the algorithms that this task registers, the correct one first."""
+    """Return the task's entries for its algorithms, in order of preference: first breadth-first
+    search, the correct one.
+    """
     known = [AlgorithmRecord("breadth_first", _BFS, "BFS", breadth_first)]
     for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops")):
         key, name = f"depth_limited_{n}", f"breadth-first search of {hops}"

@@ -98,7 +98,9 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @property
     def _varying(self) -> list[str]:
-        """Names of the arrays that differ between rounds."""
+        """Names of those fields among ``edges``, ``roots`` and ``candidates`` that have an axis of
+        rounds, since they differ between rounds.
+        """
         return [name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes)]
 
     def _refuse_ties(self) -> None:

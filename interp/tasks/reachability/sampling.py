@@ -117,7 +117,8 @@ def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) ->
 
 
 def _draw_line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
-    """Return the edges of a path, ``[graph, edge, 2]``, the same in every graph.
+    """Return the edges of a path through consecutive nodes, ``[graph, edge, 2]``, the same in every
+    graph.
 
     Args:
         start: first node of the path.
