@@ -104,7 +104,8 @@ def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
 
 
 def counted_of(missing: NDArray[np.bool_] | None) -> str:
-    """Return a clause for reports on how many rounds took place; "" if no round is missing.
+    """Return a clause for reports, such as "180 of 200 rounds of 4 episodes count"; "" if no round
+    is missing.
 
     Args:
         missing: mask of missing rounds, Bool[episode, round]; None if no round is missing.
@@ -154,7 +155,7 @@ def participants_of(*batches: Any) -> NDArray[np.int64]:
 @dataclass(frozen=True)
 @checked_fields
 class Variable:
-    """A variable of an algorithm.
+    """A variable of an algorithm, such as the log-weights of Weighted Majority.
 
     Attributes:
         key: the variable's name in code, tables and on the command line.
@@ -526,8 +527,8 @@ class Algorithm:
 
         Args:
             what: name of the function for the error message.
-            values: what it returned.
-            keys: the keys that it must have.
+            values: what the function returned.
+            keys: the keys that the mapping must have.
             begin: sizes of the leading axes that every array must have, such as (n_episodes,).
 
         Returns:
@@ -884,8 +885,8 @@ def in_words(given: Mapping[str, Any]) -> str:
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
-    """Return a function for :attr:`Variable.outputs`, which maps a variable's values to numbered
-    labels of its elements.
+    """Return a function that maps a variable's values to numbered labels of its elements, for the
+    field ``outputs`` of :class:`Variable`.
 
     ``template`` has one # for each axis of the elements, the last axes of the values. Every # is
     replaced by the index, counted from 1, along its axis.
@@ -966,11 +967,10 @@ def maker(
             (:attr:`Algorithm.distribution`).
 
     Returns:
-        A function ``made(key, name, equations, memory, *, rows, more,
-        **parameters)`` -> algorithm. ``equations`` maps the key of each variable except inputs to
-        its equation (None for states). ``memory`` is the key of the algorithm's memory. ``rows`` is
-        the key of an algorithm whose rows of the table are used. ``more`` are readers of further
-        inputs, like ``read``.
+        A function ``made(key, name, equations, memory, *, rows, more, **parameters)`` -> algorithm.
+        ``equations`` maps the key of each variable except inputs to its equation (None for states).
+        ``memory`` is the key of the algorithm's memory. ``rows`` is the key of an algorithm whose
+        rows of the table are used. ``more`` are readers of further inputs, like ``read``.
     """
 
     def made(

@@ -38,7 +38,8 @@ def digest_episodes(arrays: Sequence[Any]) -> list[str]:
 
 
 class RecordedSource:
-    """Samples batches from recorded episodes; see :meth:`interp.core.task.Task.of_recorded`.
+    """A source of batches of recorded episodes, which replaces a task's sampler
+    (:meth:`interp.core.task.Task.of_recorded`).
 
     Attributes:
         n_rounds: maximum number of rounds of a batch; nine in ten of the recorded episodes have as
@@ -82,8 +83,8 @@ class RecordedSource:
         return partial(self._sample, names)
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the data for the settings of results: numbers of "episodes",
-        "participants" and "rounds", and a SHA-256 "digest".
+        """Return a description of the recorded data for the settings of results, a mapping: the
+        numbers of "episodes", "participants" and "rounds", and a SHA-256 "digest".
         """
         sha = hashlib.sha256()
         for field in fields(self.episodes):

@@ -78,7 +78,7 @@ class Size:
             builders of circuits, such as "n_experts".
         option: name of the command-line option that sets this size, without dashes, such as
             "experts".
-        what: what the size is, for help texts.
+        what: description of the size for help texts.
         minimum: the smallest allowed value.
         default: the default value.
     """
@@ -258,7 +258,8 @@ class BaseEpisodes:
     played them.
 
     A subclass adds arrays whose first axis is the episode, and calls ``super().__post_init__()``
-    after it has checked them. ``round_arrays`` names its required arrays ``[episode, round, ...]``.
+    after it has checked them. The class attribute ``round_arrays`` has the names of its required
+    arrays ``[episode, round, ...]``.
 
     Attributes:
         missing: Bool[episode, round], True where a round did not take place: a missed trial, or
@@ -355,6 +356,9 @@ class BaseEpisodes:
 
         Raises:
             InputError: an unknown field, or no value for a field without a default.
+
+        Args:
+            values: values of the fields by name.
         """
         names = [known.name for known in fields(cls)]
         for name in values:
@@ -669,8 +673,8 @@ class Data:
     Attributes:
         layout: function of the sizes -> the :class:`~interp.model.layout.RoundLayout`, which
             defines the tokens of a round.
-        sample: function ``(n_episodes, n_rounds, *, regime, seed,
-            **sizes)`` -> episodes whose ``task`` is the task's key.
+        sample: function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes whose
+            ``task`` is the task's key.
         losses: function ``(predictions, episodes, rounds)`` -> the expected loss of each
             prediction, ``[*batch, episode, round]``; ``rounds`` is the slice of the episodes'
             rounds to which the predictions belong.
@@ -781,8 +785,8 @@ class Reporting:
 
     Attributes:
         parts: returns all parts of the report, in page order; None for the default parts.
-        looks: hue and dash of the line of each algorithm or baseline, such as {"oracle": "green
-            short"} (``interp.results.palette``).
+        looks: hue and dash of the line of each algorithm or baseline, such as
+            {"oracle": "green short"} (``interp.results.palette``).
     """
 
     parts: Callable[[], Any] | None = None
@@ -854,7 +858,7 @@ class Task:
         return {**self.default_sizes, **sizes}
 
     def at_most(self, n_rounds: int) -> int:
-        """Return ``n_rounds``, or the task's limit ``data.rounds`` if there is one and it is
+        """Return ``n_rounds``, or the limit ``data.rounds`` of the task if this limit exists and is
         smaller.
 
         Nothing new happens in rounds after this limit.
@@ -1009,8 +1013,8 @@ class Task:
         return records[key].make(**parameters)
 
     def rivals(self) -> dict[str, Family]:
-        """Return the families of algorithms that could explain a model's predictions as {key:
-        family}.
+        """Return the families of algorithms that could explain a model's predictions as
+        {key: family}.
         """
         families: dict[str, Family] = {}
         if self.algorithms.families is not None:

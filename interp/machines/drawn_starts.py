@@ -76,7 +76,11 @@ class Starts(Result):
         )
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the start's share of the variance of state and prediction over rounds."""
+        """Draw the start's share of the variance of state and prediction over rounds.
+
+        Args:
+            figures: the module :mod:`interp.results.figures`, whose functions draw.
+        """
         lines = self.table.melt("round", ["state", "prediction"], "algorithm", "mean")
         return figures.curves(lines, ylabel="share of the start in the variance")
 
@@ -136,8 +140,8 @@ def over_starts(
 
     Args:
         machine: a machine with a random initial state.
-        analysis: maps a machine to a data frame, such as ``lambda m: patching.sweep(m,
-            ...).to_frame()``.
+        analysis: maps a machine to a data frame, such as
+            ``lambda m: patching.sweep(m, ...).to_frame()``.
         n_starts: number of initial states, with seeds 0, 1, ...
         by: names of the columns that identify a row of the data frame.
 
@@ -156,6 +160,9 @@ def over_starts(
 def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -> NDArray[Any]:
     """Return the start's share of the variance in each round, ``[round]``: the variance over
     starts, averaged over episodes, divided by the variance over all runs.
+
+    Args:
+        values: numbers, such as predictions, of every run, ``[start, episode, round, number]``.
     """
     of_start = values.var(0).mean(0).sum(-1)
     of_both = values.var((0, 1)).sum(-1)

@@ -211,6 +211,9 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
 def _ends(said: Said) -> dict[str, Any]:
     """Return keyword arguments for :func:`cell` or :func:`loop`: the functions ``hear`` (input of
     the core) and ``read`` (prediction).
+
+    Args:
+        said: encodes a round as numbers.
     """
 
     def hear(module: Any, fed: EncodedRounds) -> Tensor:

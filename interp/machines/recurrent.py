@@ -98,13 +98,15 @@ class Said:
         self.n_told = len(self.told) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
-        """Encode what a model may read before it predicts, ``[batch, n_asked]``, in the machine's
-        dtype.
+        """Return, as numbers ``[batch, n_asked]``, what a model may read of the encoded round
+        ``fed`` before it predicts.
         """
         return self._numbers(fed, self.asked)
 
     def after(self, fed: EncodedRounds) -> Tensor:
-        """Encode the whole round, outcome included, ``[batch, n_told]``, in the machine's dtype."""
+        """Return, as numbers ``[batch, n_told]``, the whole encoded round ``fed``, outcome
+        included.
+        """
         return self._numbers(fed, self.told)
 
     def _numbers(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
@@ -229,8 +231,8 @@ def cell(
 
 
 def _find_cells(module: nn.Module, core: str) -> nn.Module:
-    """Return the submodule called ``core``; refuse anything but a recurrent cell, or recurrent
-    layers of one direction.
+    """Return the submodule of ``module`` called ``core``; refuse anything but a recurrent cell, or
+    recurrent layers of one direction.
     """
     parts = dict(module.named_modules())
     part = parts.get(core)
@@ -268,14 +270,14 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
 
 
 def _take_single(state: tuple[Tensor, ...]) -> Any:
-    """Return the tensor of a tuple with one tensor, as PyTorch's cells expect it; return longer
-    tuples unchanged.
+    """Convert ``state``, a tuple, to what PyTorch's cells expect: the tensor itself if there is
+    only one, otherwise the tuple.
     """
     return state if len(state) > 1 else state[0]
 
 
 def _take_tuple(state: Any) -> tuple[Tensor, ...]:
-    """Return the state that a PyTorch cell returned as a tuple; a single tensor becomes a tuple
+    """Convert ``state``, what a PyTorch cell returned, to a tuple; a single tensor becomes a tuple
     with one tensor.
     """
     return state if isinstance(state, tuple) else (state,)

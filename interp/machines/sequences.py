@@ -149,9 +149,10 @@ def state_space(
 
     A round may consist of several inputs; the prediction is read from the normalised output at one
     of them. Every tensor of the model's cache becomes a channel, with the name that it has in the
-    cache. The model is refused if such a run differs from its forward pass over the sequence. RWKV,
-    xLSTM, Mamba 2 and FalconMamba are supported; if a state is stored elsewhere, or a cache grows,
-    the error says so. Equations and an example: docs/method/kinds-of-machine.md.
+    cache. The model is refused if a run with the state carried from round to round differs from its
+    forward pass over the sequence. RWKV, xLSTM, Mamba 2 and FalconMamba are supported; if a state
+    is stored elsewhere, or a cache grows, the error says so. Equations and an example:
+    docs/method/kinds-of-machine.md.
 
     Hook points for every input of a round are the outputs of the layers, ``layer_1``, ``layer_2``,
     ... A ``MambaModel`` runs in plain PyTorch, and instead has ``selected_1``, ... (from which dt,

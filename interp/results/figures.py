@@ -105,8 +105,8 @@ def trajectories(
 
 
 def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
-    """Choose a colour for each series of :func:`trajectories`; return {index of the series:
-    colour}.
+    """Choose a colour for each series of :func:`trajectories`; return
+    {index of the series: colour}.
 
     If there are more series than colours, only the series with the largest standard deviation over
     time get a colour.
@@ -126,6 +126,10 @@ def _scale_difference(axes: Axes, largest: float) -> None:
     """Set the y-axis of the difference panel in :func:`trajectories` to a log scale of three
     decades that also includes 0. If the largest difference is 0, write a note into the panel
     instead.
+
+    Args:
+        axes: axes of the panel.
+        largest: the largest difference that is drawn.
     """
     if largest == 0:
         axes.set(ylim=(-0.05, 1), yticks=[0])

@@ -151,11 +151,11 @@ class Measure:
         controls: name of the control -> :class:`Control`.
         about: the part of the model, or the place in it, that was measured.
         condition: what the claim needs in addition to the model, such as "given the round number".
-        yes, no: predicates that a sentence says of the model if the verdict is "yes", such as
-            "holds the counts", or "no".
-        unless: maps a verdict to the reason why it must not be returned, such as {"yes": "a control
-            was not run: ..."}. If the number would give this verdict, the verdict is "undecided"
-            with this reason.
+        yes, no: phrases that follow the model's name in a summary if the verdict is "yes" or "no",
+            such as "holds the counts" and "does not hold the counts".
+        unless: maps a verdict to the reason why it must not be returned, such as
+            {"yes": "a control was not run: ..."}. If the number would give this verdict, the
+            verdict is "undecided" with this reason.
         lacking: what the model lacks, so that the claim does not apply to it; empty if the claim
             applies.
         by_design: False if the model was built so that the claim is false of it.
@@ -320,8 +320,8 @@ class Measure:
 
     @property
     def phrase(self) -> str:
-        """The predicate that this measure adds to a sentence about the model: the field ``yes``
-        with ``condition``, or the field ``no``, by the verdict. Empty for other verdicts.
+        """The phrase that follows the model's name in a summary: for the verdict "yes" the field
+        ``yes`` with ``condition``, for "no" the field ``no``. Empty for other verdicts.
         """
         verdict = self.verdict
         if verdict == "no":
@@ -448,8 +448,8 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
 
 
 def best_of(values: Iterable[float]) -> Control:
-    """Summarise the numbers of several copies, such as untrained models, in one control: the
-    largest number, or NaN if all are NaN.
+    """Summarise ``values``, the numbers of several copies such as untrained models, in one control:
+    the largest number, or NaN if all are NaN.
 
     >>> best_of([0.2, float("nan"), 0.4])
     Control(number=0.4, counts=True)
@@ -486,7 +486,9 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
 
 def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
-    """Return a table with one row per measure; its columns are those of :meth:`Measure.row`."""
+    """Return a table with one row per measure in ``measures``; its columns are those of
+    :meth:`Measure.row`.
+    """
     import pandas as pd
 
     columns = list(Measure("", "").row())
@@ -497,8 +499,8 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     """Summarise measures of a model in a few sentences: what is true, what is false, and what is
     undecided.
 
-    The first sentence has at most :data:`_MOST_WORDS` words, or a single phrase; the second one has
-    the remaining phrases.
+    The first sentence has at most 20 words, or a single phrase; the second sentence has the
+    remaining phrases.
 
     Args:
         name: the model's name.
@@ -586,8 +588,8 @@ def listed(words: Sequence[str]) -> str:
 
 
 def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Choose the numeric column of a table that a summary or a figure shows, and sort the table by
-    it.
+    """Choose the numeric column of the table ``frame`` that a summary or a figure shows, and sort
+    the table by this column.
 
     The columns ``number``, ``estimate`` and ``mean`` are preferred, in this order; then the first
     numeric column. A table whose first column is ``name`` is reduced to the rows with the first
@@ -696,8 +698,8 @@ class Scores(Result):
         numbers: key -> number with its interval. A key is a tuple with one part per column of
             ``by``.
         settings: the settings of the evaluation, such as sizes and seed.
-        beside: key -> further columns of the table in the row of this key, {name of the column:
-            value}.
+        beside: key -> further columns of the table in the row of this key,
+            {name of the column: value}.
 
     >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
     Interval(estimate=0.75, low=0.7, high=0.8)
@@ -771,7 +773,7 @@ class Measured(Result):
 
     @property
     def sentence(self) -> str:
-        """What the measures show together, in a few sentences."""
+        """Summary of all measures in a few sentences (:func:`sentence`)."""
         return sentence(self.model, self.measures)
 
     def to_frame(self) -> pd.DataFrame:
@@ -781,6 +783,9 @@ class Measured(Result):
     def _draw(self, figures: Any) -> Any:
         """Draw the measures as intervals on one axis, each with its threshold and its strongest
         control.
+
+        Args:
+            figures: the module :mod:`interp.results.figures`, whose functions draw.
         """
         return figures.measured(self.measures)
 

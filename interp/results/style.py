@@ -30,8 +30,8 @@ _Draw = TypeVar("_Draw", bound=Callable[..., Figure])
 
 
 def house_style(**more: Any) -> Any:
-    """Return a context manager that applies the house style to matplotlib, whatever the caller's
-    settings are, and restores them afterwards.
+    """Return a context manager in which matplotlib has the house style, whatever the caller's
+    settings are. On exit, the caller's settings are restored.
 
     Args:
         **more: further rcParams, which override those of the house style.
@@ -40,8 +40,9 @@ def house_style(**more: Any) -> Any:
 
 
 def styled(draw: _Draw) -> _Draw:
-    """Decorate a drawing function so that it draws in the house style. Its arguments are checked by
-    their annotations (:func:`~interp.support.checks.checked`), and notebooks display its figure.
+    """Decorate ``draw``, a function that draws a figure, so that it draws in the house style. Its
+    arguments are checked by their annotations (:func:`~interp.support.checks.checked`), and
+    notebooks display its figure.
     """
 
     @wraps(draw)

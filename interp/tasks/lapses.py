@@ -288,8 +288,8 @@ def _carrying(
     """Return a copy of an algorithm that also carries the index of the round and, if ``queue`` is
     not empty, a queue of recent inputs.
 
-    The queue has the inputs, of the last rounds, on which the update depends. The oldest comes
-    first along the last axis; before the first round all entries are zero.
+    The queue has the values that the inputs of the update had in the last ``length`` rounds, the
+    oldest first along the last axis. Before the first round all entries are zero.
 
     Args:
         base: the algorithm.

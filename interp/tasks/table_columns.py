@@ -145,8 +145,8 @@ def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Convert what the user passed for a role (a column's name, a list of names or None) to a tuple
-    of names; None becomes an empty tuple.
+    """Convert ``columns``, what the user passed for a role, to a tuple of names. It is a column's
+    name, a list of names, or None, which becomes an empty tuple.
     """
     if columns is None:
         return ()

@@ -116,8 +116,8 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read the content of a file, decompressed if it is compressed; refuse binary formats such as
-    Excel.
+    """Read the content of the file at ``path``, decompressed if it is compressed; refuse binary
+    formats such as Excel.
     """
     with open(path, "rb") as stream:
         start = stream.read(8)
@@ -163,8 +163,8 @@ def _read_at_most(path: Path, stream: Any) -> bytes:
 
 
 def _read_zip(path: Path) -> bytes:
-    """Read the only file in a zip archive. If the archive is a log of Inspect, return its samples
-    as one JSON object {"samples": [...]}.
+    """Read the only file in the zip archive at ``path``. If the archive is a log of Inspect, return
+    its samples as one JSON object {"samples": [...]}.
     """
     with suppress(ImportError):  # comes with Inspect; its logs need it before Python 3.14
         import_module("zipfile_zstd")
@@ -324,9 +324,12 @@ def _split(line: str, separator: str) -> list[str]:
 def _parse_json(path: Path, text: str) -> pd.DataFrame:
     """Read JSON objects into a data frame with one row per object, every cell a text.
 
-    The text has one object per line, one list of objects, or the samples of an Inspect log.
+    Numbers stay as they are written in the text.
 
-    Numbers stay as they are written in the file.
+    Args:
+        path: the file, for error messages.
+        text: JSON objects, one per line or in one list; or a log of Inspect, whose samples are the
+            objects.
     """
     import pandas as pd
 

@@ -110,8 +110,14 @@ class ReadingOptions:
 
 
 def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingOptions]:
-    """Split a reader's keyword arguments into a mapping of the other arguments, which name columns
-    by role, and :class:`ReadingOptions`.
+    """Split the keyword arguments of a task's reader into names of columns and
+    :class:`ReadingOptions`.
+
+    Args:
+        keywords: all keyword arguments of the reader.
+
+    Returns:
+        A mapping of the names of columns by role, and the options.
     """
     columns = dict(keywords)
     names = [field.name for field in fields(ReadingOptions)]
@@ -161,8 +167,8 @@ class TrialsRead:
 
     @property
     def counts_sentence(self) -> str:
-        """A sentence with the numbers of participants, sessions, trials, missed trials and
-        labels.
+        """A sentence with the numbers of participants, sessions, trials and missed trials, and with
+        the number of trials of each label.
         """
         people = _count(self.participants, "participant")
         sessions = _count(self.sessions, "session")
@@ -556,12 +562,12 @@ class TrialTable:
         """Split a participant's rows into sessions, and sort each session by the order of trials.
 
         If no order number repeats, rows are sorted by these numbers, and a session ends where the
-        session label changes.
+        session label changes. If order numbers restart in each session, all rows with one label
+        form a session. If numbers repeat even within a label, consecutive rows with the same label
+        form a session.
 
         Args:
-            rows: the rows, with columns "session" (label) and "order" (number). If order numbers
-                restart in each session, all rows with one label form a session.
-        If numbers repeat even within a label, consecutive rows with the same label form a session.
+            rows: the rows, with columns "session" (label) and "order" (number).
         """
         if rows["order"].is_unique:
             return _split_runs(rows.sort_values("order", kind="stable"))
@@ -575,6 +581,9 @@ class TrialTable:
     def _refuse_repeats(self, rows: pd.DataFrame) -> None:
         """Raise InputError about the first row whose order number occurs for a second time in a
         session.
+
+        Args:
+            rows: a participant's rows, with columns "session" (label) and "order" (number).
         """
         trial = ["session", "order"]
         hint = ""
@@ -830,8 +839,8 @@ def _find_lookalikes(labels: Iterable[str]) -> list[str]:
 
 
 def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
-    """Return a mapping from every label to the shortest label that differs from it at most in
-    spelling.
+    """Return a mapping from every label in ``labels`` to the shortest of the labels that differ
+    from it at most in spelling.
     """
     first: dict[str, str] = {}
     for label in sorted(labels, key=lambda text: (len(text), text)):
@@ -854,7 +863,9 @@ def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
 
 
 def _get_sort_key(label: str) -> tuple[bool, float, str]:
-    """Return a key for sorting labels: numbers come before words and are sorted by size."""
+    """Return the key by which ``label`` is sorted among labels: numbers come before words and are
+    sorted by size.
+    """
     value = _parse_number(label)
     is_word = bool(np.isnan(value))
     return is_word, 0.0 if is_word else value, label
@@ -866,6 +877,9 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
     Words such as "timeout" and numbers such as -99 always look like codes. So do a few words among
     at least twice as many numbers and, among at least three labels, a number that does not fit into
     the sequence of the others.
+
+    Args:
+        counts: the labels; if it is a mapping, its keys.
 
     >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
     ('-1', None)

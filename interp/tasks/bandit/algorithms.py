@@ -118,6 +118,9 @@ def _for_each_arm(parameter: _Parameter) -> _Array:
 def _choose_among_offered(v: Values) -> _Array:
     """Return the softmax of the logits over the arms on offer, ``[..., arm]``; other arms have
     probability 0.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     possible = np.where(v["offered"] > 0, v["logits"], -np.inf)
     # Arms are few: a loop over them is twice as fast as a reduction of the last axis.
@@ -142,7 +145,11 @@ def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, floa
 
 
 def _err(v: Values) -> _Array:
-    """Return the prediction error: the reward minus the value of the chosen arm."""
+    """Return the prediction error: the reward minus the value of the chosen arm.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
     expected = (v["arm_values"] * v["pulled"]).sum(-1)
     return v["payoff"] - expected
 
@@ -275,7 +282,11 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
 
 
 def _win(v: Values) -> _Array:
-    """Return 1 for rounds with a win, a reward above 0, and 0 for other rounds."""
+    """Return 1 for rounds with a win, a reward above 0, and 0 for other rounds.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
     return (v["payoff"] > 0).astype(np.float64)
 
 
@@ -353,6 +364,9 @@ def _bayes(
 def _posterior(v: Values) -> tuple[_Array, _Array]:
     """Return the posterior mean and the posterior standard deviation of each arm's probability of a
     win, each ``[..., arm]``.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     wins, losses = 1 + v["arm_wins"], 1 + v["arm_losses"]
     total = wins + losses
@@ -452,7 +466,9 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's entries for its algorithms, in order of preference."""
+    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
+    names, and a function that makes it).
+    """
     return (
         AlgorithmRecord("rescorla_wagner", "Rescorla-Wagner", "RW", rescorla_wagner),
         AlgorithmRecord(

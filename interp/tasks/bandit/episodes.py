@@ -267,8 +267,8 @@ def _draw_chances(
 
 
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
-    """Sample one set of episodes per regime, on which algorithms predict differently; return {name
-    of the regime: episodes}.
+    """Sample one set of episodes per regime, on which algorithms predict differently; return
+    {name of the regime: episodes}.
 
     Args:
         n_episodes: number of episodes of each regime.

@@ -66,8 +66,8 @@ def _list_arms(n_arms: int) -> list[str]:
 
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:
-    """Return the predicted probability of all arms that the player did not choose,
-    ``[*batch, episode, round]``.
+    """Return the loss of predicted choices, ``[*batch, episode, round]``: the predicted probability
+    that the player chooses another arm than the player did.
 
     Args:
         predictions: predicted probability that each arm is chosen,

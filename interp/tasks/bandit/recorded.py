@@ -259,15 +259,15 @@ def _find_slot_by_side(
     """Return a mapping from each choice that names a side to the index of the options column on
     this side. Return None if the sides cannot be recognised.
 
+    Without ``sides``, a choice means a column if it is a word that only this column's name has, or
+    the first letter of such a word. If choices are numbers, as many as there are columns, they mean
+    the columns in order.
+
     Args:
         table: the table.
         choices: the choice in each trial.
         names: names of the options columns.
         sides: names of the sides in the order of these columns; empty if the user named none.
-
-    Without ``sides``, a choice means a column if it is a word that only this column's name has, or
-    the first letter of such a word. If choices are numbers, as many as there are columns, they mean
-    the columns in order.
     """
     if sides:
         slots = {str(side): i for i, side in enumerate(sides)}

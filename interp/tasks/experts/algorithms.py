@@ -48,13 +48,20 @@ VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lam
 def _match(v: Values) -> NDArray[np.int64]:
     """Return 1 for every expert that was right in this round and 0 for the others,
     ``[..., expert]``.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     is_right = v["votes"] == v["label"][..., None]
     return is_right.astype(np.int64)
 
 
 def _centre(v: Values) -> NDArray[np.float64]:
-    """Return the log-weights minus their mean over experts, ``[..., expert]``."""
+    """Return the log-weights minus their mean over experts, ``[..., expert]``.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
     log_weights = v["log_weights"]
     return np.asarray(log_weights - log_weights.mean(-1, keepdims=True))
 
@@ -62,13 +69,21 @@ def _centre(v: Values) -> NDArray[np.float64]:
 def _log_odds(v: Values) -> NDArray[np.float64]:
     """Return the log-odds of the experts' posterior mean accuracies, ``[..., expert]``. They are
     the weights of the experts' votes.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     accuracy = keep_uncertain(v["accuracies"])
     return np.log(accuracy) - np.log1p(-accuracy)
 
 
 def _evidence(v: Values) -> NDArray[np.float64]:
-    """Return the sum of all votes weighted by their log-odds, the log-odds of y = 1."""
+    """Return the log-odds of label 1, ``[...]``: the sum over experts of the vote, +1 or -1, times
+    the expert's log-odds.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
     signs = 2 * v["votes"] - 1
     return (signs * v["log_odds"]).sum(-1)
 
@@ -76,6 +91,9 @@ def _evidence(v: Values) -> NDArray[np.float64]:
 def _leads(v: Values) -> NDArray[np.float64]:
     """Return 1 for every expert whose number of correct votes so far is the largest, and 0 for the
     others, ``[..., expert]``.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     counts = v["counts"]
     is_most = counts == counts.max(-1, keepdims=True)
@@ -206,7 +224,9 @@ def follow_previous_winners() -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's entries for its algorithms, in order of preference."""
+    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
+    names, and a function that makes it).
+    """
     return (
         AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),
         AlgorithmRecord("bayes", "Bayes predictor", "Bayes", bayes),

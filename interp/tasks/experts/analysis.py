@@ -32,10 +32,11 @@ _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
 
 def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tensor:
-    """Return the probability of a mistake, ``|P(y = 1) - y|``, ``[*batch, episode, round]``.
+    """Return the expected loss of predictions, ``[*batch, episode, round]``: the probability
+    ``|P(y = 1) - y|`` of a mistake if the label is sampled from the prediction.
 
     Args:
-        predictions: P(y = 1), ``[*batch, episode, round]``.
+        predictions: predicted probability that the label y is 1, ``[*batch, episode, round]``.
         episodes: the episodes, which have the labels.
         rounds: slice of the episodes' rounds to which the predictions belong.
     """

@@ -276,8 +276,8 @@ def _draw_accuracies(
 def battery(
     n_episodes: int, n_rounds: int, *, n_experts: int, seed: int
 ) -> dict[str, ExpertEpisodes]:
-    """Sample sets of episodes on which algorithms predict differently; return {name of the set:
-    episodes}.
+    """Sample sets of episodes on which algorithms predict differently; return
+    {name of the set: episodes}.
 
         uniform, wide   accuracies U[.3, .9] and U[0, 1]: shows the prior
         copied          some experts repeat the first, so that log-odds count its vote several times

@@ -45,7 +45,11 @@ def _require_inside(name: str, value: float) -> None:
 
 
 def _misses(v: Values) -> _Array:
-    """Return how often each expert was wrong before this round, ``[..., expert]``."""
+    """Return how often each expert was wrong before this round, ``[..., expert]``.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
     return v["elapsed"][..., None] - v["counts"]
 
 

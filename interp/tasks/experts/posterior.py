@@ -140,8 +140,8 @@ class _Truncated:
         self.tiny = self.mass < _UNDERFLOW
 
     def mass_of(self, p: _Reals) -> _Reals:
-        """Return the probability of the interval under Beta(p, r), with the argument ``p`` in place
-        of the attribute.
+        """Return the probability of the interval under Beta(p, r), where ``p`` is the argument, and
+        r and the interval are the attributes.
         """
         below_upper = special.betainc(p, self.r, self.upper)
         return below_upper - special.betainc(p, self.r, self.lower)
@@ -422,8 +422,8 @@ def _compute_beliefs(
 
 
 def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Flatten the last two axes of an array ``[..., expert, interval]``, so that sums over experts
-    can be computed as matrix products.
+    """Flatten the last two axes of ``values``, an array ``[..., expert, interval]``, so that sums
+    over experts can be computed as matrix products.
     """
     return values.reshape(*values.shape[:-2], -1)
 

@@ -46,7 +46,7 @@ class ExpertRegime:
         correlation: probability, in each round, that all experts give the same advice, which is
             right with probability equal to their mean accuracy.
 
-    To use a variant, derive it and pass the record:
+    To use a variant of a regime, make a changed copy and pass it in place of a name:
 
     >>> from dataclasses import replace
     >>> from interp.tasks.experts import sample
@@ -105,7 +105,7 @@ class ExpertRegime:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters of this regime that differ from "no effect", by name, as values for JSON."""
+        """The parameters of this regime that have an effect, by name, as values for JSON."""
         params: dict[str, Any] = {
             "first": [list(bounds) for bounds in self.first],
             "rest": list(self.rest),

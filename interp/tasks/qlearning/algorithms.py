@@ -71,6 +71,9 @@ def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
 def pair(v: Values) -> _Array:
     """Return the one-hot code of the round's state-action pair: 1 at this entry of the table and 0
     elsewhere, ``[..., state, action]``.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     n_states, n_actions = v["table"].shape[-2:]
     states = np.eye(n_states)[v["state"]]
@@ -93,6 +96,9 @@ VARIABLES = variable_table(
 def _write_column(v: Values) -> _Array:
     """Return the table ``[..., state, action]`` in which the column of the action that was taken is
     the updated one.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     table = v["table"]
     is_taken = np.eye(table.shape[-1], dtype=bool)[v["action"]]
@@ -102,6 +108,9 @@ def _write_column(v: Values) -> _Array:
 def _next_values_after(v: Values) -> _Array:
     """Return the values of all actions at the next state, ``[..., action]``, from the table after
     the round's update.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     return rows_at(v["next_table"], v["next_state"])
 
@@ -109,6 +118,9 @@ def _next_values_after(v: Values) -> _Array:
 def _greedy_after(v: Values) -> _Array:
     """Return the index of the greedy action at the next state, from the table after the round's
     update; on ties, the lowest index.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     return _next_values_after(v).argmax(-1)
 
@@ -116,13 +128,20 @@ def _greedy_after(v: Values) -> _Array:
 def _has_one_greedy(v: Values) -> _Array:
     """Return a mask of the rounds in which exactly one action is greedy at the next state, by the
     table after the round's update.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     greedy = bellman.greedy_sets(_next_values_after(v))
     return greedy.sum(-1) == 1
 
 
 def _error(v: Values) -> _Array:
-    """Return the temporal-difference error: reward plus bootstrapped value minus current value."""
+    """Return the temporal-difference error: reward plus bootstrapped value minus current value.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
     return v["reward"] + v["bootstrapped_value"] - v["current_value"]
 
 
@@ -265,7 +284,9 @@ def no_bootstrap(alpha: float = 0.1) -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's entries for its algorithms, in order of preference."""
+    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
+    names, and a function that makes it).
+    """
     plain = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(

@@ -162,6 +162,10 @@ class _FinitePlan(NamedTuple):
 def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     """Compute the optimal values and policy of each MDP by backward induction, if ``n_rounds``
     rounds are played.
+
+    Args:
+        mdps: the MDPs.
+        n_rounds: number of rounds that are played.
     """
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))

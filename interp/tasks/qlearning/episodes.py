@@ -459,8 +459,8 @@ def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_acti
 
 
 def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
-    """Check exploration rates and return them as an array; refuse rates outside of [0, 1]. NaN
-    means that there is no rate.
+    """Check exploration rates ``epsilon``, one or several, and return them as an array; refuse
+    rates outside of [0, 1]. NaN means that there is no rate.
     """
     values = array_of("epsilon", epsilon).astype(np.float64)
     for wrong in values[(values < 0) | (values > 1)][:1]:

@@ -321,6 +321,10 @@ def _bootstrapping(
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """Return a variant of Q-learning that bootstraps from the mean of the next state's action
     values instead of their maximum.
+
+    Args:
+        alpha: learning rate.
+        gamma: discount.
     """
     name = "Q-learning with the mean in place of the maximum"
     return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
@@ -391,6 +395,10 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """Return SARSA, which bootstraps from the value of the action that is taken next. It completes
     a round's update in the following round, when this action is known.
+
+    Args:
+        alpha: learning rate.
+        gamma: discount.
     """
     bellman.check_rates(alpha, gamma)
 

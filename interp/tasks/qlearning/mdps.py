@@ -9,9 +9,10 @@ combinations equally often. The other regimes are for evaluation: single reward 
 same concentrations, shifts away from training, and two tasks where control matters.
 
 Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). The paper describes its
-Bernoulli family in two ways, and both are here. "bernoulli", part of the grid, pays R(s, a) ~ U[.1,
-.9] itself. "bernoulli-draws" pays 1 with that probability and 0 otherwise; in the grid it would
-raise the share of steps with ties from 12.5 % to 14 %. "coin" draws each R(s, a) from {0, 1} once.
+Bernoulli family in two ways, and both are here. "bernoulli", part of the grid, pays R(s, a) ~
+U[.1, .9] itself. "bernoulli-draws" pays 1 with that probability and 0 otherwise; in the grid it
+would raise the share of steps with ties from 12.5 % to 14 %. "coin" draws each R(s, a) from {0, 1}
+once.
 
 Of the 4-state, 2-action chain the paper says only that a_0 is optimal. Here action 0 steps right,
 every other action steps left, and only action 0 in the last state pays 1. Of the ladder the paper
@@ -238,6 +239,9 @@ def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
     to the left.
 
     Action 0 in the last state has reward 1; all other rewards are 0.
+
+    Args:
+        n_states, n_actions: numbers of states and of actions, at least 2 each.
     """
     transitions = _steps("chain", n_states, n_actions, down=1)
     rewards = np.zeros((1, n_states, n_actions))
@@ -251,6 +255,9 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
     falls two states down.
 
     The reward is (height that is reached / height of the ladder) squared.
+
+    Args:
+        n_states, n_actions: numbers of states and of actions, at least 2 each.
     """
     transitions = _steps("ladder", n_states, n_actions, down=2)
     return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))

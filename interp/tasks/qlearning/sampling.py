@@ -310,8 +310,8 @@ def sample_mdps(
 def battery(
     n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
 ) -> dict[str, MDPEpisodes]:
-    """Sample sets of episodes on which different learners would choose differently; return {name of
-    the set: episodes}.
+    """Sample sets of episodes on which different learners would choose differently; return
+    {name of the set: episodes}.
 
     Args:
         n_episodes: number of episodes of each set.

@@ -61,8 +61,11 @@ def _take(values: _Array, index: _Array) -> _Array:
 
 
 def _expand(v: Values) -> _Array:
-    """Return the set of reached nodes after the round, 1 or 0 per node: the frontier, and the
-    targets of all active edges.
+    """Return the set of reached nodes after the round, 1 or 0 per node: the frontier (reached nodes
+    and root), and the targets of all active edges, which start there.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     expanded = np.array(v["frontier"] > 0.5, dtype=np.float64)
     active = v["active"] > 0.5
@@ -76,8 +79,10 @@ def _follow_from(v: Values, starts: _Array) -> _Array:
     """Return 1 for every edge that starts at a node of the frontier, and 0 for the others,
     ``[..., edge]``.
 
+    The frontier are the reached nodes and the root, from which the round goes on.
+
     Args:
-        v: values of the round's variables.
+        v: values of the round's variables, by key.
         starts: the node at which each edge starts, ``[..., edge]``.
     """
     return (_take(v["frontier"], starts) > 0.5).astype(np.float64)
@@ -117,7 +122,11 @@ def _predict_with(spread: float) -> Equation:
 
 
 def _members(v: Values) -> _Array:
-    """Return 1 for each candidate that is reached, and 0 for each that is not, ``[..., 2]``."""
+    """Return 1 for each candidate that is reached, and 0 for each that is not, ``[..., 2]``.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
     reached = _take(v["reached"], v["candidates"])
     return (reached > 0.5).astype(np.float64)
 
@@ -151,12 +160,12 @@ _algorithm = maker(
 
 
 def _search(key: str, name: str, spread: float, active: Equation, expand: Equation) -> Algorithm:
-    """Make a search that, in each round, expands all reached nodes along the active edges.
+    """Make a search that, in each round, extends the set of reached nodes along the active edges.
 
     Args:
         key, name: key and name of the algorithm.
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1).
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1).
         active: equation of the active edges, those that start at a reached node.
         expand: equation of the set of reached nodes after the round.
     """
@@ -182,8 +191,8 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     """Return parallel breadth-first search: every round expands all reached nodes.
 
     Args:
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1). The rest is on the candidates.
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1). The rest is on the candidates.
 
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
@@ -203,8 +212,8 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
 
     Args:
         hops: number of rounds that expand the set of reached nodes.
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1). The rest is on the candidates.
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1). The rest is on the candidates.
     """
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
     plural = "" if hops == 1 else "s"
@@ -219,8 +228,8 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
 
     Args:
         lag: number of rounds by which the search is late.
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1). The rest is on the candidates.
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1). The rest is on the candidates.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
@@ -232,8 +241,8 @@ def undirected(spread: float = 0.0) -> Algorithm:
     """Return breadth-first search that follows every edge in both directions.
 
     Args:
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1). The rest is on the candidates.
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1). The rest is on the candidates.
     """
 
     def active(v: Values) -> _Array:
@@ -273,6 +282,9 @@ def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
 def _go_deeper(v: Values) -> _Array:
     """Return the visits after a step of depth-first search, ``[..., node]``: to the first unvisited
     child of the node that, among those with such a child, was visited last.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     source = _take(v["started"], v["source"])
     target = _take(v["started"], v["target"])
@@ -284,6 +296,9 @@ def _go_deeper(v: Values) -> _Array:
 def _go_anywhere(v: Values) -> _Array:
     """Return the visits after a step of a random walk, ``[..., node]``: to a random child of the
     node that was visited last or, if it has no child, of the root.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     started = v["started"]
     from_last = _take(started, v["source"]) == started.max(-1, keepdims=True)
@@ -297,6 +312,9 @@ def _go_anywhere(v: Values) -> _Array:
 def _start_at_root(v: Values) -> _Array:
     """Return the visits, ``[..., node]``, in which the root counts as the first: 1 for the root,
     unless a later number is stored for it.
+
+    Args:
+        v: values of the round's variables, by key.
     """
     is_root = v["nodes"] == v["root"][..., None]
     return np.maximum(v["visits"], is_root)
@@ -311,8 +329,8 @@ def _path(
         key, name: key and name of the algorithm.
         step: equation of the visits after a round: the number of each node's visit, 0 for nodes
             that were not visited.
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1).
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1).
         **inputs: functions that read further input variables from episodes, by key.
     """
     equations: dict[str, Equation | None] = {
@@ -330,8 +348,8 @@ def depth_first(spread: float = 0.0) -> Algorithm:
     """Return depth-first search, which visits one new node per round.
 
     Args:
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1). The rest is on the candidates.
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1). The rest is on the candidates.
     """
     return _path("depth_first", "depth-first search, a node a round", _go_deeper, spread)
 
@@ -342,8 +360,8 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 
     Args:
         seed: seed of the walk's random choices.
-        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
-            1). The rest is on the candidates.
+        spread: share of the predicted probability that is uniform over all reached nodes, in
+            [0, 1). The rest is on the candidates.
     """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
@@ -429,8 +447,8 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's entries for its algorithms, in order of preference: first breadth-first
-    search, the correct one.
+    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
+    names, and a function that makes it). The first is breadth-first search, the correct algorithm.
     """
     known = [AlgorithmRecord("breadth_first", _BFS, "BFS", breadth_first)]
     for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops")):

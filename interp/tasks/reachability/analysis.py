@@ -25,8 +25,8 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
-    """Return the wrong candidate's share of the probability that is on the two candidates; 1/2 if
-    both have probability 0.
+    """Return the loss of predictions: the wrong candidate's share of the probability that is on the
+    two candidates; 1/2 if both have probability 0.
 
     Negative predictions, which an untrained copy of a handwired model may make, count as 0.
 

@@ -403,15 +403,17 @@ def sample(
 
 
 def _list_answerable_depths(record: _Regime, n_rounds: int) -> tuple[int, ...]:
-    """Return the depths of a regime that can be answered within ``n_rounds`` rounds; if there is
-    none, the largest depth that can.
+    """Return the depths (distances of the target) of the regime ``record`` that can be answered
+    within ``n_rounds`` rounds; if there is none, the largest depth that can.
     """
     answered = tuple(depth for depth in record.depths if depth < n_rounds)
     return answered or (max(1, n_rounds - 1),)
 
 
 def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
-    """Return the argument ``depths`` as a tuple; refuse an empty list and repeated depths."""
+    """Return the user's argument ``depths``, distances of the target, as a tuple; refuse an empty
+    list and repeated depths.
+    """
     require(len(depths) > 0, "depths is empty; give at least one, or leave it out")
     require(
         len(set(depths)) == len(depths),
@@ -423,8 +425,8 @@ def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Sample sets of episodes on which different search algorithms answer differently; return {name
-    of the regime: episodes}.
+    """Sample sets of episodes on which different search algorithms answer differently; return
+    {name of the regime: episodes}.
 
     Args:
         n_episodes: number of episodes of each regime.
