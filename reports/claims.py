@@ -42,8 +42,8 @@ CLAIMS: dict[str, dict[str, Any]] = {
     },
     "bootstraps": {
         "claim": (
-            "Where a table that never bootstraps disagrees with Q-learning, the model chooses "
-            "as Q-learning does"
+            "In steps in which a table that never bootstraps disagrees with Q-learning, the "
+            "model chooses as Q-learning does"
         ),
         "threshold": 0.5,
         "unit": "share of disputed steps",
@@ -52,12 +52,12 @@ CLAIMS: dict[str, dict[str, Any]] = {
     },
     "first round": {
         "claim": (
-            "The model knows of targets {depth} steps away in round {depth}, the first round "
-            "in which this is possible"
+            "The model finds targets {depth} steps away in round {depth}, the first round in "
+            "which this is possible"
         ),
         "unit": "accuracy",
-        "yes": "knows of targets {depth} steps away in round {depth}",
-        "no": "does not know of targets {depth} steps away in round {depth}",
+        "yes": "finds targets {depth} steps away in round {depth}",
+        "no": "does not find targets {depth} steps away in round {depth}",
     },
     "solves": {
         "claim": (
@@ -71,8 +71,8 @@ CLAIMS: dict[str, dict[str, Any]] = {
     },
     "steering": {
         "claim": (
-            "At every dose, a change of the state in the latents changes the prediction as in "
-            "the algorithm"
+            "At every dose, changing the state in the latents changes the prediction as in the "
+            "algorithm"
         ),
         "threshold": 0.5,
         "unit": "share of the algorithm's change",
@@ -86,7 +86,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
         "unit": "faithfulness",
     },
     "few": {
-        "claim": "The best-scored edges are few",
+        "claim": "The circuit of best-scored edges has at most half of the edges",
         "threshold": 0.5,
         "side": "below",
         "unit": "share of the edges",

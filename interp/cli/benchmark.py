@@ -42,7 +42,7 @@ def _benchmark(
         ),
     ] = None,
     seeds: Annotated[
-        int, options.number("Number of seeds, each of which draws other episodes", most=1000)
+        int, options.number("Number of seeds; episodes are drawn anew for each seed", most=1000)
     ] = 1,
     jobs: Annotated[
         int, options.number("Number of machines on which methods are graded at the same time")

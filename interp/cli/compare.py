@@ -58,7 +58,7 @@ def _compare(
 ) -> None:
     """Compare a model with a reference, by default the handwired model of its task.
 
-    Do both models predict the same, hold the same state, update the state in the same way and use their heads
+    Do both models predict the same, store the same state, update the state in the same way and use their heads
     in the same way?
 
     --set changes MODEL if MODEL is handwired, and otherwise REFERENCE, as in:

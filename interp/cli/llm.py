@@ -150,7 +150,7 @@ def _open(
     Args:
         model: Chat model: a folder, a .gguf file, or the name of a cached model.
         regime: Name of the regime from which episodes are drawn, such as stratified.
-        condition: Condition of framing and note, such as online-note-only; notes hold the correct counts.
+        condition: Combination of framing and use of notes, such as online-note-only; notes hold the correct counts.
     """
     import pandas as pd
 
@@ -244,9 +244,9 @@ def _run(
 
     Args:
         base_url: Address of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1.
-        agent: A scripted agent instead of a model: counter, last-step, full-history or random.
+        agent: Scripted agent that plays instead of a model: counter, last-step, full-history or random.
         backend: Source of the answers: server, or transformers for a model that runs on this computer.
-        conditions: Conditions of framing and note, such as weather-note-only; all six by default.
+        conditions: Combinations of framing and use of notes, such as weather-note-only; all six by default.
         regime: Names of the regimes from which episodes are drawn; by default the three regimes of the paper.
         prompts: Folder with prompts of your own, which are used without changes.
         temperature: Sampling temperature; the word none leaves the temperature to the server.

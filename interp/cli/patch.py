@@ -39,7 +39,7 @@ _Rounds = Annotated[
 _MapSize = Annotated[
     int,
     options.number(
-        "Draw a heat map of the effect of patching each of N rounds on the prediction of each of them; 0 draws no map",
+        "Draw a heat map over N rounds: the effect of patching each round on each round's prediction; 0 draws no map",
         0,
         "--map",
         most=1000,

@@ -185,7 +185,7 @@ def _describe_edits(answer: Answer) -> str:
     """Return the page's sentence: what the edits change, against random changes and the algorithm."""
     edits = answer.view.edits
     if not edits:
-        return "No edit yet: the model and its algorithm."
+        return "No edit yet. The page shows the model and its algorithm."
     subject = f"{len(edits)} edits change"
     if len(edits) == 1:
         edit = edits[0]
