@@ -437,7 +437,7 @@ def _summarize(
     n_known: int,
     **fields: Any,
 ) -> HandOver:
-    """Compare a receiver's predictions with each memory with its predictions after the whole
+    """Compare what a receiver predicts with each memory to what it predicts after the whole
     episode, and return the result.
 
     Args:

@@ -424,8 +424,12 @@ def interchange(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> InterchangeResult:
-    """Measure the interchange accuracy of a variable at some sites, over pairs of episodes (i of
-    base, i of source).
+    """Measure how often the model computes what an algorithm does when the sites, and a variable of
+    the algorithm, are set to their values in another episode.
+
+    The i-th episode of ``base`` is run with the sites set to their values in the i-th episode of
+    ``source``. The algorithm's counterfactual is its outcome on the base episode with the variable
+    set to its value in the source episode.
 
     Args:
         model: the model.
@@ -440,8 +444,8 @@ def interchange(
             A choice in the tokens of a round stays the base's.
 
     Returns:
-        For each episode and round, whether the outcome equals the counterfactual, with effects and
-        intervals.
+        For each episode and round, whether the model's outcome equals the counterfactual, with
+        sizes of effects and intervals.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)

@@ -149,7 +149,7 @@ class Writer:
         algorithm carries from round to round, and from which it computes its memory.
 
         The first such variable is always decoded. Each further one is decoded only if the carried
-        state predicts it better than the earlier variables do (:func:`decodable`).
+        state predicts it much better than the earlier variables do (:func:`decodable`).
 
         Args:
             model: the model.
@@ -333,10 +333,10 @@ def decodable(
     """Return the keys of the variables that can be decoded from the carried state, or from the part
     of it that ``sites`` selects ("latent@h").
 
-    The first variable is always returned. A further one is returned only if the state predicts it
-    better than the earlier variables do. This leaves out, for example, a number of rounds that is
-    the sum of counts that can be decoded. Decoders are fitted on one half of the episodes and
-    scored on the other.
+    The first variable is always returned. A further one is returned only if an affine map from the
+    state predicts it with at most half of the squared error of a map from the earlier variables.
+    This leaves out, for example, a number of rounds that is the sum of counts that can be decoded.
+    Decoders are fitted on one half of the episodes and scored on the other.
 
     Args:
         run: the rollout.

@@ -215,8 +215,9 @@ class PatchingResult(Result):
         return frame[[*_ADDRESS, *_NUMBERS, *index.columns[len(_ADDRESS) :]]]
 
     def _average_players(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the metric of the patched runs, of the base and of the source. If a participant
-        played several episodes, the metric is averaged over these.
+        """Return the metric of the patched runs, ``[site, episode]``, of the base and of the
+        source, ``[episode]`` each. If a participant played several episodes, the metric is averaged
+        over these, and ``episode`` counts participants.
         """
         sides = (self.values, self.base, self.source)
         players = self.participants
@@ -577,10 +578,11 @@ def round_map(
     metric: str | Metric | None = None,
     direction: str = "denoising",
 ) -> Tabulated:
-    """Patch some sites together in each of several rounds, and read every one of these rounds from
-    the patched one on.
+    """Patch some sites together in one round, for each of several rounds, and read the patched
+    round and those of these rounds that come later.
 
-    Metrics are computed per round; a regret is the loss in that round.
+    Metrics are computed separately for each round that is read; the metric "regret" is the loss in
+    this round alone.
 
     Args:
         model: the model.

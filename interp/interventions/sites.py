@@ -410,8 +410,8 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
 def _find_labels(
     site: Site, layout: RoundLayout, positions: str | Iterable[str] | None
 ) -> list[str | None]:
-    """Return the labels of the positions, or rows of the carried state, at which a component's
-    sites are listed; [None] for one site of all positions together.
+    """Return the labels of the positions (or rows of the carried state) for which separate sites of
+    a component are made; [None] for one site of all positions together.
 
     Args:
         site: a site of the component.

@@ -16,9 +16,9 @@ class OutsideReads(TorchDispatchMode):
     """Context that records the shapes of weights that are read within it but are not part of the
     model.
 
-    A tensor counts as a weight if it is a parameter, or another leaf that requires a gradient. So
-    does a floating-point matrix that no operation computed, at the same address as in an earlier
-    round.
+    A tensor counts as a weight if it is a parameter, or another leaf that requires a gradient. A
+    floating-point matrix also counts if no operation computed it and an earlier round read it at
+    the same address.
 
     Args:
         known: the model's weights and buffers.

@@ -236,9 +236,9 @@ def identified_rank(
     pairs.
 
     For each pair, the point on the line from base to source where the choice changes is found. How
-    it shifts when an element of the variable is changed gives the normal of the decision boundary;
-    the rank is that of the normals. For a class variable, an element with k classes has k - 1
-    directions.
+    this point shifts when an element of the variable is changed gives the normal of the decision
+    boundary. The result is the rank of these normals. For a class variable, an element with k
+    classes has k - 1 directions.
 
     Args:
         algorithm: the algorithm.
@@ -595,8 +595,8 @@ class Fit:
 
 
 def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, search: Search) -> Fit:
-    """Train a subspace from several random starts, and return the best. Later starts are skipped if
-    one nearly solves the task.
+    """Train a subspace from several random starts, and return the best. Later starts are skipped
+    after a start that nearly solves the task.
 
     Args:
         rounds: runs rounds with the subspace interchanged.

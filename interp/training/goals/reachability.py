@@ -215,9 +215,9 @@ def _start_bound(model: HookedLatentTransformer) -> None:
     """Set the weights for the start "bound" (a choice of initial weights): those of "apart", with
     orthogonal token embeddings, and separate dimensions for copies by heads that match by position.
 
-    Tokens and copies have ``d_head`` dimensions each. Heads that match by content compare with
-    both. So training decides whether an edge is found by its own node, or by the node that was
-    copied to it.
+    A token's embedding and the copy of another token's embedding have ``d_head`` dimensions each.
+    Heads that match by content compare queries with both. So training decides whether they find an
+    edge by the node at its position, or by the node that was copied there.
     """
     d_head = model.config.d_head
     half = model.config.d_model // 2
