@@ -395,7 +395,8 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
 
 
 def _require_named(task: Task, field: str, value: Any) -> Any:
-    """Return the value of a field of the task's ``Analysis``; raise an error if it is empty.
+    """Return the value of a field of the task's record for analyses (``Analysis``); raise an error
+    if it is empty.
 
     Args:
         task: the task.

@@ -64,9 +64,9 @@ class Effects(Result):
         values: outcomes with the edits, ``[edit, episode, round, outcome]``.
         unpatched: outcomes of the unedited run, ``[episode, round, outcome]``.
         seen: for each edit, the activations at the watched sites, ``[episode, round edited, ...]``.
-        counted: which episodes have both the round edited and the round read; None if all do.
-            Values of other episodes are NaN and are left out of means. The same holds for edits of
-            an iteration that a looped model did not run.
+        counted: which episodes have both the round edited and the round read, ``[episode, round]``;
+            None if all do. Values of other episodes are NaN and are left out of means. The same
+            holds for edits of an iteration that a looped model did not run.
         participants: participant of each episode; intervals are over participants.
     """
 

@@ -116,8 +116,8 @@ class InterchangeResult(Result):
 
     @property
     def sentence(self) -> str:
-        """The finding in a sentence: how often the outcome equals the counterfactual, with and
-        without the intervention.
+        """The finding in a sentence: how often the model's outcome equals the algorithm's
+        counterfactual, with and without the intervention.
         """
         if not self.informative.any():
             return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."

@@ -257,8 +257,8 @@ class TrainingLoop:
     # The loop.
 
     def train_until(self, last_step: int) -> None:
-        """Train until ``last_step`` batches are done, or until the curriculum ends; then the final
-        model is saved.
+        """Train until ``last_step`` batches are done or the curriculum is over. When the curriculum
+        is over, save the final model.
         """
         path = self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, self.is_main)
@@ -426,11 +426,12 @@ class TrainingLoop:
 
 
 def _schedule(step: int, config: TrainingConfig) -> float:
-    """Return the factor of the learning rate at a step: a linear warm-up to 1, then a decay to 0.
+    """Return the factor of the learning rate at a step: a linear warm-up to 1, then a decay to 0,
+    which is linear in the second half of the run or follows a cosine (field ``decay``).
 
-    Neither decay is always better. In runs of equal length with seed 0, the linear one ended with a
-    lower excess loss for the laptop presets of expert advice (.0006 against .0014; wide: .006
-    against .031). The cosine one was better for Q-learning (.020 against .024).
+    Neither decay is always better. In runs of equal length with seed 0, the linear decay ended with
+    a lower excess loss for the laptop presets of expert advice (.0006 against .0014; wide: .006
+    against .031). The cosine was better for Q-learning (.020 against .024).
 
     Args:
         step: index of the step, if all stages ran to their end.
