@@ -88,9 +88,9 @@ class HandOver(Tabulated):
         saw_everything: predictions of a receiver that played the whole episode.
         starts_anew: predictions with the receiver's initial memory.
         another_episode: predictions with the memory of another episode.
-        share: share of the distance between ``starts_anew`` and ``saw_everything`` that the memory
-            makes up: 1 minus the distance of ``handed_over`` from ``saw_everything``, divided by
-            that of ``starts_anew``.
+        share: ``1 - |handed_over - saw_everything| / |starts_anew - saw_everything|``, with
+            distances summed over rounds and episodes: 1 if the transferred memory is as good as the
+            receiver's own, 0 if it is no better than an initial memory.
     """
 
     round: int
