@@ -57,7 +57,7 @@ def _find_principal_directions(
 def _draw_random_directions(
     n_numbers: int, n_directions: int, seed: int
 ) -> Float[Tensor, "direction number"]:
-    """Draw orthonormal directions at random.
+    """Draw orthonormal directions at random, ``[n_directions, n_numbers]``.
 
     Args:
         n_numbers: number of dimensions of the state.
@@ -97,11 +97,14 @@ class _ByRank(NamedTuple):
     """Effects on predictions if the part of a state in k directions is replaced by that of another
     episode's state.
 
+    An effect is the distance between the changed and the unchanged prediction.
+
     Attributes:
         ranks: the numbers k of directions.
-        principal: effect of replacing the part in the first k principal directions.
-        random: effect of replacing the part in k random directions.
-        whole: effect of replacing the whole state.
+        principal: effect of replacing the part in the first k principal directions, ``[rank,
+            episode]``.
+        random: effect of replacing the part in k random directions, ``[rank, episode]``.
+        whole: effect of replacing the whole state, ``[episode]``.
     """
 
     ranks: list[int]
@@ -178,8 +181,8 @@ def doses(trial: Trial) -> pd.DataFrame:
 
 
 def few(trial: Trial, is_used: bool) -> Measure:
-    """Check whether a few directions of the state are enough for the loss that the state saves: as
-    many directions as the algorithm's memory has dimensions.
+    """Check whether the loss that the state saves depends on few of its directions: no more than
+    the algorithm's memory has dimensions.
 
     In every round, the state is kept in its first principal directions, and the rest is replaced by
     another episode's state.

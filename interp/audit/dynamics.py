@@ -190,7 +190,9 @@ class _HeldRound:
         return state.view_as(self.template)
 
     def leave(self, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
-        """Run the round from each of several states, and return the states after the round."""
+        """Run the round from each of several states, and return the states after the round,
+        ``[state, row, width]``.
+        """
         edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
         rounds = [0] * len(states)
         experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
@@ -239,9 +241,9 @@ class _Points:
     slowest point. Clusters that more starts reached come first.
 
     Attributes:
-        points: the points.
-        speeds: distance that the round moves each point.
-        shares: share of the successful starts that ended in the point's cluster.
+        points: the points, ``[point, number]``.
+        speeds: distance that the round moves each point, ``[point]``.
+        shares: share of the successful starts that ended in the point's cluster, ``[point]``.
     """
 
     points: Float[np.ndarray, "point number"]

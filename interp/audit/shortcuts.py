@@ -72,7 +72,9 @@ class Adversarial:
         return mean_interval(sides, participants=participants)
 
     def _compute_losses(self, model: Machine) -> Float[np.ndarray, " episode"]:
-        """Compute a model's losses in the last round. The episodes of all trials run as one batch."""
+        """Compute a model's losses in the last round, ``[episode]``. The episodes of all trials run
+        as one batch.
+        """
         layout = self.trials[0].layout
         parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
         predictions = sequential(model, EncodedRounds.joined(parts), layout, "own").predictions
@@ -179,7 +181,7 @@ def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
 
 def table(trial: Trial) -> pd.DataFrame:
     """Return a table with one row per heuristic: its mean loss in the last round, and how often the
-    model sides with the algorithm where the heuristic is wrong.
+    model's loss is closer to the algorithm's where the heuristic is wrong.
 
     ``explains_more`` is the share of the variance of the model's predictions that the heuristic
     explains in addition to the algorithm.
@@ -255,8 +257,10 @@ def _compute_error(trial: Trial, own: Array, features: list[Array]) -> float:
 
 
 def side(trial: Trial) -> Measure:
-    """Check whether the model sides with the algorithm on episodes where a heuristic is wrong. The
-    number is for the heuristic that the model follows most.
+    """Check whether the model follows the algorithm on episodes where a heuristic is wrong: whether
+    its loss is closer to the algorithm's than to the heuristic's.
+
+    The number is for the heuristic that the model follows most.
 
     Args:
         trial: the model with its episodes.

@@ -202,18 +202,20 @@ class Trial:
 
     @property
     def scored(self) -> slice:
-        """The rounds whose loss counts: those that read a state (all but the first) and have a
-        scored prediction.
+        """The rounds whose loss counts, as a slice: those that read a state (all but the first) and
+        have a scored prediction.
         """
         return slice(max(1, self.task.data.first_asked), None)
 
     @property
     def horizon(self) -> str:
-        """The rounds of :attr:`scored`, in words."""
+        """The rounds whose loss counts, in words, such as "in rounds 1 to 11"."""
         return f"in rounds {self.scored.start} to {self.shape[1] - 1}"
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
-        """Return the distributions that ``algorithm`` predicts on the trial's episodes."""
+        """Return the distributions that ``algorithm`` predicts on the trial's episodes, ``[episode,
+        round, outcome]``.
+        """
         predicted = algorithm.distribution(algorithm.run(self.episodes))
         return np.asarray(predicted, np.float64)
 
@@ -229,12 +231,14 @@ class Trial:
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
-        """The distributions that the model predicts with its state unchanged."""
+        """The distributions that the model predicts with its state unchanged, ``[episode, round,
+        outcome]``.
+        """
         return self.distribution(self.run.predictions)
 
     @cached_property
     def own_losses(self) -> Float[np.ndarray, "episode round"]:
-        """The losses of the model's predictions with its state unchanged."""
+        """The losses of the model's predictions with its state unchanged, ``[episode, round]``."""
         return self.losses(self.run.predictions)
 
     def distance(self, one: Array, other: Array) -> Array:
@@ -295,7 +299,9 @@ class Trial:
         return predictions
 
     def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """Return the unchanged states that the rounds ``rounds`` read."""
+        """Return the unchanged states that the rounds ``rounds`` read, ``[written, episode, row,
+        width]``.
+        """
         return self.run.latents[:, list(rounds)].transpose(0, 1)
 
     @cached_property

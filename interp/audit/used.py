@@ -104,7 +104,7 @@ def change_states(
         trial: the model with its run.
         rounds: the rounds that read the states.
         change: by what the states are replaced, a :class:`Change`.
-        channel: name of the channel; by default all channels.
+        channel: part of the state, such as h of an LSTM; by default the whole state.
     """
     states = trial.read(rounds)
     rows = trial.channels[channel]
@@ -137,8 +137,8 @@ def _make_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) 
 
 
 class _Influence(NamedTuple):
-    """Effect and cost of changing the state once, by the round that reads it (write) and by the
-    number of rounds since then (lag).
+    """Effect and cost of changing the state once, ``[write, episode, lag]``. The axis ``write`` is
+    the round that reads the changed state, ``lag`` the number of rounds since then.
 
     Entries are NaN after the last round, and where the change needs another episode with the same
     answer and there is none.
@@ -159,7 +159,7 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
 
     Args:
         trial: the model with its run.
-        channel: name of the channel.
+        channel: part of the state, such as h of an LSTM.
         change: by what the state is replaced, a :class:`Change`.
     """
     predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
@@ -170,7 +170,8 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
 
 
 def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
-    """Return for which episodes a change can be made before each round of ``trial.writes``.
+    """Return for which episodes a change can be made before each round of ``trial.writes``,
+    ``[write, episode]``.
 
     Only ``Change.SAME`` can fail: it needs another episode with the same answer.
 
@@ -226,7 +227,7 @@ def predict_with(
     Args:
         trial: the model with its run.
         change: by what the state is replaced, a :class:`Change`.
-        channel: name of the channel; by default all channels.
+        channel: part of the state, such as h of an LSTM; by default the whole state.
     """
     rows = trial.channels[channel]
 
@@ -262,7 +263,7 @@ def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
 
     Args:
         trial: the model with its run.
-        channel: name of the channel; by default all channels.
+        channel: part of the state, such as h of an LSTM; by default the whole state.
     """
     worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
@@ -276,7 +277,7 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
     Args:
         trial: the model with its run.
-        channel: name of the channel; by default all channels.
+        channel: part of the state, such as h of an LSTM; by default the whole state.
     """
     content_worth = worth_of_content(trial, channel)
     if content_worth.share.low >= THRESHOLDS["worth"].value:
@@ -292,7 +293,7 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
     Args:
         trial: the model with its run.
         change: by what the state is replaced, a :class:`Change`.
-        channel: name of the channel; by default all channels.
+        channel: part of the state, such as h of an LSTM; by default the whole state.
     """
     return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
 
@@ -352,7 +353,7 @@ def used(trial: Trial, channel: str) -> Measure:
 
     Args:
         trial: the model with its run.
-        channel: name of the channel.
+        channel: part of the state, such as h of an LSTM.
     """
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
@@ -417,7 +418,8 @@ def content(trial: Trial) -> Measure:
 
 
 def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
-    """Return the predicate of the sentence for a state that does not lower the loss.
+    """Return the predicate of the sentence for a state that does not lower the loss, such as "does
+    not use the content of its state".
 
     Args:
         effect: mean distance between changed and unchanged predictions.

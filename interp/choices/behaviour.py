@@ -61,7 +61,7 @@ class PlayerBehaviour(Result):
 
     @property
     def group(self) -> dict[str, str]:
-        """Model, condition and regime, as columns of a table."""
+        """The language model, the condition and the regime: name of a table's column -> value."""
         return {"model": self.model, "condition": self.condition, "regime": self.regime}
 
     @property
@@ -78,7 +78,9 @@ class PlayerBehaviour(Result):
 
     @property
     def answer(self) -> str:
-        """Which algorithm explains the choices, in a few words."""
+        """A phrase that names the algorithms that explain the choices, or says that there are too
+        few runs.
+        """
         return self.found.answer if self.found else f"undecided: fewer than {FEWEST_RUNS} instances"
 
     def to_frame(self) -> pd.DataFrame:

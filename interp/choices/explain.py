@@ -149,7 +149,9 @@ class ChoiceExplanation(Result):
 
     @property
     def closest(self) -> str:
-        """The key of the family with the lowest loss, whether or not it explains the choices."""
+        """The key of the family of algorithms with the lowest held-out loss, whether or not it
+        explains the choices.
+        """
         return next(iter(self.scores))
 
     @property
@@ -169,13 +171,15 @@ class ChoiceExplanation(Result):
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """The parameters of the closest family, fitted to all choices, by name."""
+        """The fitted parameters of the closest family (lowest held-out loss), by name. They are
+        fitted to all choices.
+        """
         return self.scores[self.closest].parameters
 
     @property
     def intervals(self) -> Mapping[str, Interval]:
-        """95 % profile likelihood intervals of the closest family's real-valued parameters, by
-        name.
+        """95 % profile likelihood intervals of the real-valued parameters of the closest family
+        (lowest held-out loss), by name.
         """
         return self.scores[self.closest].intervals
 
@@ -192,7 +196,9 @@ class ChoiceExplanation(Result):
 
     @property
     def nats(self) -> Interval:
-        """The held-out loss of the closest family, in nats per choice."""
+        """The held-out loss of the closest family of algorithms (lowest held-out loss), in nats per
+        choice, with its interval.
+        """
         return _mean_of(self.units[:, 0], self.n_choices)
 
     @property
@@ -240,7 +246,11 @@ class ChoiceExplanation(Result):
 
     @property
     def measure(self) -> Measure:
-        """The claim that the choices depend on earlier rounds."""
+        """The claim that the choices depend on earlier rounds.
+
+        Its number is the nats per choice by which the closest family's held-out loss is lower than
+        that of the best family without a memory.
+        """
         return Measure(
             "memory",
             "The choices depend on earlier rounds",
@@ -255,7 +265,9 @@ class ChoiceExplanation(Result):
 
     @property
     def answer(self) -> str:
-        """Which algorithm explains the choices, in a few words."""
+        """A phrase that names the families of algorithms that explain the choices, or says that
+        none does.
+        """
         names = [self.scores[key].name for key in self.confidence_set]
         closest = self.scores[self.closest].name
         by_verdict = {
@@ -268,7 +280,9 @@ class ChoiceExplanation(Result):
 
     @property
     def sentence(self) -> str:
-        """Which families explain the choices, and at which parameters."""
+        """A sentence that says which families of algorithms explain the choices, with the
+        parameters of the closest family.
+        """
         closest = self._named(self.closest)
         names = [self.scores[key].name for key in self.confidence_set]
         if self.verdict == "none":
@@ -313,7 +327,11 @@ class ChoiceExplanation(Result):
         return pd.DataFrame([self._row(key) for key in self.scores])
 
     def _row(self, key: str) -> dict[str, Any]:
-        """Return the table's row of one family, by its key."""
+        """Return one family's row of the table of :meth:`to_frame`.
+
+        Args:
+            key: key of the family.
+        """
         score = self.scores[key]
         losses = self._of(key)
         difference = losses - self.units[:, 0]
@@ -370,7 +388,8 @@ def explain_choices(
     beside: Mapping[str, tuple[Any, Any]] | None = None,
     seed: int = 0,
 ) -> ChoiceExplanation:
-    """Find the families of algorithms that explain a player's choices.
+    """Find the families of algorithms that explain a player's choices. The members of a family
+    differ only in their parameters.
 
     Args:
         episodes: what the player saw.
@@ -565,8 +584,8 @@ def explanation_of(
 def sum_units(
     losses: Array, units: NDArray[np.int64], known: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Add up the losses of the choices of each independent unit. Units without a choice are left
-    out.
+    """Add up the losses of the choices of each independent unit (participant, episode or block of
+    trials). Units without a choice are left out.
 
     Args:
         losses: loss of each choice, ``[episode, round]``.

@@ -316,11 +316,11 @@ class Distributions:
         self._values: dict[str, NDArray[Any]] = {}
 
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
-        """Return the predictions of a member of the family.
+        """Return the predictions of a member of the family, ``[episode, scored round, outcome]``.
 
         Args:
             algorithm: the member.
-            parameters: the searched parameters that it was made with, by name.
+            parameters: the parameters that it was made with, by name.
         """
         changed = []
         for searched in self.family.searched:

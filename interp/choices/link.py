@@ -41,7 +41,8 @@ _BISECTIONS = 14
 @dataclass(frozen=True)
 @checked_result
 class Link:
-    """Maps a predicted distribution to the probability of each choice.
+    """A map from a predicted distribution to the probability of each choice, with a temperature and
+    a lapse rate.
 
     Attributes:
         lapse: lapse rate: share of the choices that are uniform guesses.

@@ -83,8 +83,8 @@ class RowPredictor:
 
         Args:
             rows: index of the episode of each row, ``[row]``.
-            values: parameters of each row, ``[row, parameter]``, in the order of
-                ``family.searched``.
+            values: parameters of each row, ``[row, parameter]``, in the order of the family's
+                parameters (``family.searched``).
         """
         algorithm = self._member(values.T[..., None])
         return self._read_out(algorithm, rows, self._states(algorithm, rows))
@@ -548,11 +548,13 @@ class PlayerFits:
         )
 
     def _evaluate(self, points: Array, masks: Rows) -> Fit:
-        """Compute the loss at several points per player, and return points and losses.
+        """Compute the loss at several points of the parameters per player, and return points and
+        losses.
 
         Args:
-            points: parameters and, last, the lapse rate, ``[player, place, parameter + 1]``.
-            masks: for each place, the index of the set of choices whose loss is computed: 0 is all,
+            points: parameters and, last, the lapse rate (share of uniform guesses), ``[player,
+                point, parameter + 1]``.
+            masks: for each point, the index of the set of choices whose loss is computed: 0 is all,
                 others leave out one fold.
         """
         shape = points.shape[:2]
@@ -591,12 +593,12 @@ class PlayerFits:
         most_lapse: float,
         most_steps: int = _MOST_STEPS,
     ) -> Fit:
-        """Improve some of the points of a fit, and return the fit.
+        """Lower the loss of the chosen fits by Newton steps from their points, and return all fits;
+        the other ones are unchanged.
 
         Args:
-            starts: a fit with the starting points.
-            chosen: which points to improve, ``[player, mask]``; a mask is a set of choices to fit
-                to.
+            starts: the fits with their points, at which the steps begin.
+            chosen: which fits to improve, ``[player, mask]``; a mask is a set of choices to fit to.
             most_lapse: upper bound of the lapse rate (share of uniform guesses).
             most_steps: maximum number of steps.
         """

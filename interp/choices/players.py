@@ -75,7 +75,8 @@ def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDAr
 
 @checked
 def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
-    """Fit one family to each participant, or to each episode if the episodes name no participants.
+    """Fit one family of algorithms to each participant, or to each episode if the episodes name no
+    participants.
 
     Args:
         family: a family with ``vectorised=True``, such as those of the bandit task.
@@ -154,8 +155,8 @@ class EachParticipant(Result):
 
     @property
     def part(self) -> dict[str, Any]:
-        """The table and the families' names: what is stored in a file if the work is split into
-        parts.
+        """The table and the families' names, as a dictionary. It is stored in a file if the work is
+        split into parts.
         """
         return {"table": self.table, "names": dict(self.names)}
 

@@ -124,7 +124,7 @@ def check_predictions(
 
     Args:
         q: the fitted family's probability of each choice, ``[episode, round, outcome]``; or of each
-            slot if ``offers`` is not None.
+            slot (option offered in the round) if ``offers`` is not None.
         choices: index of the chosen outcome or slot, ``[episode, round]``.
         known: where a choice was made, ``[episode, round]``.
         successes: whether each choice was a success, ``[episode, round]``; None if that is unknown.

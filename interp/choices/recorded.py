@@ -57,7 +57,7 @@ class _FittedCell:
 
     @property
     def sentence(self) -> str:
-        """The held-out loss of the recurrent cells, beside that of a uniform guess."""
+        """A sentence with the held-out loss of the recurrent cells, and that of a uniform guess."""
         even = np.log(self.held_out.shape[-1])
         people = len(self.participants)
         return f"Of {people} participants, held out, it loses {self.nats} nats a round; an even guess loses {even:.4g}."

@@ -329,12 +329,15 @@ def _simplest_first(families: Mapping[str, Family]) -> list[Family]:
 
 
 def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilyScore]:
-    """Return each player's score of a family that is fitted to all players at once.
+    """Score a family that was fitted to all players at once, by cross-validation.
 
     Args:
         data: the choices of all players.
         solver: computes the family's predictions.
         fit: the family's fits to all players.
+
+    Returns:
+        A list with each player's score.
     """
     family = solver.family
     names = [searched.name for searched in family.searched]
@@ -434,7 +437,9 @@ class _Search:
             self.try_point(refine(loss, self.family.searched, start)[1])
 
     def result(self) -> _PlayerFit:
-        """Return the best fit found."""
+        """Return the best fit found, with the link and the predictions for each mask (set of
+        choices to fit to).
+        """
         p = np.stack([self.predict(parameters) for parameters in self.parameters])
         links = [self._link(p[mask], mask).link for mask in range(len(p))]
         n_choices = int(self._data.n_choices[0, 0])
@@ -505,12 +510,15 @@ def _grid_points(family: Family) -> Iterator[Parameters]:
 
 
 def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
-    """Score, for each player, a constant guess: the frequency of each outcome among the player's
-    choices.
+    """Score a constant guess for each player: the frequency of each outcome among the player's
+    choices, the same in every round.
 
     Args:
         data: the choices of all players.
         like: an array with the shape of predictions, ``[episode, round, outcome]``.
+
+    Returns:
+        A list with each player's score.
     """
     guess = Family(GUESS, "a guess, the same in every round", make=_no_algorithm, memoryless=True)
     even = even_guess(like, data.offers)
@@ -560,7 +568,7 @@ def _no_algorithm() -> Algorithm:
 def add_intervals(
     data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
 ) -> dict[int, FamilyScore]:
-    """Return the players' scores with 95 % profile likelihood intervals of the real parameters.
+    """Add 95 % profile likelihood intervals of the real parameters to players' scores.
 
     The other parameters are refitted at each value of a parameter. For a family that is not
     vectorised, "refitted" means the best point of a joint grid, which is finer near the best
@@ -570,6 +578,9 @@ def add_intervals(
         data: the choices of all players.
         family: the family that was scored.
         scores: index of a player -> the player's score.
+
+    Returns:
+        Index of a player -> the score with intervals.
     """
     if family.vectorised:
         return _add_profiles(data, family, scores)

@@ -218,7 +218,7 @@ class _Lines(logging.Formatter):
     """Formatter of the log's lines, in which characters that control a terminal are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as a line."""
+        """Return a record of the log as a line of text, with control characters escaped."""
         return plain(super().format(record))
 
 

@@ -42,14 +42,13 @@ _NOTE = "note"  # the only column of a table that explains why it has no numbers
 @dataclass(frozen=True)
 @checked_fields
 class EvaluationPlan:
-    """How the models of a task are evaluated.
+    """How the models of a task are evaluated. The evaluation consists of parts, such as regimes,
+    which are computed independently.
 
     Attributes:
-        parts: function from a model to the names of the parts that are measured separately, such as
-            regimes.
+        parts: function from a model to the names of the parts.
         measure: function from (model, part, n_episodes, seed) to the part's result: a table, or
-            several tables by name. Parts are independent: they can be computed on different
-            machines and stored in files.
+            several tables by name. Parts can be computed on different machines and stored in files.
         tables: function from (model, results of all parts by name) to tidy tables by name;
             "summary" is the table to print.
         min_episodes: smallest allowed number of episodes.

@@ -486,8 +486,8 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def interval(value: Any, of: str = "estimate") -> Interval:
-    """Return the number in a row of a table, with the interval in the row's columns ``low`` and
-    ``high``.
+    """Return the number in a row of a table as an Interval, whose ends are in the row's columns
+    ``low`` and ``high``.
 
     Args:
         value: the row.

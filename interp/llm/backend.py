@@ -83,7 +83,8 @@ class Reply:
 
 @runtime_checkable
 class Backend(Protocol):
-    """The interface of everything that answers requests.
+    """The interface of what plays an episode: a server, a scripted agent or a local model answers
+    the requests of every round.
 
     Attributes:
         address: where the answers come from; recorded with every call.
@@ -100,7 +101,7 @@ class Backend(Protocol):
         It is called once, before the first request.
 
         Args:
-            condition: framing and protocol of the first episode.
+            condition: wording of outcomes and kind of notes of the first episode.
         """
         return
 
@@ -111,7 +112,7 @@ class Backend(Protocol):
 
         Args:
             messages: the conversation so far.
-            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+            condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
             turn: which answer the last message asks for: "prediction" or "note".
             seed: seed for sampling; ignored by a backend that does not sample.
 
@@ -132,8 +133,8 @@ class Backend(Protocol):
 
 
 class AgentBackend(Backend):
-    """A backend that answers with a scripted agent, without a server. The traces of its episodes
-    have the same format as a language model's.
+    """A backend that answers with a scripted agent, without a server. The recorded episodes have
+    the same format as a language model's.
 
     Args:
         name: name of the agent, which is recorded as the name of the model.
@@ -378,8 +379,8 @@ def _start_evidence(n_experts: int) -> Evidence:
 
 
 def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
-    """Return what a conversation shows about the experts: how often each expert was right, and
-    which experts were right in the last round.
+    """Return what a conversation shows about the experts, as an :class:`Evidence`: how often each
+    expert was right, and which experts were right in the last round.
 
     Args:
         bodies: the JSON objects of the user messages so far.
@@ -397,7 +398,7 @@ def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence
 
 @checked
 def evidence_in(note: str, n_experts: int) -> Evidence:
-    """Return what a note shows about the experts.
+    """Return what a note shows about the experts, as an :class:`Evidence`.
 
     A note may have tallies (such as "A:45/100"), and single rounds listed after them; right
     predictions in listed rounds are added to the tallies. Which experts were right in the last

@@ -106,7 +106,7 @@ class Client(backend.Backend):
 
         Args:
             messages: the conversation so far.
-            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+            condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
             turn: which answer is requested, "prediction" or "note".
             seed: sampling seed; sent to the server if the settings have ``send_seed``.
         """
@@ -211,7 +211,7 @@ class Client(backend.Backend):
         answer, thinking, and the user's additional fields.
 
         Args:
-            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+            condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
             turn: which answer is requested, "prediction" or "note".
         """
         settings = self.settings
@@ -313,7 +313,7 @@ class Client(backend.Backend):
         server that enforces the format cannot answer with it.
 
         Args:
-            condition: framing and protocol of the first episode.
+            condition: wording of outcomes and kind of notes of the first episode.
 
         Raises:
             InputError: if the server answers in another format.

@@ -81,7 +81,9 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
 
 
 def _find_condition(prompt: str) -> Condition:
-    """Return the condition (framing and kind of note) that the name of a prompt implies."""
+    """Return the condition (wording of outcomes and kind of notes) that the name of a prompt
+    implies, such as "weather-note-hist".
+    """
     framing = "weather" if "weather" in prompt else "online"
     if re.search("no[-_]?note", prompt):
         return Condition(framing, "no-note")

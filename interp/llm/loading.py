@@ -41,8 +41,8 @@ class Reading:
 
     @property
     def sentences(self) -> list[str]:
-        """One sentence about what was read, and one for each reason why files were set aside, with
-        the number of files.
+        """A list of sentences: one about what was read, and one for each reason why files were set
+        aside, with the number of these files.
         """
         aside = self.table[self.table["status"] == "set aside"]
         sentences = [
@@ -144,13 +144,13 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
 
 
 def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
-    """Return a row of :attr:`Reading.table`.
+    """Return a row of the table of files (:attr:`Reading.table`), as a dictionary.
 
     Args:
         path: the file.
         part: name of the part of the file, such as "trace".
         rounds: number of rounds that were read.
-        why: reason why it was set aside; "" if it was read.
+        why: reason why the file was set aside; "" if it was read.
     """
     status = "set aside" if why else "read"
     return {"path": str(path), "part": part, "status": status, "rounds": rounds, "why": why}
@@ -195,8 +195,8 @@ def _make_refusal(twice: Sequence[Sequence[LLMRun]]) -> InputError:
 
 
 def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
-    """Return the first complete run of an instance, or the first run if none is complete, with the
-    predictions of the other runs added.
+    """Return the first complete run of an instance (episode to play), or the first run if none is
+    complete. The predictions of the other runs are added to it.
 
     Args:
         group: the runs of one instance.

@@ -138,7 +138,7 @@ def answers(
 
     Args:
         tokenizer: the tokenizer.
-        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
 
     Returns:
         The token ids that both predictions begin with, the token id that follows in each (outcome
@@ -163,7 +163,7 @@ class _Waiting:
 
     Attributes:
         ids: token ids of the prompt.
-        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
         turn: which answer is requested, "prediction" or "note".
         seed: sampling seed.
         answer: future that receives the reply.
@@ -219,7 +219,7 @@ class LocalBackend(Backend):
 
         Args:
             messages: the conversation so far.
-            condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+            condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
             turn: which answer is requested, "prediction" or "note".
             seed: sampling seed; used at temperatures above 0.
 
@@ -273,7 +273,7 @@ class LocalBackend(Backend):
         return [replace(reply, seconds=seconds) for reply in replies]
 
     def _reply(self, request: _Waiting, text: str, end: str, n_tokens: int) -> Reply:
-        """Make a reply.
+        """Return a generated text as a reply, with its numbers of tokens.
 
         Args:
             request: the request that is answered.

@@ -155,7 +155,7 @@ class Opened:
         tokenizer: the model's tokenizer.
         name: name of the model, for the settings of results.
         prompt: system prompt; None for the built-in one.
-        condition: framing and protocol of notes, such as "online-note-only".
+        condition: wording of outcomes and kind of notes, such as "online-note-only".
     """
 
     def __init__(
@@ -174,11 +174,12 @@ class Opened:
 
     @staticmethod
     def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
-        """Sample episodes of expert advice with 4 experts, as many as the prompts name.
+        """Sample episodes of expert advice with 4 experts, the number that the built-in prompts
+        name.
 
         Args:
             n_episodes, n_rounds: numbers of episodes and rounds.
-            regime: regime to sample from.
+            regime: name of the distribution of episodes.
             seed: seed of the episodes.
         """
         return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
@@ -201,7 +202,7 @@ class Opened:
             prompt: system prompt that replaces the built-in one.
             untrained: seed for random weights of the same shape, as a control; None loads the
                 trained weights.
-            condition: framing and protocol of notes, such as "online-note-only".
+            condition: wording of outcomes and kind of notes, such as "online-note-only".
 
         Raises:
             InputError: if the model cannot be loaded, or TransformerLens cannot reproduce its

@@ -34,10 +34,10 @@ PAPER_REGIMES = ("stratified", "flat", "anti-signal")
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Instance:
-    """An episode to play.
+    """An episode to play, with its advice and outcomes.
 
     Attributes:
-        regime: regime that it was sampled from.
+        regime: name of the distribution that it was sampled from.
         index: number of the instance within its regime.
         seed: seed that it was sampled with; None if unknown.
         advice: advice of each expert in each round, Int[round, expert].
@@ -119,7 +119,7 @@ class Job:
     """One episode to play, in one condition with one prompt.
 
     Attributes:
-        condition: the condition.
+        condition: wording of outcomes and kind of notes.
         instance: the episode.
         prompt: the system prompt.
         settings: the model and its settings.
@@ -179,14 +179,14 @@ def plan(
     episodes: Sequence[Instance],
     conditions: Sequence[Condition] = CONDITIONS,
 ) -> list[Job]:
-    """List one job for every condition and instance, ordered by instance, so that an interrupted
-    run has played all conditions equally often.
+    """List one job for every condition and instance (episode to play). Jobs are ordered by
+    instance, so that an interrupted run has played all conditions equally often.
 
     Args:
         settings: the model and its settings.
-        prompts: name of a scheme -> system prompt.
+        prompts: name of a scheme, such as "online-note" -> system prompt.
         episodes: the instances.
-        conditions: the conditions.
+        conditions: the conditions (wording of outcomes and kind of notes).
     """
     for condition in conditions:
         require(
@@ -223,7 +223,7 @@ class Prices:
 
     @checked
     def cost(self, prompt: float, cached: float, completion: float) -> float:
-        """Return the cost of some tokens.
+        """Return the cost of some tokens, in the currency of the prices.
 
         Args:
             prompt: number of all prompt tokens, including cached ones.

@@ -52,8 +52,8 @@ class Request:
         return digest_of(self.messages)
 
     def seed(self, instance: str) -> int:
-        """Return a sampling seed of 31 bits that depends only on the instance, round, turn and
-        attempt.
+        """Return a sampling seed of 31 bits. It depends only on ``instance`` (name of the episode)
+        and on the request's round, turn and attempt.
         """
         text = f"{instance}/{self.round}/{self.turn}/{self.attempt}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
@@ -65,7 +65,7 @@ class Session:
     """One episode in progress: a state machine that turns replies into the next request.
 
     Attributes:
-        condition: framing and protocol of the episode.
+        condition: wording of outcomes and kind of notes.
         system_prompt: the system prompt.
         advice: advice of each expert in each round, Int[round, expert].
         labels: outcome of each round, Int[round].
@@ -287,7 +287,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """Return a record as a line of a trace, with its digest."""
+    """Return a record as a line of a trace (bytes with a line break), with a digest of its content."""
     signed = {**record, _DIGEST: digest_of(record)}
     return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
 
@@ -335,7 +335,9 @@ def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def session_from(header: Mapping[str, Any]) -> Session:
-    """Return the state machine of the episode that a header describes, at its start."""
+    """Return the state machine of the episode that the first line of a trace (its header)
+    describes, before the first round.
+    """
     instance = header["instance"]
     condition = Condition(header["condition"]["framing"], header["condition"]["protocol"])
     return Session(

@@ -42,7 +42,7 @@ _GIVE_UP_AFTER = 3
 
 
 class _OverBudgetError(Exception):
-    """The next call might exceed the budget."""
+    """Raised if the next call might exceed the budget."""
 
 
 @dataclass(frozen=True)
@@ -475,7 +475,7 @@ class TokensUsed:
 
 
 def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
-    """Count the tokens of recorded calls.
+    """Add up the tokens of recorded calls, and return the numbers.
 
     Args:
         calls: records of the calls, with the server's ``usage``.
@@ -529,13 +529,13 @@ def counted(value: Any) -> int:
 def play_demo(
     folder: str | Path, seed: int = 0, n_instances: int = 24, n_rounds: int = 30
 ) -> dict[str, RunSummary]:
-    """Let every agent of :data:`~interp.llm.backend.PLAYERS` play the paper's three regimes, with
-    and without notes.
+    """Let every scripted agent of :data:`~interp.llm.backend.PLAYERS` play episodes of the paper's
+    three regimes, with and without notes.
 
     Args:
-        folder: folder for the traces.
+        folder: folder for the traces (recorded episodes).
         seed: seed of the instances.
-        n_instances: number of instances of each regime.
+        n_instances: number of instances (episodes to play) of each regime.
         n_rounds: number of rounds of each instance.
 
     Returns:

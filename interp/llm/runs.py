@@ -26,7 +26,7 @@ class LLMRun:
 
     Attributes:
         model: the requested name of the model.
-        condition: the condition.
+        condition: wording of outcomes and kind of notes.
         regime, index: regime and number of the instance (the episode that was played).
         advice, labels: advice and outcomes of the whole instance, Int[round, expert] and
             Int[round].
@@ -41,7 +41,7 @@ class LLMRun:
         malformed: number of malformed answers.
         prompt_tokens: prompt tokens of the last call in each round played; NaN if unknown.
         total_prompt_tokens, total_completion_tokens: sums over all calls.
-        wording: name of the prompts' wording.
+        wording: where the system prompt comes from, such as the name of a file.
         path: the file that the run was read from.
         served: names of the model that the server reported.
         seconds: mean duration of a call; NaN if unknown.
@@ -123,8 +123,8 @@ def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
 
 
 def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
-    """Return the distinct instances of one regime that the runs played, sorted by index, as
-    episodes for any model of this package.
+    """Return the instances (episodes to play) of one regime that the runs played, each once and
+    sorted by index, as episodes for any model of this package.
     """
     by_index: dict[int, LLMRun] = {}
     for run in runs:

@@ -34,11 +34,13 @@ LONGEST_NOTE, _LONGEST_ANSWER = 20_000, 1_000_000
 
 @dataclass(frozen=True)
 class Condition:
-    """A framing with a protocol, such as ``Condition("weather", "note-only")``.
+    """An experimental condition: how outcomes are worded (framing), and what the model sees of
+    earlier rounds (protocol).
 
     Attributes:
-        framing: the wording, "online" or "weather".
-        protocol: what the model sees of earlier rounds: "no-note", "note" or "note-only".
+        framing: "online" writes outcomes as 0 and 1, "weather" as rainy and sunny.
+        protocol: what the model sees: "no-note" the whole conversation, "note" the conversation and
+            its own note, "note-only" only its note.
     """
 
     framing: str
@@ -97,10 +99,11 @@ class Condition:
 
     @checked
     def retry_message(self, turn: Turn, problem: str) -> Message:
-        """Return the user message after a malformed answer. The paper has no such message.
+        """Return the user message that follows a malformed answer and asks for another one. The
+        paper has no such message.
 
         Args:
-            turn: which answer is requested.
+            turn: which answer is requested, "prediction" or "note".
             problem: what was wrong with the answer.
         """
         value = '"<short text>"' if turn == "note" else _WORDS[self.framing]["choice"]
@@ -170,7 +173,7 @@ def read_answer(
     ignored.
 
     Args:
-        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
         turn: which answer was requested, "prediction" or "note".
         text: the reply.
         finish_reason: why it ended; "length" means that it was cut off at the token limit.
@@ -217,7 +220,7 @@ def _read_prediction(condition: Condition, value: Any) -> tuple[int | None, bool
     """Read a prediction from the value of the key "prediction".
 
     Args:
-        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
         value: the value.
 
     Returns:
@@ -242,7 +245,7 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
 
     Args:
         kind: one of :data:`RESPONSE_FORMATS`; "none" gives no fields.
-        condition: framing and protocol; the framing writes outcomes as 0/1 or rainy/sunny.
+        condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
         turn: which answer is requested, "prediction" or "note".
     """
     value: dict[str, Any] = {"type": "string"}

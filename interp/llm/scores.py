@@ -70,7 +70,8 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 @dataclass(frozen=True)
 @checked_result
 class LLMScores(Result):
-    """The scores of a set of runs, as tidy tables.
+    """The scores of a set of runs, as tidy tables. Regret is the number of mistakes beyond those of
+    the best expert.
 
     The column ``missing`` is the treatment of missing predictions: "wrong" or "skipped".
 
@@ -145,12 +146,13 @@ def references(
 
     Args:
         episodes: the episodes to predict.
-        others: name -> further predictor.
-        know_accuracies: whether the experts' accuracies are known; otherwise the oracle is left
-            out.
+        others: name of a further predictor -> function from episodes to predictions.
+        know_accuracies: whether the experts' accuracies are known; otherwise the predictor
+            "oracle", which uses them, is left out.
 
     Returns:
-        For each: kind ("baseline" or "model"), name, regret Float[episode, round], and accuracy.
+        For each predictor: kind ("baseline" or "model"), name, regret Float[episode, round], and
+        accuracy.
     """
     left_out = set()
     if not know_accuracies:
@@ -345,7 +347,7 @@ class NoteTable:
     notes: pd.DataFrame
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return every table, by the name of its file."""
+        """Return the tables about notes: name of the file without its ending -> table."""
         return {
             "notes": self.notes,
             "note_rounds": self.over_rounds(),
@@ -377,8 +379,8 @@ class NoteTable:
         return pd.DataFrame(rows)
 
     def over_rounds(self) -> pd.DataFrame:
-        """Return, per group and round, the mean numbers of words and prompt tokens, and the share
-        of readable notes whose tallies are exact.
+        """Return a table with one row per group and round: the mean numbers of words and prompt
+        tokens, and the share of readable notes whose tallies are exact.
         """
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])

@@ -36,7 +36,7 @@ class Imported:
 
     @property
     def sentence(self) -> str:
-        """The number of imported episodes, and of rounds that could not be read."""
+        """A sentence with the number of imported episodes, and of rounds that could not be read."""
         return f"{len(self.files)} episodes imported; {self.missing} rounds have no answer that is one of the labels"
 
 

@@ -127,12 +127,12 @@ writable = partial(folder_to_write, made=True)
 
 @contextmanager
 def writing(path: str | Path, to: str = "") -> Iterator[None]:
-    """Convert system errors within the context to an InputError that says ``path`` cannot be
-    written.
+    """Context manager: convert system errors within it to an InputError that says ``path`` cannot
+    be written.
 
     Args:
         path: the file or folder that is written.
-        to: put before the path in the message; "to " for a folder.
+        to: word before the path in the message: "to " for a folder, "" for a file.
     """
     file_path(path)
     try:
@@ -157,8 +157,8 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 def reading(
     path: str | Path, what: str = "it was cut short or changed; fetch or make it again"
 ) -> Iterator[None]:
-    """Convert errors within the context to an InputError that says ``path`` cannot be read or is
-    damaged.
+    """Context manager: convert errors within it to an InputError that says ``path`` cannot be read
+    or is damaged.
 
     Args:
         path: the file or folder that is read.

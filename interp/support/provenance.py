@@ -26,7 +26,9 @@ _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "sci
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that can change a numerical result."""
+    """Return the versions of Python and of the libraries that can change a numerical result, by
+    name.
+    """
     installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -52,8 +54,8 @@ def git_revision() -> str:
 
 
 def replaced_tasks() -> dict[str, Any]:
-    """Return the task records that ``interp.tasks.using`` has put in place of registered ones: key
-    of a task -> record.
+    """Return the task records that replace registered ones within the context manager
+    ``interp.tasks.using``: key of a task -> record.
 
     Raises:
         InputError: ``using`` is open in another thread, and this thread did not inherit it.
@@ -72,7 +74,9 @@ def replaced_tasks() -> dict[str, Any]:
 
 @contextmanager
 def replacing(key: str, task: Any) -> Iterator[None]:
-    """Replace the registered task ``key`` by ``task`` while the context is open, in this thread."""
+    """Context manager: replace the task record that is registered as ``key`` by ``task``, in this
+    thread.
+    """
     token = _USED.set({**replaced_tasks(), key: task})
     with _COUNTING:
         _OPEN[key] += 1

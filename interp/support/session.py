@@ -57,7 +57,7 @@ _OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = Conte
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Open a context in which :func:`once` caches results. A session that is opened within a
+    """Context manager in which :func:`once` caches results. A session that is opened within a
     session shares the cache of the outer one.
     """
     outer = _OPEN.get()

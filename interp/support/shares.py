@@ -131,7 +131,7 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
 
 @contextmanager
 def doing(folder: str | Path | None, part: str) -> Iterator[None]:
-    """Open a context in which one part of the work is computed. When it closes, a note with the
+    """Context manager in which one part of the work is computed. When it closes, a note with the
     seconds that the part took is written.
 
     Args:

@@ -221,8 +221,8 @@ def _is_this_machine(host: str) -> bool:
 
 @contextmanager
 def _open_client(n_jobs: int, scheduler: str) -> Iterator[Any]:
-    """Open a context with a dask client. If a cluster is started for the work, it is closed with
-    the context.
+    """Context manager that yields a dask client. If a cluster is started for the work, it is closed
+    with the context.
 
     Args:
         n_jobs: number of processes of a cluster that is started, -1 for one per core.
@@ -433,8 +433,8 @@ def working(text: str) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True once Ctrl-C was pressed, so that work can stop where it
-    can be saved.
+    """Context manager that yields a function, which returns True once Ctrl-C was pressed. Long work
+    can so stop where its state can be saved.
 
     A second Ctrl-C raises KeyboardInterrupt at once.
     """
