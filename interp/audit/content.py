@@ -45,8 +45,9 @@ _FEW = 4  # number of directions that count as few if the algorithm has no memor
 def _find_principal_directions(
     state: Float[Tensor, "episode row width"],
 ) -> Float[Tensor, "direction number"]:
-    """Return the principal directions in which the states of different episodes vary, the direction
-    with the largest variance first. Directions without variance are left out.
+    """Return the principal directions in which the states of different episodes vary, ``[direction,
+    number]``; the direction with the largest variance is first. Directions without variance are
+    left out.
     """
     deviations = (state - state.mean(0)).flatten(1).double()
     _, spread, axes = torch.linalg.svd(deviations, full_matrices=False)
@@ -134,8 +135,8 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return the effect of replacing the part of the state in k directions, as a share of the
-    effect of replacing the whole state.
+    """Return a table of the effect of replacing the part of the state in k directions, as a share
+    of the effect of replacing the whole state.
 
     Args:
         trial: the model with its episodes.
@@ -156,8 +157,8 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def doses(trial: Trial) -> pd.DataFrame:
-    """Return the effect of moving a state part of the way to another episode's state, as a share of
-    the effect of the whole way.
+    """Return a table of the effect of moving a state part of the way to another episode's state, as
+    a share of the effect of the whole way.
 
     Args:
         trial: the model with its episodes.

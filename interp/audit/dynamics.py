@@ -179,12 +179,17 @@ class _HeldRound:
     def flatten(
         self, states: Float[Tensor, "state row width"]
     ) -> Float[np.ndarray, "state number"]:
-        """Return states as points: flattened, and divided by ``unit``."""
+        """Return states as points, ``[state, number]``: flattened, and divided by ``unit``."""
         numbers = states.flatten(1)[:, self.live].double().numpy(force=True)
         return np.asarray(numbers / self.unit)
 
     def place(self, point: Float[np.ndarray, " number"]) -> Float[Tensor, "row width"]:
-        """Return a point as a state; the inverse of :meth:`flatten`."""
+        """Return the state that a point stands for, ``[row, width]``. The inverse of
+        :meth:`flatten`.
+
+        Args:
+            point: a state, flattened and divided by ``unit``.
+        """
         state = self.template.flatten().clone()
         state[self.live] = torch.from_numpy(point * self.unit).to(state)
         return state.view_as(self.template)
@@ -199,16 +204,22 @@ class _HeldRound:
         return next(batches(experiment)).carried[0, 0, :, 0]
 
     def move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
-        """Return the difference that the round makes: the point after the round minus ``point``."""
+        """Return the difference that the round makes, ``[number]``: the point after the round minus
+        ``point``. A point is a state, flattened and divided by ``unit``.
+        """
         state = self.place(point).unsqueeze(0)
         left_behind = self.flatten(self.leave(state))[0]
         return np.asarray(left_behind - self.flatten(state)[0])
 
     def jacobian(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
-        """Compute the Jacobian of the round at a point by central differences.
+        """Compute the Jacobian of the round at a point by central differences, ``[number after the
+        round, number before it]``.
 
         All directions run as rows of one batch. Finite differences need no gradients, which hard
         attention and models outside torch do not have.
+
+        Args:
+            point: a state, flattened and divided by ``unit``.
         """
         index = self.live.nonzero()[:, 0]
         n = len(index)
@@ -306,12 +317,12 @@ def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np
 def _compute_eigenvalues(
     held: _HeldRound, points: Float[np.ndarray, "point number"]
 ) -> Complex[np.ndarray, "point number"]:
-    """Return the eigenvalues of the round's Jacobian at each point, the eigenvalue with the largest
-    modulus first.
+    """Return the eigenvalues of the round's Jacobian at each point, ``[point, number]``; the
+    eigenvalue with the largest modulus is first.
 
     Args:
         held: the round as a function from states to states.
-        points: the points.
+        points: the points (flattened states) at which the Jacobian is computed.
     """
     eigenvalues = np.zeros(points.shape, complex)
     for i, point in enumerate(points):

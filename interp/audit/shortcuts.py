@@ -113,8 +113,8 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     assert algorithm is not None
 
     def gaps(draw: Trial) -> Float[np.ndarray, " episode"]:
-        """Return the heuristic's loss in the last round minus the algorithm's, for each episode of
-        ``draw``.
+        """Return the heuristic's loss in the last round minus the algorithm's, for the episodes of
+        ``draw``, ``[episode]``.
         """
         return last_losses(draw, heuristic) - last_losses(draw, algorithm)
 

@@ -178,7 +178,9 @@ class Trial:
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        """The task's regimes whose episodes can be sampled in the sizes that the model supports."""
+        """The names of the task's regimes whose episodes can be sampled in the sizes that the model
+        supports.
+        """
 
         def serves(regime: str) -> bool:
             with suppress(InputError):
@@ -196,7 +198,7 @@ class Trial:
 
     @cached_property
     def heuristics(self) -> dict[str, Algorithm]:
-        """The task's algorithms that carry no state, by key."""
+        """The task's algorithms that carry no state from round to round: key -> algorithm."""
         algorithms = {record.key: record.make() for record in self.task.algorithms.records()}
         return {key: algorithm for key, algorithm in algorithms.items() if not algorithm.state}
 
@@ -306,8 +308,8 @@ class Trial:
 
     @cached_property
     def copies(self) -> tuple[Trial, ...]:
-        """Untrained copies of the model on the same episodes; copies with predictions that are not
-        finite are left out.
+        """Untrained copies of the model, each with the same episodes as the trial. Copies whose
+        predictions are not finite are left out.
         """
         finite: list[Trial] = []
         first = self.budget.seed

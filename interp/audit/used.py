@@ -98,7 +98,8 @@ def draw_donors_alike(
 def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
-    """Return the states that some rounds read, with the rows of one channel replaced.
+    """Return the states that some rounds read, with the rows of one channel replaced, ``[written,
+    episode, row, width]``.
 
     Args:
         trial: the model with its run.
@@ -193,13 +194,13 @@ def _move_by_lag(
     values: Float[np.ndarray, "write episode round"],
     counted: Bool[np.ndarray, "write episode"],
 ) -> Float[np.ndarray, "write episode lag"]:
-    """Shift values by round so that the last axis counts rounds from the change on: entry 0 is the
-    round that reads the changed state.
+    """Shift values by round so that the last axis counts rounds from the change on, ``[write,
+    episode, lag]``. Lag 0 is the round that reads the changed state.
 
     Args:
         trial: determines the rounds of the changes.
-        values: the values by round.
-        counted: which entries count; the others become NaN.
+        values: the values by round, ``[write, episode, round]``.
+        counted: which entries count, ``[write, episode]``; the others become NaN.
     """
     shifted = np.full(values.shape, np.nan)
     n_rounds = values.shape[2]
@@ -213,7 +214,8 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
 
     Args:
         trial: determines the participants of the episodes.
-        values: one value per change of the state (write) and episode.
+        values: one value per change of the state and episode, ``[write, episode]``; NaN where the
+            change does not exist.
     """
     counts = np.isfinite(values).sum(0)
     return ratio_interval(np.nansum(values, 0), counts, participants=trial.whose)
@@ -222,7 +224,8 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
 def predict_with(
     trial: Trial, change: str, channel: str = ALL
 ) -> Float[Tensor, "episode round *outcome"]:
-    """Return predictions with the state replaced in every round from the second on.
+    """Return predictions with the state replaced in every round from the second on, ``[episode,
+    round, ...]``.
 
     Args:
         trial: the model with its run.

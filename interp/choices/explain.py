@@ -156,8 +156,8 @@ class ChoiceExplanation(Result):
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
-        """The keys of the families whose held-out loss the data cannot distinguish from the lowest
-        one, the family with the lowest loss first.
+        """The keys of the families of algorithms whose held-out loss the data cannot distinguish
+        from the lowest one, as a tuple; the family with the lowest loss is first.
         """
         least_p = 1 - LEVEL
         return tuple(key for key in self.scores if self.p_values[key] >= least_p)
@@ -204,14 +204,14 @@ class ChoiceExplanation(Result):
     @property
     def floor_nats(self) -> Interval:
         """The held-out loss of the best memoryless family (predictions do not depend on earlier
-        rounds), in nats per choice.
+        rounds), in nats per choice, with its interval.
         """
         return _mean_of(self._of(self.floor), self.n_choices)
 
     @property
     def over_floor(self) -> Interval:
         """Nats per choice by which the held-out loss of the closest family is lower than that of
-        the best family without a memory.
+        the best family without a memory, with an interval.
         """
         return self.behind(self.floor)
 
@@ -327,7 +327,7 @@ class ChoiceExplanation(Result):
         return pd.DataFrame([self._row(key) for key in self.scores])
 
     def _row(self, key: str) -> dict[str, Any]:
-        """Return one family's row of the table of :meth:`to_frame`.
+        """Return one family's row of the table of :meth:`to_frame`: name of a column -> value.
 
         Args:
             key: key of the family.

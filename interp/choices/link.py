@@ -250,8 +250,10 @@ def fit_link(
 
 
 def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candidate]:
-    """Return the best candidates for (loss, lapse rate, temperature) with lapse rate 0. Candidates
-    that give a choice probability 0 are left out.
+    """Return the fitted links with lapse rate 0, at most one with a temperature above 0 and one
+    with temperature 0, each as (loss, lapse rate, temperature).
+
+    Links that give a choice the probability 0 are left out.
 
     Args:
         likelihood: the likelihood of the choices.

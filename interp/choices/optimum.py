@@ -116,8 +116,8 @@ class RowPredictor:
         """Return the family's algorithm with given parameters.
 
         Args:
-            values: parameters in the order of ``family.searched``: ``[parameter]``, or
-                ``[parameter, row, 1]`` if each row has its own.
+            values: values of the family's parameters: ``[parameter]``, or ``[parameter, row, 1]``
+                if each row has its own.
         """
         return self.family.make(**dict(zip(self._names, values, strict=True)))
 
@@ -310,7 +310,8 @@ class Problems:
 
 
 def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
-    """Mix the probabilities of choices with uniform guesses, and return the mixture.
+    """Mix the probabilities of choices with uniform guesses, and return the mixture in the shape of
+    ``chances``.
 
     Args:
         chances: probabilities without guesses.

@@ -106,8 +106,8 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
 
 def _parameters_of(score: FamilyScore) -> dict[str, float]:
-    """Return the columns of a table with a family's fitted parameters: for each parameter its value
-    and, if there is an interval, the interval's ends.
+    """Return the columns of a table with a family's fitted parameters: name of a column -> value.
+    Each parameter has a column and, if there is an interval, columns for the interval's ends.
     """
     columns: dict[str, float] = {}
     for name, value in score.parameters.items():
@@ -203,7 +203,7 @@ class EachParticipant(Result):
 
 
 def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
-    """Return one participant's row of the table of all participants.
+    """Return one participant's row of the table of all participants: name of a column -> value.
 
     Args:
         name: name of the participant.

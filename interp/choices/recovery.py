@@ -70,8 +70,8 @@ class Recovery(Result):
         return pd.concat([pd.DataFrame(rows), explained], axis=1)
 
     def confusion(self) -> pd.DataFrame:
-        """Return the confusion matrix: the number of players of each true family (rows) whose
-        closest family is each family (columns).
+        """Return the confusion matrix of families as a table. Its entry in row i and column j is
+        the number of players of family i whose closest family is j.
         """
         table = self.to_frame()
         counts = pd.crosstab(table["family"], table["closest"])
@@ -80,8 +80,8 @@ class Recovery(Result):
         return counts.reindex(index=families, columns=[*families, *others], fill_value=0)
 
     def sets(self) -> pd.DataFrame:
-        """Return a table of shares: for the players of each true family (rows), how often each
-        family (columns) is in their confidence set.
+        """Return a table of shares. Its entry in row i and column j is the share of the players of
+        family i whose confidence set contains the family j.
         """
         table = self.to_frame()
         in_set = (

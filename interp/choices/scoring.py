@@ -324,7 +324,7 @@ def score_families(
 
 
 def _simplest_first(families: Mapping[str, Family]) -> list[Family]:
-    """Return the families: first those that extend no other family, then the rest."""
+    """Return a list of the families: first those that extend no other family, then the rest."""
     return sorted(families.values(), key=lambda family: bool(family.extends))
 
 
@@ -496,8 +496,8 @@ def _try_contained(search: _Search, inner: _Search) -> None:
 
 
 def _in_run_order(family: Family) -> list[Searched]:
-    """Return the family's parameters in an order in which those that affect only the prediction
-    change fastest. States are then computed less often.
+    """Return a list of the family's parameters, in which those that affect only the prediction come
+    last. In loops over grids they then change fastest, so that states are computed less often.
     """
     return sorted(family.searched, key=lambda searched: bool(searched.enters))
 

@@ -68,7 +68,8 @@ def size_of_work(given: int | None, quick: bool, few: int, many: int) -> int:
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return the function with which a shell completes an option's value.
+    """Return the function with which a shell completes an option's value: from the first letters to
+    the names that begin with them.
 
     Args:
         names: function that returns the names that can be completed.

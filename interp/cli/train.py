@@ -243,7 +243,8 @@ def _changes(
     seed: int | None,
     machine: list[str],
 ) -> dict[str, Any]:
-    """Return the fields of a training configuration that options change.
+    """Return the fields of a training configuration that options change, as a nested dictionary:
+    name of a field -> value.
 
     Args:
         task: key of the task.

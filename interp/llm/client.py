@@ -207,8 +207,8 @@ class Client(backend.Backend):
         raise self._sort(status, words, response.headers)
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
-        """Return the fields of a request without model, messages and seed: sampling, format of the
-        answer, thinking, and the user's additional fields.
+        """Return the fields of a request, without model, messages and seed, as a dictionary:
+        sampling, format of the answer, thinking, and the user's additional fields.
 
         Args:
             condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.

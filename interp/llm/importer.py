@@ -114,8 +114,8 @@ def _read_bits(
 
 
 def _list_notes_by_round(path: Path, notes: list[Any], n_rounds: int) -> tuple[str | None, ...]:
-    """Return the note after each round; None where the file has something other than text. If the
-    file has one note more, the first one, which must be empty, is left out.
+    """Return a tuple with the note after each round; None where the file has something other than
+    text. If the file has one note more, the first one, which must be empty, is left out.
 
     Args:
         path: path of the file, for error messages.

@@ -91,7 +91,7 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
 
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a text, without special tokens at its ends."""
+    """Return the list of token ids of a text, without special tokens at its ends."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
@@ -119,8 +119,8 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str =
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
-    """Return the token ids of a conversation in the format of the model's chat template, up to
-    where the answer begins.
+    """Return the list of token ids of a conversation in the format of the model's chat template, up
+    to where the answer begins.
 
     Args:
         tokenizer: the tokenizer with the template.

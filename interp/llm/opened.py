@@ -510,8 +510,8 @@ class _Conversations:
         return before, full, effects[0], effects[1]
 
     def _read(self, changed: tuple[str, int] | None = None) -> list[_Read]:
-        """Return every conversation as the model reads it, up to the token at which it chooses its
-        answer.
+        """Return the text and tokens of every conversation, up to the token at which the model
+        chooses its answer.
 
         Args:
             changed: if given, ("vote" or "count", index of an expert): what to change in the last
@@ -535,12 +535,15 @@ class _Conversations:
         return conversations
 
     def _find_places(self, read: _Read, of: str) -> list[int]:
-        """Return the index of the last token of each expert's vote, or count, in the last message,
-        counted from the end.
+        """Find each expert's vote, or its count in the note, among the tokens of the last message.
 
         Args:
-            read: a conversation.
+            read: text and tokens of a conversation.
             of: "vote" or "count".
+
+        Returns:
+            For each expert, the index of the last token of its vote or count, counted from the end
+            (so it is negative).
         """
         if of == "vote":
             words = "|".join(str(word) for word in self.condition.words)
@@ -549,11 +552,12 @@ class _Conversations:
         return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
-        """Return a message in which one expert has the opposite vote, or another count in the note.
+        """Return the message with another advice: one expert has the opposite vote, or another
+        count in the note.
 
         Args:
             message: the message.
-            of: "vote" or "count".
+            of: what to change, "vote" or "count".
             expert: index of the expert.
         """
         body = read_message(message)

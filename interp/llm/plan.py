@@ -137,8 +137,8 @@ class Job:
         return folder / f"{self.instance.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
-        """Return the first line of the trace: condition, prompt, settings and instance, but no API
-        key.
+        """Return the first line of the trace as a dictionary: condition, prompt, settings and
+        instance, but no API key.
 
         Args:
             address: where the answers come from, such as the address of the server.

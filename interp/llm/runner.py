@@ -404,8 +404,8 @@ class _Playing:
         return None
 
     async def _ask(self, job: Job, request: Request, seed: int) -> players.Reply:
-        """Return the backend's reply, if the highest cost that the call can have is within the
-        budget.
+        """Return the backend's reply to a request. If the run has a budget, the call must fit into
+        the rest of it.
 
         Args:
             job: the episode.
@@ -432,7 +432,8 @@ class _Playing:
 def trace_record(
     request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply
 ) -> dict[str, Any]:
-    """Return the record of one call, a line of the trace. The server's fields are stored unchanged.
+    """Return the record of one call as a dictionary, which becomes a line of the trace. The
+    server's fields are stored unchanged.
 
     Args:
         request: the request.

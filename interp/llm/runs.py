@@ -89,7 +89,7 @@ class LLMRun:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """Model, condition and regime. Runs that are equal in all three are averaged."""
+        """The tuple (model, condition, regime). Runs with equal tuples are averaged."""
         return self.model, self.condition.name, self.regime
 
     @property

@@ -69,7 +69,7 @@ class Condition:
 
     @property
     def words(self) -> tuple[str, str] | tuple[int, int]:
-        """How outcome 0 and outcome 1 are written in JSON."""
+        """The values of outcome 0 and outcome 1 in JSON, as a tuple: (0, 1) or ("rainy", "sunny")."""
         return ("rainy", "sunny") if self.framing == "weather" else (0, 1)
 
     @checked
@@ -124,14 +124,14 @@ _SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
 
 
 def expert_letters(n_experts: int) -> tuple[str, ...]:
-    """Return the names of ``n_experts`` experts: ``A, B, C, ...``."""
+    """Return the names of ``n_experts`` experts: a tuple ``("A", "B", "C", ...)``."""
     require(2 <= n_experts <= 26, f"an LLM episode has 2 to 26 experts (A to Z), got {n_experts}")
     return tuple(string.ascii_uppercase[:n_experts])
 
 
 def expert_keys(n_experts: int) -> tuple[str, ...]:
-    """Return the keys of ``n_experts`` experts in the JSON of a message: ``Expert_A, Expert_B,
-    ...``.
+    """Return the keys of ``n_experts`` experts in the JSON of a message: a tuple ``("Expert_A",
+    "Expert_B", ...)``.
     """
     return tuple(f"Expert_{letter}" for letter in expert_letters(n_experts))
 
@@ -239,7 +239,8 @@ RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
 def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, Any]:
-    """Return the fields of a request that make the server enforce the answer's form.
+    """Return the fields of a request that make the server enforce the answer's form, as a
+    dictionary.
 
     A grammar (GBNF, of llama.cpp) also limits a note's length, so that a small model ends it.
 

@@ -191,7 +191,7 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
 def _compute_final(
     members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int
 ) -> dict[str, Any]:
-    """Return one group's row of the table of final scores.
+    """Return one group's row of the table of final scores: name of a column -> value.
 
     Args:
         members: runs of the group.

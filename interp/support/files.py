@@ -183,7 +183,7 @@ def reading(
 
 
 def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
-    """Read a JSON file that holds one object.
+    """Read a JSON file that holds one object, and return it as a dictionary.
 
     Args:
         path: the file.
@@ -200,8 +200,8 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read a CSV file that ships with the code: a list with one dictionary per row, from column to
-    text.
+    """Read a CSV file that ships with the code: a list with one dictionary per row, name of a
+    column -> text.
     """
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))

@@ -51,7 +51,9 @@ def _escape_character(match: re.Match[str]) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return the text of :func:`plain` on one line: line breaks as ``\\n``, tabs as spaces."""
+    """Return text that is safe to print, on one line: invisible characters are escaped, line breaks
+    become ``\\n``, and tabs become spaces.
+    """
     return plain(text).replace("\n", "\\n").replace("\t", " ")
 
 
@@ -226,7 +228,9 @@ def _make_text(figure: Any) -> dict[str, Any]:
 
 
 def _list_tick_names(formatter: Any) -> list[str]:
-    """Return the tick labels of a matplotlib formatter that has fixed labels or categories."""
+    """Return a list of the tick labels of a matplotlib formatter that has fixed labels or
+    categories.
+    """
     names = [str(name) for name in getattr(formatter, "seq", ())]
     function = getattr(formatter, "func", None)
     for argument in getattr(function, "args", ()):

@@ -26,8 +26,8 @@ _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "sci
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that can change a numerical result, by
-    name.
+    """Return the versions of Python and of the libraries that can change a numerical result: name
+    -> version.
     """
     installed = {"python": platform.python_version()}
     for package in _PACKAGES:
@@ -89,8 +89,8 @@ def replacing(key: str, task: Any) -> Iterator[None]:
 
 
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
-    """Return a record of where a result came from: model name and digest, settings, versions and
-    git revision.
+    """Return a record of where a result came from, as a dictionary: model name and digest,
+    settings, versions and git revision.
 
     The key ``recorded`` is present if ``interp.tasks.using`` is open. It names the recorded
     episodes and the fitted algorithm in use.

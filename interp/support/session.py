@@ -266,7 +266,9 @@ class Finished:
         return parts or str(kind)
 
     def _encode(self, value: Any) -> Any:
-        """Return a part's value in JSON types; :meth:`_decode` is the inverse."""
+        """Return a value with JSON types only: arrays, tables, tuples and dataclasses become
+        dictionaries. :meth:`_decode` is the inverse.
+        """
         if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
@@ -294,7 +296,8 @@ class Finished:
         return value.item() if isinstance(value, np.generic) else value
 
     def _decode(self, kind: Any, value: Any) -> Any:
-        """Return a value of type ``kind`` from its JSON types; :meth:`_encode` is the inverse.
+        """Return the value of type ``kind`` whose form with JSON types is ``value``. The inverse of
+        :meth:`_encode`.
 
         Args:
             kind: the type of the value.

@@ -263,8 +263,9 @@ def over_lengths(
 ) -> Scores:
     """Score a model, weighted majority and the Bayes predictor in windows of long episodes.
 
-    Episodes are of the uniform regime. Weighted majority has the rate eta = sqrt(ln n / T). A model
-    that was trained on another prior is also compared with that prior's Bayes predictor.
+    Episodes are of the regime "uniform". Weighted majority has the learning rate sqrt(ln n / T) for
+    n experts and T rounds. A model that was trained on other regimes is also compared with the
+    Bayes predictor whose prior is these regimes.
 
     Args:
         model: the model.

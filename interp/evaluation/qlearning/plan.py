@@ -47,8 +47,8 @@ _CONTROLS = {
 
 
 def _sizes(model: Machine) -> list[tuple[int, int]]:
-    """Return every pair (n_states, n_actions) that a model supports, with at least two states and
-    two actions.
+    """Return a list of all pairs (n_states, n_actions) that a model supports, with at least two
+    states and two actions.
     """
     (least_states, most_states), (least_actions, most_actions) = served(model)
     states = range(max(least_states, 2), most_states + 1)
