@@ -55,6 +55,10 @@ def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResul
         machine: a model, or a name or path that :func:`interp.load` accepts.
         budget: number of episodes, rounds and untrained copies; by default ``Budget()``.
             ``Budget.quick()`` takes about a fifth of the time.
+
+    Returns:
+        A measure (number, controls, threshold and verdict) for each check, and the tables behind
+        them.
     """
     budget = budget or Budget()
     model = load(machine) if isinstance(machine, str) else machine

@@ -192,6 +192,9 @@ def few(trial: Trial, is_used: bool) -> Measure:
         trial: the model with its episodes.
         is_used: whether the content of the state lowers the loss; otherwise the check does not
             apply.
+
+    Returns:
+        A measure: the share of the saved loss that is left, with controls and verdict.
     """
     claim = "Few directions carry its effect"
     if not is_used:
@@ -307,11 +310,14 @@ def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
 
 
 def decoded(trial: Trial) -> Measure:
-    """Check whether a linear map decodes the algorithm's memory from the state. The number is R2 on
-    held-out episodes, over all rounds but the first.
+    """Check whether a linear map decodes the algorithm's memory from the state.
 
     Args:
         trial: the model with its episodes.
+
+    Returns:
+        A measure: R2 on held-out episodes, over all rounds but the first, with controls and
+        verdict.
     """
     claim = "The algorithm's memory can be read from its state"
     lacking = _describe_lack(trial)

@@ -86,6 +86,9 @@ def fixed_points(
         starts: number of visited states from which the search starts.
         seed: seed for the choice of these states.
 
+    Returns:
+        A table of the points, with their states and the eigenvalues of the round's Jacobian.
+
     Raises:
         InputError: if the state has no fixed size, or has more than 512 dimensions.
     """

@@ -260,10 +260,12 @@ def side(trial: Trial) -> Measure:
     """Check whether the model follows the algorithm on episodes where a heuristic is wrong: whether
     its loss is closer to the algorithm's than to the heuristic's.
 
-    The number is for the heuristic that the model follows most.
-
     Args:
         trial: the model with its episodes.
+
+    Returns:
+        A measure for the heuristic that the model follows most: the share of episodes in which the
+        model follows the algorithm.
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value

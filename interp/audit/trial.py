@@ -145,7 +145,7 @@ class Trial:
 
     def _find_algorithm(self) -> Algorithm | None:
         """Return the algorithm that the task, or the model itself, names as the explanation of the
-        model; None if there is none.
+        model's behaviour; None if there is none.
         """
         algorithms = self.task.algorithms
         named = getattr(self.model, "algorithm", None)
@@ -192,7 +192,7 @@ class Trial:
 
     @cached_property
     def run(self) -> Rollout:
-        """The model's rollout without any change."""
+        """The model's rollout on the trial's episodes, with its state unchanged."""
         with torch.no_grad():
             return rollout(self.model, self.episodes)
 

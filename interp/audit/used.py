@@ -162,6 +162,10 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
         trial: the model with its run.
         channel: part of the state, such as h of an LSTM.
         change: by what the state is replaced, a :class:`Change`.
+
+    Returns:
+        Effect on predictions and rise of the loss, each ``[write, episode, lag]``; ``lag`` is the
+        number of rounds since the change.
     """
     predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
@@ -312,6 +316,9 @@ def weigh(
         changed: predictions with the changed state.
         change: by what the state was replaced, a :class:`Change`.
         rounds: the rounds that count.
+
+    Returns:
+        Worth and effect, each with its interval over episodes.
     """
     whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
@@ -357,6 +364,9 @@ def used(trial: Trial, channel: str) -> Measure:
     Args:
         trial: the model with its run.
         channel: part of the state, such as h of an LSTM.
+
+    Returns:
+        A measure: the share of the loss that the state removes, with controls and verdict.
     """
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
@@ -391,6 +401,9 @@ def content(trial: Trial) -> Measure:
 
     Args:
         trial: the model with its run.
+
+    Returns:
+        A measure: the share of the loss that the content removes, with controls and verdict.
     """
     threshold = THRESHOLDS["worth"].value
     initial = worth_by(trial, Change.INITIAL).share
@@ -438,6 +451,10 @@ def lasts(trial: Trial) -> Measure:
 
     Args:
         trial: the model with its run.
+
+    Returns:
+        A measure: the share of the loss one round later that the state removes, with controls and
+        verdict.
     """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value

@@ -357,10 +357,12 @@ class ChoiceExplanation(Result):
 
 
 def _mean_of(sums: Array, n_choices: int) -> Interval:
-    """Return the mean per choice with its 95 % confidence interval from Student's t distribution.
+    """Return the mean of a quantity per choice, such as the loss, with its 95 % confidence interval
+    from Student's t distribution.
 
     Args:
-        sums: sum over the choices of each independent unit, ``[unit]``.
+        sums: sum of the quantity over the choices of each independent unit (such as a participant),
+            ``[unit]``.
         n_choices: number of choices of all units together.
     """
     mean = float(sums.sum()) / n_choices
@@ -369,10 +371,11 @@ def _mean_of(sums: Array, n_choices: int) -> Interval:
 
 
 def _standard_error(sums: Array, n_choices: int) -> float:
-    """Return the standard error of the mean per choice.
+    """Return the standard error of the mean of a quantity per choice, such as the loss.
 
     Args:
-        sums: sum over the choices of each independent unit, ``[unit]``.
+        sums: sum of the quantity over the choices of each independent unit (such as a participant),
+            ``[unit]``.
         n_choices: number of choices of all units together.
     """
     of_sum = sums.std(ddof=1) * np.sqrt(len(sums))
@@ -550,6 +553,9 @@ def explanation_of(
         families: the candidate families, by key.
         seed: seed of the bootstrap over units.
         beside: name -> comparison of the player with a machine.
+
+    Returns:
+        Which families explain the player's choices, with the p-value of each family.
     """
     rows = data.rows(player)
     known = data.known[rows]
@@ -640,6 +646,10 @@ def _hold_beside(
         rows: indices of the episodes that have choices.
         trained: the machine's predictions, ``[episode, round, outcome]``.
         untrained: the predictions of the untrained copy, in the same shape, or None.
+
+    Returns:
+        The gains of the machine over the best memoryless family and over the copy, the gain of the
+        best family over the machine, and a posterior-predictive check.
     """
     ranked = sorted(scores, key=lambda score: float(score.losses.sum()))
     floor = next(score for score in ranked if score.memoryless)

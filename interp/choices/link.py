@@ -236,6 +236,9 @@ def fit_link(
         tempered: whether the algorithm has its own temperature; the link's temperature is then 1.
         may_lapse: whether lapse rates above 0 are tried. They are always tried if some choice has
             probability 0 without one.
+
+    Returns:
+        The link, and its loss in nats per choice.
     """
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered)
     candidates = _without_lapse(likelihood, tempered)

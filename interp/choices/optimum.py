@@ -453,6 +453,9 @@ class PlayerFits:
         Args:
             inner: a family that this one contains as a special case, with its fit. The result is
                 never worse than that fit on all choices.
+
+        Returns:
+            The best parameters and losses, for every player and mask.
         """
         starts, with_lapse = self._fit_grid()
         if inner is not None:

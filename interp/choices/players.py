@@ -281,6 +281,9 @@ def explain_each(
         families: the candidate families; by default all of the task's.
         seed: seed of the bootstraps.
 
+    Returns:
+        The explanation of each participant's choices, and a table of all participants.
+
     Raises:
         InputError: if the episodes name no participants, or a participant made fewer than 32
             choices.

@@ -50,6 +50,9 @@ def phase_portrait(
         arm: index of the arm.
         n_bins: number of bins of the logit for each source, choice and reward, with equally many
             rounds each.
+
+    Returns:
+        The table, a sentence and a figure.
     """
     integer("arm", arm, 0, episodes.n_arms - 1)
     integer("n_bins", n_bins, 1)

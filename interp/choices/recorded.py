@@ -86,6 +86,9 @@ def fit_cell(
         steps: number of Adam steps, each on all training episodes.
         seed: seed of the weights, the folds and the bootstrap.
 
+    Returns:
+        The cell fitted to all participants, and its loss on held-out ones.
+
     Raises:
         InputError: if the kind is unknown, there are fewer participants than folds, or the training
             would not fit into memory.

@@ -248,6 +248,9 @@ def recovery_of_design(
         families: the candidate families of the fits; by default all of the task's.
         n_players: number of players per simulated family.
         seed: seed of the players and of the bootstraps.
+
+    Returns:
+        The simulated players' algorithms, and what the fits found for each player.
     """
     chosen_families = asked_families(episodes, families)
     simulated = [key for key in explanation.confidence_set if key in chosen_families]

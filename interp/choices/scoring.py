@@ -236,6 +236,9 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
         family: the family.
         fit: the family's fit to the player.
         player: index of the player.
+
+    Returns:
+        The score, with the held-out loss of each choice and the parameters fitted to all choices.
     """
     rows = data.rows(player)
     known = data.known[rows]

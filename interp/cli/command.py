@@ -246,8 +246,8 @@ class _Command(TyperCommand):
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line. An option that may be repeated also takes several
-        values at once.
+        """Read the words of the command line, and return those that are left. An option that may be
+        repeated also takes several values at once.
 
         Args:
             ctx: click's context of the command.

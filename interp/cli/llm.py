@@ -109,7 +109,8 @@ def _refuse_idle(
         player: the player's name in the error message.
         settings: all settings with their values.
         used: names of the settings that have an effect.
-        options: names of the settings whose option lacks the ``max_`` of the setting's name.
+        options: names of the settings whose options are named without the setting's ``max_``, such
+            as ``--retries`` for ``max_retries``.
     """
     usual = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}
     idle = []
@@ -383,6 +384,9 @@ def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> R
         path: the file or folder.
         regime: regime of results that do not name one.
         duplicates: what to do if an instance was played several times: "refuse" or "first".
+
+    Returns:
+        The runs, and a table that says for every file whether it was used.
     """
     from interp.llm.loading import read
 

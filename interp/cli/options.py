@@ -442,6 +442,9 @@ def study(
         name: name of the model, or a checkpoint folder.
         sizes: sizes by option, such as ``{"experts": 4}``.
         sampled: whether the command can sample episodes of other sizes than a learned model's own.
+
+    Returns:
+        The model, with the sizes of its episodes, its arguments and the recorded episodes.
     """
     loaded = load(name, sizes, arguments, device, sampled)
     return replace(loaded, people=use(say, loaded.model, recorded, hypothesis))
@@ -463,6 +466,10 @@ def load(
         arguments: ``NAME=VALUE`` pairs: arguments with which a handwired model is built.
         device: device on which the model runs.
         sampled: whether the command can sample episodes of other sizes than a learned model's own.
+
+    Returns:
+        The model on the device, with the sizes of its episodes and the arguments that it was built
+        with.
 
     Raises:
         InputError: if the model does not exist, or cannot have these sizes or arguments.

@@ -313,8 +313,8 @@ def moved(
         read, write = codec(model)
 
     def move(latents: Tensor, hook: Any, t: int, wanted: _Set) -> Tensor:
-        """Write the set ``wanted`` into the latents of round t, in the episodes whose target is t
-        steps from the root.
+        """Return the latents of round t with the set ``wanted`` written into them, in the episodes
+        whose target is t steps from the root.
 
         Args:
             latents: latents that the round reads.

@@ -337,6 +337,10 @@ class Opened:
             round: index of the round.
             names: names of the hooks; by default those of the residual stream (:meth:`residuals`).
             batch: number of episodes at a time.
+
+        Returns:
+            The changes of the logit difference, with the control at another expert, for each hook
+            and episode.
         """
         require_known("part of a round to patch", of, ("vote", "count"))
         require(

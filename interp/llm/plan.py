@@ -78,6 +78,9 @@ def instances(
         n_rounds: number of rounds of each instance.
         n_experts: number of experts.
         seed: seed of all instances.
+
+    Returns:
+        A list of the instances: those of the first regime, then those of the next one.
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
@@ -266,6 +269,9 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
     Args:
         jobs: the planned episodes.
         prices: prices of tokens; by default 0.
+
+    Returns:
+        A table with one row per model, condition and regime, and a sentence with the totals.
     """
     prices = prices or Prices()
     groups: dict[tuple[str, str, str], list[Job]] = {}

@@ -64,7 +64,7 @@ class Condition:
 
     @property
     def name(self) -> str:
-        """Framing and protocol, such as ``weather-note-only``."""
+        """The name of the condition: its framing and its protocol, such as ``weather-note-only``."""
         return f"{self.framing}-{self.protocol}"
 
     @property
@@ -177,6 +177,9 @@ def read_answer(
         turn: which answer was requested, "prediction" or "note".
         text: the reply.
         finish_reason: why it ended; "length" means that it was cut off at the token limit.
+
+    Returns:
+        The prediction or note in the reply, or why it could not be read.
     """
     if finish_reason == "length":
         return ParsedReply(None, problem="the answer was cut off at the token limit")

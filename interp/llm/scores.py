@@ -105,6 +105,10 @@ def score(
             handwired and learned transformers: ``{"wma-learned": lambda episodes:
             interp.rollout(model, episodes).predictions}``.
         seed: seed of the bootstrap.
+
+    Returns:
+        Tables with the regret, accuracy and further numbers of every group of runs and every other
+        predictor, with 95 % intervals.
     """
     require(bool(runs), "no runs to score")
     finals: list[dict[str, Any]] = []

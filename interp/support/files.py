@@ -256,13 +256,13 @@ def _remove_left_behind(folder: Path) -> None:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write ``text`` to ``path`` atomically, as UTF-8."""
+    """Write ``text`` to ``path`` atomically, as UTF-8, and return the path."""
     return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_csv(path: str | Path, frame: pd.DataFrame) -> Path:
-    """Write a data frame to ``path`` atomically, as CSV without its index. Text that looks like a
-    formula is escaped, so that spreadsheets do not evaluate it.
+    """Write a data frame to ``path`` atomically, as CSV without its index, and return the path.
+    Text that looks like a formula is escaped, so that spreadsheets do not evaluate it.
     """
     return write_text(path, foreign.csv(frame))
 
@@ -299,7 +299,9 @@ def json_values(value: Any) -> Any:
 
 
 def write_json(path: str | Path, value: object) -> Path:
-    """Write ``value`` to ``path`` atomically, as indented JSON with sorted keys."""
+    """Write ``value`` to ``path`` atomically, as indented JSON with sorted keys, and return the
+    path.
+    """
     return write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 

@@ -58,7 +58,8 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
 def mistakes(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """Compute the expected number of mistakes in each round, from 0 to 1; NaN in missing rounds.
+    """Return the expected number of mistakes in each round, from 0 to 1, ``[episode, round]``; NaN
+    in missing rounds.
 
     Args:
         predictions: P(y=1), ``[episode, round]``.
@@ -94,8 +95,9 @@ def regret(
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
-    """Return the log-loss of each round, ``-log P(y_t)`` for the true label y_t, in nats. It is
-    infinite if a certain prediction is wrong, and NaN in missing rounds.
+    """Return the log-loss of each round, ``-log P(y_t)`` for the true label y_t, in nats,
+    ``[episode, round]``. It is infinite if a certain prediction is wrong, and NaN in missing
+    rounds.
 
     Args:
         predictions: P(y=1), ``[episode, round]``.
@@ -111,7 +113,8 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
 def excess_log_loss(
     predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes
 ) -> _PerRound:
-    """Compute the log-loss minus that of a reference predictor, in each round, in nats.
+    """Return the log-loss of predictions minus that of a reference predictor, in nats, ``[episode,
+    round]``.
 
     Args:
         predictions: P(y=1), ``[episode, round]``.

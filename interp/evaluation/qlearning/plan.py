@@ -242,6 +242,9 @@ def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
         model: the model.
         n_episodes: number of episodes over all sizes of MDPs.
         seed: seed of the episodes.
+
+    Returns:
+        The agreement for each discount, and the discount with the highest agreement.
     """
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
