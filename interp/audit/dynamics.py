@@ -149,7 +149,7 @@ class _HeldRound:
 
     @classmethod
     def of(cls, trial: Trial, round: int, episode: int) -> _HeldRound:
-        """Take one round of an episode from a run of the model.
+        """Return the map from states to states that one round of an episode computes.
 
         Args:
             trial: the model with its run.

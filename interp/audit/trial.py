@@ -157,12 +157,12 @@ class Trial:
     def of(
         cls, model: Machine, budget: Budget, regime: str = "", seed: int = 0, n_rounds: int = 0
     ) -> Trial:
-        """Make a trial with newly sampled episodes.
+        """Make a trial (a model with its episodes) with newly sampled episodes.
 
         Args:
             model: the model.
             budget: numbers of episodes and rounds.
-            regime: the regime to sample from; by default that of the sampler.
+            regime: name of the distribution to sample from; by default that of the sampler.
             seed: number added to the budget's seed.
             n_rounds: number of rounds per episode; by default that of the budget.
         """
@@ -257,7 +257,7 @@ class Trial:
         return np.minimum(differences / width, 1.0)
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
-        """Return the task's losses of predictions.
+        """Return the task's losses of a model's predictions, such as cross-entropies.
 
         Args:
             predictions: ``[*batch, episode, round, ...]``.

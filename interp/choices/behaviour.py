@@ -84,7 +84,9 @@ class PlayerBehaviour(Result):
         return self.found.answer if self.found else f"undecided: fewer than {FEWEST_RUNS} instances"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the result as a table with one row."""
+        """Return a table with one row: the group of runs, the verdict, the closest family with its
+        parameters and losses, and the agreement of repeated runs.
+        """
         row: dict[str, Any] = {
             **self.group,
             "n": self.n,

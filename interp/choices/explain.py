@@ -349,8 +349,8 @@ class ChoiceExplanation(Result):
         return row
 
     def check_frame(self) -> pd.DataFrame:
-        """Return a table with one row per family in the confidence set, and per statistic of its
-        posterior-predictive check.
+        """Return a table of the posterior-predictive checks: one row per family in the confidence
+        set and statistic, with the player's value and that of simulated players.
         """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
         return pd.concat(frames, names=["family", None]).reset_index("family")

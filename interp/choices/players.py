@@ -134,7 +134,7 @@ class EachParticipant(Result):
 
     @classmethod
     def of(cls, found: Mapping[str, ChoiceExplanation]) -> EachParticipant:
-        """Make the result from explanations.
+        """Make the result for all participants from the explanation of each participant.
 
         Args:
             found: name of a participant -> the explanation of its choices.
@@ -147,7 +147,11 @@ class EachParticipant(Result):
 
     @classmethod
     def joined(cls, parts: Sequence[Mapping[str, Any]]) -> EachParticipant:
-        """Make the result from several parts, each of them a mapping that :attr:`part` returned."""
+        """Make the result for all participants from parts that several commands computed.
+
+        Args:
+            parts: for each part, the mapping that :attr:`part` returned.
+        """
         names: dict[str, str] = {}
         for part in parts:
             names |= part["names"]

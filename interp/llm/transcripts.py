@@ -56,7 +56,8 @@ def import_rounds(
     model: str = "",
     condition: str = "",
 ) -> Imported:
-    """Write the episodes in a table, in chats, or in a log of Inspect, as results of another runner.
+    """Read recorded rounds, and write each episode as a ``result.json``, which ``interp llm score``
+    reads. The rounds come from a table, from chats, or from a log of Inspect.
 
     Args:
         path: the table, the chats, or the log (.json or .eval).
