@@ -246,6 +246,9 @@ class Trial:
     def distance(self, one: Array, other: Array) -> Array:
         """Return the distance between predicted distributions, from 0 to 1, ``[...]``.
 
+        For classes it is the total variation distance. For real numbers it is the distance of the
+        means, divided by two standard deviations of the model's means, and at most 1.
+
         Args:
             one, other: the distributions, ``[..., outcome]``.
         """
@@ -257,7 +260,7 @@ class Trial:
         return np.minimum(differences / width, 1.0)
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
-        """Return the task's losses of a model's predictions, such as cross-entropies.
+        """Return the task's losses of a model's predictions, such as the probability of a mistake.
 
         Args:
             predictions: ``[*batch, episode, round, ...]``.

@@ -294,8 +294,8 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
 @remembered
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
-    """Return the worth of a channel's state, compared with one kind of change: the share of the
-    loss with the changed state that the unchanged state removes.
+    """Return the worth of a channel's state: the share of the loss with a changed state that the
+    unchanged state removes.
 
     Args:
         trial: the model with its run.
@@ -488,8 +488,10 @@ def lasts(trial: Trial) -> Measure:
 
 
 def _measure_worth_later(trial: Trial, change: str) -> _Worth:
-    """Return the worth of the state's content one round later: the share that it removes of the
-    loss in the round after the one that reads the changed state.
+    """Return the worth of the state's content one round later.
+
+    In each round, the state is changed. The worth is the share of the loss in the next round that
+    the unchanged state removes.
 
     Args:
         trial: the model with its run.

@@ -340,12 +340,14 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
 
 
 def _crossing(grid: Array, excess: Array, root: float, *, inside: int, outside: int) -> float:
-    """Return the parameter value at which the excess loss crosses ``root``, interpolated between
-    two grid values; the end of the grid if it is reached first.
+    """Return one end of a profile likelihood interval: the parameter value, interpolated between
+    two grid values, at which the loss has risen by a given amount.
+
+    If the grid ends before, return the end of the grid.
 
     Args:
         grid: values of the parameter, ascending.
-        excess: square root of the rise of the loss above its minimum, at each value.
+        excess: square root of the rise of the loss above its minimum, at each grid value.
         root: square root of the rise at which the interval ends.
         inside: index of the last grid value inside the interval.
         outside: index of the next value outside; equal to ``inside`` at an end of the grid.

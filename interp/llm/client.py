@@ -337,8 +337,8 @@ class Client(backend.Backend):
 
 
 def _describe_error(content: Any, text: str) -> tuple[str, Any]:
-    """Return (message, code) of a server's error. The message is the whole body if the body has
-    none; the code is None if there is none.
+    """Return (message, code) of a server's error. If the body contains no message, the message is
+    the whole body; if it contains no code, the code is None.
 
     Args:
         content: the body parsed as JSON; None if it is not JSON.

@@ -556,8 +556,8 @@ class _Conversations:
         return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
-        """Return the message with another advice: one expert has the opposite vote, or another
-        count in the note.
+        """Return the message with one thing changed about one expert: its vote is replaced by the
+        opposite vote, or its count in the note by another count.
 
         Args:
             message: the message.
