@@ -240,10 +240,11 @@ class Connection:
 
     Args:
         base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.
-        key_env: environment variable with the API key of the server. None means the provider's own variable at the
-            addresses in :data:`_PROVIDER_KEYS`, and no key at a server on this machine; any other address needs it, so
-            that a key never goes to a host it was not given for.
-        concurrency: number of episodes that are played at the same time, each with one open request.
+        key_env: environment variable with the API key of the server. None means the provider's own
+            variable at the addresses in :data:`_PROVIDER_KEYS`, and no key for a server on this
+            machine. For any other address it is required, so that no key is sent to a wrong host.
+        concurrency: number of episodes that are played at the same time, each with one open
+            request.
         requests_per_minute: largest number of requests per minute, over all episodes and with
             retries; no limit by default.
         timeout: time limit of one request in seconds.

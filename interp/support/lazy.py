@@ -25,7 +25,8 @@ _ENTRIES: dict[str, str] = {}
 
 
 def lazy(name: str) -> Callable[..., Any]:
-    """Return a function that imports the function called ``"module:name"`` when it is first called.
+    """Return a function that stands for the function called ``"module:name"``. The module is
+    imported at the first call.
 
     >>> lazy("math:sqrt")(4)
     2.0
@@ -34,8 +35,8 @@ def lazy(name: str) -> Callable[..., Any]:
 
 
 def lazies(module: str, *names: str) -> dict[str, Any]:
-    """Return lazily imported versions of several functions: name -> function that imports the real
-    one when it is first called.
+    """Return functions that stand for several functions of a module, by name. The module is
+    imported at the first call of one of them.
 
     Args:
         module: the module of the functions.
@@ -45,8 +46,8 @@ def lazies(module: str, *names: str) -> dict[str, Any]:
 
 
 def above(kind: str, name: str) -> Callable[..., Any]:
-    """Return a function that, when it is first called, imports a function of the package registered
-    for ``kind``.
+    """Return a function that stands for a function of the package registered for ``kind``. The
+    package is imported at the first call.
 
     It is for packages that this one may not import directly, such as those of training goals.
 
