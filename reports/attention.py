@@ -1,5 +1,5 @@
-"""Attention views: the ``AttentionHeads`` component of circuitsvis, with a choice of episode and
-round.
+"""Attention views: the ``AttentionHeads`` component of circuitsvis, in which a reader can choose
+episode and round.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -59,17 +59,19 @@ _LEVELS = 1000  # a weight is drawn in so many steps of its layer's largest
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class AttentionView:
-    """The attention of every head over the positions of a round, for some rounds of some episodes.
+    """A view of the attention of every head over the positions of a round, for some rounds of some
+    episodes.
 
     Args:
         patterns: attention weights of each layer, ``[episode, round, head, query, key]``; raw
-            scores for linear heads. Causal.
+            scores for linear heads. A query attends only to itself and earlier positions.
         labels: label of each position.
         heads: for each layer, a short name per head, such as "L1H0".
         title: what the view shows.
         caption: text under the static picture.
-        episodes, rounds: indices of the episodes and rounds of the first two axes.
-        first: positions on these two axes that are shown first.
+        episodes: the episode's number, for each index of the first axis of patterns.
+        rounds: the round's number, for each index of the second axis.
+        first: (index on the first axis, index on the second axis) of what is shown first.
         opened: True if the interactive view is open from the start.
     """
 
@@ -105,7 +107,7 @@ class AttentionView:
 
     @property
     def data(self) -> str:
-        """The data of the interactive view, as JSON that is safe inside a ``<script>``."""
+        """The data of the interactive view, as a JSON text that is safe inside a ``<script>``."""
         layers = []
         cells = []
         for pattern, names in zip(self.patterns, self.heads, strict=True):
@@ -129,7 +131,7 @@ class AttentionView:
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
     def html(self, prefix: str, number: int = 0) -> str:
-        """Return the static picture, followed by the interactive view.
+        """Return HTML with the static picture and the interactive view.
 
         Args:
             prefix: prefix of HTML identifiers, unique on the page.
@@ -147,8 +149,8 @@ class AttentionView:
         return f"Attention in {len(self.rounds)} rounds of {len(self.episodes)} episodes (drawn in a notebook)"
 
     def _repr_html_(self) -> str:
-        """Return the view for a notebook, in a frame that makes no request and does not affect the
-        notebook.
+        """Return the view as HTML for a notebook: in a frame that makes no requests and does not
+        affect the notebook's style.
         """
         template = environment().get_template("frame.html.j2")
         page = escape(template.render(view=self, style=stylesheet(), **carried()), quote=True)
@@ -165,7 +167,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
             Of a long run the first ``N_EPISODES`` episodes and ``N_ROUNDS`` evenly spaced rounds
             are kept.
         heads: names of the heads by layer; L0H0, L0H1, ... when None.
-        round: the round that is shown first, from 0; the earliest when None.
+        round: index of the round that is shown first; the earliest when None.
 
     Raises:
         InputError: the run caches no attention, or not that of ``round``.
@@ -213,8 +215,11 @@ def _find_layer(hook: str) -> int:
 
 
 def spread(n: int, wanted: int) -> list[int]:
-    """Return at most ``wanted`` evenly spaced indices below ``n``, including the first and the
-    last.
+    """Return evenly spaced indices from 0 to ``n - 1``, both included.
+
+    Args:
+        n: number of things to choose from.
+        wanted: maximum number of indices.
     """
     indices = np.linspace(0, n - 1, min(n, wanted)).round()
     return np.unique(indices.astype(int)).tolist()
@@ -222,9 +227,7 @@ def spread(n: int, wanted: int) -> list[int]:
 
 @cache
 def library_script() -> str:
-    """Return the text of circuitsvis' browser bundle from the installed package, without its source
-    map.
-    """
+    """Return the JavaScript of circuitsvis from the installed package, without its source map."""
     spec = importlib.util.find_spec("circuitsvis")  # importing it would import torch
     origin = spec.origin if spec else None
     path = Path(origin or "").parent / "dist" / "cdn" / "iife.js"
@@ -238,8 +241,11 @@ def library_script() -> str:
 def carried(*others: str) -> dict[str, Any]:
     """Return what a page with attention views must contain, as variables of its template.
 
-    These are circuitsvis' bundle and licence, the scripts (with ``others``), and a content security
-    policy that allows them.
+    These are circuitsvis' JavaScript and licence, the page's scripts, and a content security policy
+    that allows them.
+
+    Args:
+        *others: further scripts of the page.
     """
     library = library_script()
     scripts = [(TEMPLATES / "attention.js").read_text("utf-8"), *others]
@@ -256,18 +262,18 @@ def carried(*others: str) -> dict[str, Any]:
 
 
 def _pack(content: bytes) -> str:
-    """Compress bytes and encode them as text that a browser can unpack; equal bytes give equal
-    text.
+    """Compress bytes (gzip) and encode them as text (base64) that a browser can unpack; equal bytes
+    give equal text.
     """
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def heads_of(model: Machine) -> Heads:
-    """Return the address of each head of a machine, such as "L0H3", and the machine's name for it,
-    by layer.
+    """Return the heads of a machine by layer: for each, its address, such as "L0H3", and the
+    machine's name for it ("" for none).
 
-    Heads named "-" only pad a layer to the common width and are left out. Numbers in the names of
-    handwired heads are the paper's steps, counted from 1.
+    Heads named "-", which only give all layers equally many heads, are left out. Numbers in the
+    names of handwired heads are the paper's steps, counted from 1.
     """
     why = lacks(model, "pattern")
     require(not why, why)

@@ -1,4 +1,4 @@
-"""Blocks of a report's section: prose, tables, figures, code, named facts, and measures.
+"""Blocks of a report's section: texts, tables, figures, code, named facts, and measures.
 
 >>> held = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
 >>> Measures([held]).marks(held)
@@ -43,9 +43,11 @@ _LINK = f"\ue000{secrets.token_hex(8)}"
 
 
 def link(text: str, target: str) -> str:
-    """Return text with a link, for :class:`Prose` or a table cell.
+    """Return a text that is shown as a link in :class:`Prose` or in a table cell.
 
-    The target is a section of the page, ``#section``, or another page in or below the folder.
+    Args:
+        text: the words that are shown.
+        target: a section of the page, such as ``#section``, or another page in or below the folder.
 
     >>> Prose(f"See {link('the edges', '#edges')}.").kind
     'prose'
@@ -59,7 +61,7 @@ class Prose:
     """Paragraphs of text, separated by blank lines.
 
     Code in backticks, **bold** and links made by :func:`link` are formatted; any other markup is
-    shown as text.
+    shown as plain text.
     """
 
     text: str
@@ -111,7 +113,11 @@ class Figure:
 
 
 def titled(number: str, text: str) -> str:
-    """Add the number of the paper's figure to a caption.
+    """Add to a caption which figure of the paper it corresponds to.
+
+    Args:
+        number: number of the paper's figure, or of several, such as "1 and 7, left".
+        text: the caption.
 
     >>> titled("8, top", "Regret.")
     'Regret. (Paper, figure 8, top.)'
@@ -127,13 +133,14 @@ def curves(
     data: pd.DataFrame | None = None,
     **words: Any,
 ) -> Figure:
-    """Draw named curves as a record of :mod:`reports.texts` describes them.
+    """Draw named curves, with title, caption and axes from a record of :mod:`reports.texts`.
 
     Args:
-        record: ``title`` and ``caption``, in which ``words``, ``{bands}`` and ``{ends}`` are filled
-            in. ``ends`` names the quantity whose final values are described, and ``paper`` the
-            paper's figure. Other keys are options of :func:`interp.results.figures.curves`, or of
-            :func:`reports.panels.curves` if there are panels ``by`` a column.
+        record: ``title``, ``caption`` and options of :func:`interp.results.figures.curves`; or of
+            :func:`reports.panels.curves`, if it has the option ``by``. Texts may contain the names
+            of ``words`` in braces, and captions also ``{bands}`` (what bands mean) and ``{ends}``
+            (the final values). ``ends`` names the quantity of ``{ends}``, and ``paper`` the paper's
+            figure.
         frame: the curves.
         of: the panel whose final values the caption describes; the whole frame when empty.
         data: data that a reader can download.
@@ -164,14 +171,15 @@ def curves(
 @dataclass(frozen=True)
 @checked_fields
 class Table:
-    """A data frame shown as a table, without its index; an estimate and its bounds form one column.
+    """A data frame shown as a table, without its index; an estimate and its bounds are shown in one
+    column.
 
     Args:
         frame: the rows. Column names become headers, with spaces for underscores. Columns ``low``
-            and ``high`` are the bounds of the column before them, ``X_low`` and ``X_high`` those of
-            ``X``.
+            and ``high`` are the bounds of the column before them; ``X_low`` and ``X_high`` are the
+            bounds of the column ``X``.
         caption: what the numbers are.
-        formats: format spec by column, such as ``".2%"``; other columns are formatted by
+        formats: by column, a format such as ``".2%"``; other columns are formatted by
             :func:`number`.
         collapsed: True if the table is folded behind its caption.
     """
@@ -203,7 +211,9 @@ class Table:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """The cells: measures, which are displayed as their verdicts, and the rest as text."""
+        """The cells of the table, row by row: measures, which are displayed as their verdicts, and
+        all other values as text.
+        """
         formats = [self.formats.get(name) for name in self.shown.columns]
         rows = self.shown.itertuples(index=False, name=None)
         return [list(map(cell, row, formats)) for row in rows]
@@ -216,7 +226,7 @@ class NotComputed:
 
     Attributes:
         why: the reason.
-        traceback: where it happened, folded.
+        traceback: the traceback of the exception, which is shown folded.
     """
 
     why: str
@@ -225,7 +235,8 @@ class NotComputed:
 
 
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
-    """Replace each estimate and its bounds by one column of intervals, with the estimate's name.
+    """Replace the columns of each estimate and its two bounds by one column of intervals, with the
+    estimate's name.
 
     >>> joined(pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]}))["mean"].map(str).tolist()
     ['0.5 [0.4, 0.6]']
@@ -245,9 +256,9 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _csv_of(frame: pd.DataFrame) -> str:
-    """Write a frame as CSV with six significant digits.
+    """Return a data frame as CSV text, with six significant digits.
 
-    An interval becomes three columns, and a measure its verdict.
+    A column of intervals becomes three columns, and a measure is written as its verdict.
     """
     columns: dict[str, list[Any]] = {}
     for name, values in frame.items():
@@ -260,7 +271,9 @@ def _csv_of(frame: pd.DataFrame) -> str:
 
 
 def _write_value(value: Any) -> Any:
-    """Return a cell's value for CSV: a measure as its verdict, a link as ``[text](target)``."""
+    """Return a cell's value as it is written to CSV: the verdict of a measure, a link as
+    ``[text](target)``, other values unchanged.
+    """
     if isinstance(value, Measure):
         return value.verdict
     if isinstance(value, str):
@@ -272,10 +285,14 @@ _YES_OR_NO = {True: "yes", False: "no"}
 
 
 def cell(value: object, spec: str | None = None) -> str | Measure:
-    """Format a value for a reader.
+    """Format the value of a table cell for a reader.
 
-    Numbers are formatted by ``spec`` or :func:`number`, booleans as yes or no, missing values as a
-    dash.
+    Booleans become yes or no, and missing values a dash. A measure is returned unchanged, since the
+    page shows its verdict.
+
+    Args:
+        value: the value.
+        spec: format of numbers, such as ".2f"; :func:`number` formats them when None.
 
     >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
     ['0.00', '0.954 [0.939, 0.966]', '1.000 [1.000, 1.000]']
@@ -298,7 +315,13 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
 
 
 def _write_interval(value: Interval, spec: str | None) -> str:
-    """Format an estimate and its bounds, with enough decimals for two digits of the width."""
+    """Format an estimate and its bounds, such as "0.954 [0.939, 0.966]".
+
+    Args:
+        value: the interval.
+        spec: format of the numbers. When None, they get so many decimals that the width of the
+            interval has two digits.
+    """
     if not math.isfinite(value.estimate):
         return str(cell(value.estimate))
     numbers = [value.estimate, value.low, value.high]
@@ -317,12 +340,12 @@ def _write_interval(value: Interval, spec: str | None) -> str:
 
 
 def _format_sign(text: str) -> str:
-    """Replace hyphens by minus signs, and drop the sign of a zero."""
+    """Replace hyphens by minus signs, and drop the minus sign of a number that is 0 as written."""
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
 def number(value: float | np.number[Any]) -> str:
-    """Format a number with four significant digits and separated thousands.
+    """Format a number as text, with four significant digits and thousands separators.
 
     Very small and very large numbers are written as powers of ten.
 
@@ -348,7 +371,8 @@ _PLAIN = "no claim depends on it"  # why the word of a number that is only shown
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
-    """Make a row of :class:`Measures` that shows a number from 0 to 1 without a verdict.
+    """Make a measure without a verdict, so that :class:`Measures` draws a number from 0 to 1 and
+    its controls.
 
     Args:
         name: what the number is.
@@ -360,7 +384,9 @@ def plain(name: str, number: Interval, controls: Mapping[str, float] | None = No
 
 
 def colour(measure: Measure) -> str:
-    """Return the style of a verdict: "pass", "fail" for an unexpected "no", or "neutral"."""
+    """Return the style in which a measure's verdict is shown: "pass" for a "yes", "fail" for a "no"
+    of what should be true by design, otherwise "neutral".
+    """
     if measure.verdict == "yes":
         return "pass"
     is_failure = measure.verdict == "no" and measure.by_design
@@ -368,7 +394,7 @@ def colour(measure: Measure) -> str:
 
 
 def counts(measures: Sequence[Measure]) -> str:
-    """Count the verdicts: "3 yes, 1 undecided"."""
+    """Count the verdicts of measures, as text such as "3 yes, 1 undecided"."""
     words = [measure.verdict for measure in measures]
     return ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
 
@@ -376,15 +402,16 @@ def counts(measures: Sequence[Measure]) -> str:
 @dataclass(frozen=True)
 @checked_fields
 class Measures:
-    """Measures drawn as intervals on a scale from 0 to 1, with their verdicts and a folded table.
+    """Measures drawn as intervals on a scale from 0 to 1, one row each, with their verdicts and a
+    folded table.
 
     A number that is not a share is shown as text. docs/method/pages.md explains the drawing.
 
     Attributes:
         measures: the measures.
         caption: text under the rows.
-        sections: for each measure the section that shows it, as (slug, title); empty if this
-            section does.
+        sections: for each measure, (slug, title) of the section of the page that explains it; empty
+            if this section does.
     """
 
     measures: Sequence[Measure]
@@ -394,12 +421,14 @@ class Measures:
 
     @property
     def judged(self) -> bool:
-        """True if any row has a verdict."""
+        """True if at least one of the measures has a verdict."""
         return any(measure.lacking != _PLAIN for measure in self.measures)
 
     @property
     def kinds(self) -> set[str]:
-        """All kinds of marks that are drawn in any row, for the legend."""
+        """The kinds of marks that are drawn in the rows, such as "dot" or "control", for the
+        legend.
+        """
         kinds: set[str] = set()
         for measure in self.measures:
             for kind, _, _ in self.marks(measure):
@@ -408,7 +437,7 @@ class Measures:
 
     @cached_property
     def table(self) -> Table:
-        """Table of the measures (:meth:`Measure.row`), without columns that are empty in every row."""
+        """Table of the measures (:meth:`Measure.row`), without columns that are empty in all rows."""
         frame = to_frame(self.measures)
         frame["verdict"] = pd.Series(list(self.measures), dtype=object)
         if any(slug for slug, _ in self.sections):
@@ -419,9 +448,10 @@ class Measures:
 
     @checked
     def marks(self, measure: Measure) -> list[tuple[str, float, float]]:
-        """List the marks of a row as (kind, start, width), in percent of the scale.
+        """List the marks that draw a measure, as (kind, start, width).
 
-        A mark beyond the scale is drawn at its end, and its kind has "beyond" added.
+        Start and width are in percent of the scale from 0 to 1. A mark beyond the scale is drawn at
+        its end, and its kind has "beyond" added.
         """
         number = measure.number
         if math.isnan(number.estimate) or not measure.is_share:
@@ -443,7 +473,9 @@ class Measures:
 
     @checked
     def controls(self, measure: Measure) -> dict[str, float]:
-        """Return the controls that are drawn: the untrained copy, and the strongest of the others."""
+        """Return the numbers of the controls that are drawn, by name: the untrained copy, and the
+        strongest other control.
+        """
         numbers = {name: control.number for name, control in measure.controls.items()}
         others = dict(measure.controls)
         others.pop(UNTRAINED, None)
@@ -453,7 +485,9 @@ class Measures:
 
     @checked
     def said(self, measure: Measure) -> str:
-        """Return a row as text, for screen readers and for numbers that are not drawn."""
+        """Return a measure as text with its number, threshold and controls, for screen readers and
+        for numbers that are not drawn.
+        """
         if math.isnan(measure.number.estimate):
             return measure.reason
         parts = [f"{cell(measure.number)} {measure.unit}".strip()]
@@ -471,7 +505,7 @@ class Measures:
 
 
 def _convert_percent(value: float) -> float:
-    """Return a value clipped to [0, 1] in percent; NaN stays NaN."""
+    """Return a number in percent, clipped to 0 ... 100; NaN stays NaN."""
     if math.isnan(value):
         return value
     return round(100 * min(max(value, 0.0), 1.0), 2)
@@ -483,9 +517,9 @@ claim = claims(CLAIMS)
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """Return a page's content security policy.
+    """Return the content security policy of a page that contains these scripts.
 
-    It forbids requests, and allows inline styles (which SVG needs) and these scripts by their hash.
+    It forbids all requests and all other scripts, and allows inline styles, which SVG needs.
     """
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
@@ -503,7 +537,7 @@ def stylesheet() -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja environment of the page templates, with their filters."""
+    """Return the Jinja environment that renders the page templates, with the filters that they use."""
     import jinja2
     from markupsafe import Markup, escape
 

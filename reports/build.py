@@ -43,7 +43,7 @@ class _Written:
     Attributes:
         path: path of the page.
         measures: all measures of the page.
-        failures: reasons by title, for the parts that could not be computed.
+        failures: for the parts that could not be computed, the reason by title.
     """
 
     path: Path
@@ -75,11 +75,19 @@ def write(
         out: the folder.
         n_episodes: number of episodes; at least 5, since probes are cross-validated by episode.
         n_rounds: rounds per episode, at least 10 unless the task has fewer. None takes 100 (20 with
-            ``quick``), or fewer if later rounds say nothing new.
+            ``quick``), or fewer if later rounds repeat the same.
         seed: seed of everything random.
         parts: the parts of the page, in order; those of the model's task when None.
         quick: True leaves out slow parts, and computes the others with wider intervals.
-        source, regime, sizes, arguments: see :class:`~reports.part.Context`.
+        source: name or checkpoint path of the model, for the page's text, if ``subject`` is an
+            object.
+        regime: regime of the episodes; the default if empty.
+        sizes: sizes of the episodes, such as the number of experts, that differ from the model's.
+        arguments: further arguments with which :func:`interp.load` made the model, for the page's
+            text.
+
+    Returns:
+        The path of the page, its measures, and why parts failed.
     """
     require(
         n_episodes >= 5,
@@ -126,9 +134,8 @@ def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool
     use.
 
     Args:
-        model: the machine; a state that grows by rows every round has room for a limited number of
-            rounds.
-        task: the task; after some number of rounds its episodes say nothing new.
+        model: the machine. A state that grows in every round limits the number of rounds.
+        task: the task; its episodes may repeat the same after some number of rounds.
         n_rounds: the number that the user chose; the default when None.
         quick: True for the default of a quick report.
     """
@@ -149,9 +156,14 @@ def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool
 
 
 def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
-    """Set the context's parts: those that apply, without slow ones in a quick report.
+    """Choose the parts of the report, and store them in the context: those that apply, without slow
+    ones in a quick report.
 
-    Parts for which the machine lacks something are listed with the reason.
+    Parts for which the machine lacks something stay, with the reason in ``context.missing``.
+
+    Args:
+        context: context of the report, which is changed in place.
+        chosen: the possible parts, in page order.
     """
     parts = []
     missing = {}
@@ -173,7 +185,9 @@ def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
 
 
 def _write_page(context: Context) -> Path:
-    """Compute the parts, write the page, and update the index page; show progress."""
+    """Compute the parts, write the page, update the index page, and show progress; return the path
+    of the page.
+    """
     assert context.folder is not None
     title = f"Report on {context.model.name}"
     total = len(context.parts)
@@ -191,7 +205,10 @@ def _write_page(context: Context) -> Path:
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
     """Compute and draw every part, and return the report.
 
-    ``step`` is called with each part's title and the time of the part before, to show progress.
+    Args:
+        context: context of the report, which stores results and failures.
+        step: function that shows progress; it is called with the part's title and the time that the
+            previous part took.
     """
     took = ""
     for part in context.parts:
@@ -232,7 +249,7 @@ def _call(part: Part, name: str, kind: Any, computed: Any, context: Context) -> 
 
     Args:
         part: the part.
-        name: name of the field that holds the function, such as "summary".
+        name: name of the field that is the function, such as "summary".
         kind: the expected type.
         computed: the part's result.
         context: context of the report.
@@ -241,7 +258,7 @@ def _call(part: Part, name: str, kind: Any, computed: Any, context: Context) -> 
 
 
 def _free_memory() -> None:
-    """Return freed memory to the operating system, as far as the C library allows."""
+    """Return freed memory to the operating system, if the C library can do so."""
     with suppress(AttributeError, OSError, TypeError):  # a C library without it
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -262,7 +279,9 @@ def _get_settings(context: Context) -> dict[str, Any]:
 
 
 def _write_heading(context: Context) -> tuple[str, str]:
-    """Return title and lead of the page: those of the first part that defines them, or the default."""
+    """Return the page's title and introduction: those of the first part that defines them, or else
+    the default ones.
+    """
     for part in context.parts:
         if part.heading:
             heading = theirs("a heading")(part.heading)(context)
@@ -272,7 +291,7 @@ def _write_heading(context: Context) -> tuple[str, str]:
 
 
 def _get_kind(context: Context) -> str:
-    """Return the group of the page on the index page: "audit", "handwired" or "learned"."""
+    """Return under which heading the index page lists this page: "audit", "handwired" or "learned"."""
     if context.keys == ("audit",):
         return "audit"
     return "handwired" if context.model.is_handwired else "learned"
@@ -287,6 +306,10 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
     """Write the summary sentence of a page from its measures.
 
     It has at most two phrases of true claims and two of false ones, each from a different part.
+
+    Args:
+        context: context of the report, with the measures of all parts.
+        failed: undecided measures of the parts that failed.
     """
     pairs = []
     for key in sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared")):
@@ -313,7 +336,12 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
 
 
 def _find_read(probed: Sequence[Measure]) -> str:
-    """Return what the first successful probe reads, as a noun; "" if no probe succeeds."""
+    """Return what the first successful probe decodes, such as "the log-weights"; "" if no probe
+    succeeds.
+
+    Args:
+        probed: the measures of the probes.
+    """
     for measure in probed:
         if measure.verdict == "yes":
             return measure.yes.rpartition(" read ")[2]
@@ -321,11 +349,11 @@ def _find_read(probed: Sequence[Measure]) -> str:
 
 
 def _name_page(context: Context) -> str:
-    """Return the file name of a report: the model and all settings, so that different reports
-    differ.
+    """Return the file name of a report, made from the model's name and the settings, so that
+    different reports have different names.
 
-    A model that is not shipped with the package, or has arguments other than sizes, also gets its
-    digest.
+    If the model is not shipped with the package, or was loaded with arguments other than sizes, its
+    digest is added.
     """
     sizes, arguments = context.asked
     words = [Path(context.source or context.model.name).name]
@@ -341,15 +369,16 @@ def _name_page(context: Context) -> str:
 
 
 def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -> Any:
-    """Call ``use`` on the result of a part.
-
-    Return None if it raises, if the part failed before, or if the machine lacks what the part
-    needs.
+    """Call a function on the result of a part.
 
     Args:
-        context: context of the report; it stores the result or the exception.
+        context: context of the report; it stores the result, or the exception.
         part: the part.
         use: function of the result and the context.
+
+    Returns:
+        What the function returns; None if it raises, if the part failed before, or if the machine
+            lacks what the part needs.
     """
     if part.key in context.failures or part.key in context.missing:
         return None
@@ -361,7 +390,9 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 
 
 def _draw_sections(context: Context, part: Part) -> list[Section]:
-    """Draw a part as sections; if it failed or does not apply, return one section that says why."""
+    """Draw a part as sections. If the part failed or does not apply, return one section that says
+    why.
+    """
     sections = _attempt(context, part, partial(_draw_blocks, part))
     if part.key in context.failures:
         trace = "".join(traceback.format_exception(context.failures[part.key]))
@@ -374,7 +405,8 @@ def _draw_sections(context: Context, part: Part) -> list[Section]:
 
 
 def _draw_blocks(part: Part, computed: Any, context: Context) -> list[Section]:
-    """Draw a part; plain blocks become one section with the part's title.
+    """Draw a part as sections; if it draws blocks without a section, they become one section with
+    the part's title.
 
     Args:
         part: the part.

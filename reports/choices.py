@@ -54,7 +54,8 @@ _TEXTS = TEXTS["choices"]
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Player:
-    """A player of the page, with the choices to be explained.
+    """A player whose choices the page explains: the participants of a table, a network or a
+    language model.
 
     Attributes:
         episodes: the rounds that it played.
@@ -71,12 +72,12 @@ class Player:
 def players_of(
     episodes: BanditEpisodes, beside: Mapping[str, Any] | None = None, seed: int = 0
 ) -> dict[str, Player]:
-    """Return the participants of a table, and the players to compare them with, by name.
+    """Return the participants of a table, and the players that they are compared with, by name.
 
     Args:
         episodes: the episodes that were read from the table.
-        beside: further players by name: recorded episodes of another player, such as a language
-            model, or a network. A network's choices are drawn from its predictions in the
+        beside: the players to compare with, by name: recorded episodes, such as those of a language
+            model, or a network. The choices of a network are drawn from its predictions in the
             participants' rounds.
         seed: seed of these draws.
     """
@@ -91,7 +92,9 @@ def players_of(
 
 
 def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDArray[np.float64]:
-    """Draw a choice from a network's prediction in each round that counts, among the arms on offer."""
+    """Draw a network's choices ``[episode, round]`` from its predictions, among the arms on offer;
+    NaN in rounds that do not count.
+    """
     chances = predictor(network)(episodes) * episodes.offered
     waits = np.random.default_rng(seed).exponential(size=chances.shape)
     # Of exponential waits at rates p, that of arm i is the shortest with a chance proportional to p_i.
@@ -100,9 +103,16 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
 
 
 def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return functions that explain a few participants each, by name.
+    """Divide the explanation of single participants into jobs that can be computed and stored
+    separately, in any order.
 
-    Their results can be computed and stored separately, in any order.
+    Args:
+        players: the players by name.
+        seed: seed of bootstraps.
+
+    Returns:
+        Functions without arguments by name, such as "participants 1"; each explains a few
+            participants and returns JSON values.
     """
     makers: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, player in players.items():
@@ -113,7 +123,14 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
 
 
 def explain_part(episodes: BanditEpisodes, choices: NDArray[Any], seed: int) -> dict[str, Any]:
-    """Explain each of some participants separately; return JSON values."""
+    """Explain the choices of some participants, each separately, and return the result as JSON
+    values.
+
+    Args:
+        episodes: their episodes.
+        choices: their choices ``[episode, round]``.
+        seed: seed of bootstraps.
+    """
     return explain_each(episodes, choices, seed=seed).part
 
 
@@ -132,19 +149,21 @@ def write(
 ) -> tuple[Path, dict[str, ChoiceExplanation]]:
     """Write the page on a table of choices, ``out/NAME.html``.
 
+    In a large cohort, the fits to all participants together use only some of them, drawn at random;
+    the page says so.
+
     Args:
         path: path of a table with one row per trial.
         out: folder of the page.
-        units: number of units of the GRU that is compared.
+        units: number of hidden units of the recurrent network (GRU) that is compared.
         quick: True leaves out the GRU, the analysis of single participants, and the recovery of
             simulated players.
         seed: seed of bootstraps, the GRU and simulated players.
         players: players by name, from :func:`players_of`; only those of the table when None.
         parts: results of :func:`makers_of`, if they were computed before.
-        beside: the further players as named by the command's option, for the page's own command.
+        beside: the further players as the option ``--beside`` names them, for the command that the
+            page shows.
         **columns: columns of the table, see :func:`interp.tasks.bandit.read`.
-
-    In a large cohort, participants are drawn for the fits to all of them as one; the page says so.
 
     Returns:
         The path of the page, and the explanation of each player by name.
@@ -190,17 +209,18 @@ def write(
 def _explain(
     name: str, player: Player, cell_units: int, seed: int
 ) -> tuple[ChoiceExplanation, dict[str, Any]]:
-    """Explain all choices of a player.
+    """Explain all choices of a player, treating them as one player's.
 
     Args:
         name: name of the player.
         player: its rounds and choices.
-        cell_units: units of a GRU that is cross-fitted over participants for comparison; 0 for no
-            GRU.
+        cell_units: hidden units of a GRU that is cross-fitted over participants for comparison; 0
+            for no GRU.
         seed: seed of bootstraps and of the GRU.
 
     Returns:
-        The explanation; and the models that the phase portrait draws for this player, by name.
+        The explanation; and, by name, the models whose phase portraits (how a round changes the
+            next choice) the page draws.
     """
     episodes = player.episodes
     people, _ = participants_of(episodes)
@@ -228,11 +248,12 @@ class _Explained:
 
     Attributes:
         player: its rounds and choices.
-        drawn: which participants were fitted as one; empty if all were.
+        drawn: a sentence on which participants were drawn for the fits to all together; "" if all
+            were used.
         explanation: the explanation of all their choices.
         participants: the explanation of each participant; None if not computed.
         recovered: the analysis of simulated players with the same design; None if not computed.
-        sources: models that the phase portrait draws, by name.
+        sources: models whose phase portraits the page draws, by name.
     """
 
     player: Player
@@ -244,7 +265,9 @@ class _Explained:
 
     @property
     def sentences(self) -> dict[str, str]:
-        """Result sentences about all choices, single participants, and simulated players."""
+        """Sentences with the results, by "choices", "participants" (each one) and "recovery"
+        (simulated players).
+        """
         sentences = {"choices": self.explanation.sentence}
         if self.participants is not None:
             sentences["participants"] = self.participants.sentence
@@ -254,9 +277,11 @@ class _Explained:
 
     @property
     def families(self) -> pd.DataFrame:
-        """One row per family: its loss, and whether it is in the confidence set of all choices.
+        """A table with one row per family of algorithms: its loss, and whether it is in the
+        confidence set for all choices.
 
-        If participants were analysed, a column counts those whose confidence set has the family.
+        If participants were analysed one by one, a column counts those whose confidence set
+        contains the family.
         """
         frame = self.explanation.to_frame().set_index("name")[["nats", "in_set"]]
         if self.participants is not None:
@@ -268,9 +293,9 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
     """Build the page on a table of choices.
 
     Args:
-        explained: analyses by player name, the participants of the table first.
+        explained: the analysis of each player by name, the participants of the table first.
         path: path of the table.
-        again: the section on how to reproduce the numbers.
+        again: the section with the commands that reproduce the numbers.
     """
     people = explained[PEOPLE]
     episodes = people.player.episodes
@@ -338,7 +363,9 @@ def _participants(each: EachParticipant) -> Section:
 
 
 def _list_findings(people: _Explained) -> Section:
-    """Make the section of results about the participants of the table."""
+    """Make the section "What was found", with measures and facts about the participants of the
+    table.
+    """
     episodes = people.player.episodes
     explanation = people.explanation
     names, _ = participants_of(episodes)
@@ -405,7 +432,9 @@ def _write_commands(
 
 
 def _write_shell_options(named: Mapping[str, Any]) -> list[str]:
-    """Return keyword arguments of the Python call as options of `interp choices`."""
+    """Return the keyword arguments of the Python call as a list of options of the command `interp
+    choices`.
+    """
     words = []
     for key, value in named.items():
         option = f"--{key.replace('_', '-')}"

@@ -1,4 +1,5 @@
-"""Fixed fields of every claim that a page makes: see :class:`interp.results.measure.Measure`.
+"""The claims that a report page can make, each with the fixed fields of its measure (see
+:class:`interp.results.measure.Measure`).
 
 Names in braces are filled in when the claim is made.
 """

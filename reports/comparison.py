@@ -1,5 +1,5 @@
-"""The page of a comparison: its measures, the results behind each, and rounds where two models
-differ.
+"""The page of a comparison of two models: its measures, the results behind each, and rounds where
+the models differ.
 
 All numbers are computed by :func:`circuits.compare.machines`.
 """
@@ -43,7 +43,7 @@ _MOST = 12  # numbers of one quantity that are drawn; its table has all
 
 
 def page(comparison: Comparison) -> Report:
-    """Return the report on a comparison: its measures, then a section per question that has
+    """Make the report page of a comparison: its measures, then a section for each question that has
     something to show.
     """
     measures = comparison.measures
@@ -85,7 +85,9 @@ _JOINED = (
 
 
 def _find(comparison: Comparison) -> Section:
-    """Return the section with the measures, the algorithm, and what such a comparison can detect."""
+    """Make the section "What was found": the measures, the algorithm that explains the model, and
+    which differences such a comparison can detect.
+    """
     measures = comparison.measures
     places = []
     for measure in measures:
@@ -111,15 +113,20 @@ def _find_task(comparison: Comparison) -> tasks.Task:
 
 
 def _get_title(key: str) -> str:
-    """Return the title of a question's section."""
+    """Return the title of the section of a question, such as "State" for the key "state"."""
     known = OF_COMPARISONS.get(key, {})
     return known.get("title", key.replace("_", " ").capitalize())
 
 
 def _show_part(key: str, comparison: Comparison) -> Section | None:
-    """Return the section of a question's result, with its pictures and tables.
+    """Make the section of a question's result, with its pictures and tables.
 
-    If the question does not apply, the section says why. Return None if there is nothing to show.
+    Args:
+        key: key of the question.
+        comparison: the comparison.
+
+    Returns:
+        The section; if the question does not apply, it says why. None if there is nothing to show.
     """
     measures = {measure.key: measure for measure in comparison.measures}
     measure = measures.get(key)
@@ -158,15 +165,28 @@ def _write_probabilities(probabilities: Sequence[float]) -> str:
 
 
 def write(comparison: Comparison, out: str | Path) -> Path:
-    """Write the page as ``out/comparison.html``, and update the index page that lists it."""
+    """Write the page of a comparison as ``out/comparison.html``, and update the index page that
+    lists it.
+
+    Args:
+        comparison: the comparison.
+        out: the folder.
+
+    Returns:
+        The path of the page.
+    """
     return write_listed(page(comparison), Path(file_path(out)) / "comparison.html")
 
 
 def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield the blocks of each quantity of a result: its numbers as intervals, and its folded
-    table.
+    """Yield the blocks of a question's result: for each quantity, its numbers drawn as intervals,
+    and a folded table.
 
-    Of many numbers only the lowest are drawn.
+    If there are many numbers, only the lowest are drawn.
+
+    Args:
+        key: key of the question.
+        frame: table of the result; its column "name" names the quantity.
     """
     if "name" not in frame:
         frame = frame.assign(name=key)
@@ -203,7 +223,9 @@ def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
 
 
 def _draw_state(part: StatePart) -> list[Any]:
-    """Draw how well each machine runs on the latents of the other one."""
+    """Return the block that shows how well each machine continues from latents of the other one
+    (stitching).
+    """
     measures = []
     for stitching in part.stitchings:
         if stitching.control:
@@ -244,7 +266,8 @@ width of a box, and its height.
 
 @styled
 def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
-    """Draw two machines as stacks of boxes, connected by lines that show the verdicts.
+    """Draw two machines as stacks of boxes (their parts), connected by lines that show the verdicts
+    on whether the parts are the same.
 
     Args:
         model, reference: names of the two machines.
@@ -274,13 +297,14 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
 
 
 def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
-    """Draw one box in both machines, and the line between them with verdict and number.
+    """Draw the box of one part in both machines, and the line between the two boxes with verdict
+    and number.
 
     Args:
         axes: axes of the picture.
-        y: height of the boxes, in inches.
-        part: text in the boxes.
-        measure: says whether the two are the same.
+        y: height of the boxes' centres, in inches.
+        part: name of the part, which is written in the boxes.
+        measure: the measure that says whether the parts are the same.
     """
     colour, dash = LOOKS[measure.verdict]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}

@@ -1,6 +1,4 @@
-"""Pictures of ``interp evaluate``: functions from its tables (``interp.evaluation.suite``) to
-figures.
-"""
+"""Pictures of ``interp evaluate``: functions that draw the tables of ``interp.evaluation.suite``."""
 
 from __future__ import annotations
 
@@ -31,7 +29,14 @@ _Pictures = Iterator[tuple[str, Figure]]  # figures, each with the name of its f
 
 @checked
 def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
-    """Draw all pictures of an evaluation, by file name."""
+    """Draw all pictures of an evaluation.
+
+    Args:
+        tables: the tables of the evaluation, by name.
+
+    Returns:
+        The figures, by file name.
+    """
     missing = notes(tables)
     drawn: dict[str, Figure] = {}
     for key, draw_table in _PICTURES.items():
@@ -42,7 +47,15 @@ def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
 
 @checked
 def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
-    """Draw all pictures of an evaluation and write them as SVG files into ``folder``."""
+    """Draw all pictures of an evaluation, and write them as SVG files.
+
+    Args:
+        tables: the tables of the evaluation, by name.
+        folder: the folder to write into.
+
+    Returns:
+        The paths of the files.
+    """
     paths = []
     for name, figure in draw(tables).items():
         paths.append(write_figure(Path(folder) / f"{name}.svg", figure, bbox_inches="tight"))
@@ -50,7 +63,13 @@ def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
 
 
 def _draw_curves(table: pd.DataFrame, **how: Any) -> Figure:
-    """Draw named curves of a table; ``how`` has options of :func:`interp.results.figures.curves`."""
+    """Draw the named curves of a table.
+
+    Args:
+        table: the table; the columns "key" and "estimate" (or "regret") become the algorithm and
+            its mean.
+        **how: options of :func:`interp.results.figures.curves`.
+    """
     frame = table.rename(columns={"key": "algorithm", "estimate": "mean", "regret": "mean"})
     return figures.curves(frame, **how)
 

@@ -41,17 +41,19 @@ def write(
     seed: int = 0,
     acts: Sequence[PlayerBehaviour] | None = None,
 ) -> Path:
-    """Write the report on traces and return its path, ``out/llm.html``.
+    """Write the report on language models that played expert advice, and return its path,
+    ``out/llm.html``.
 
     Args:
-        path: a folder of traces or of results of other tools, or one file.
-        models: transformers to run on the same instances, named as for :func:`interp.load`.
+        path: a folder of recorded answers (traces) or of results of other tools, or one file.
+        models: transformers to run on the same episodes (instances), named as for
+            :func:`interp.load`.
         out: folder of the page.
         regime: regime of results that do not name one.
-        duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
+        duplicates: what to do with episodes that were played twice, see :mod:`interp.llm.loading`.
         seed: seed of the bootstrap.
-        acts: results of :func:`~interp.choices.behaviour.behaviour` for these traces; computed when
-            None.
+        acts: which algorithms the players act like: results of
+            :func:`~interp.choices.behaviour.behaviour` for these traces; computed when None.
     """
     page = file_to_write(writable(out) / "llm.html")
     others = {name: transformer(name) for name in models}
@@ -64,7 +66,12 @@ def write(
 
 
 def transformer(name: str) -> Predictor:
-    """Return a model of expert advice as a function from episodes to P(y=1) ``[episode, round]``."""
+    """Return a function that runs a model of expert advice: from episodes to probabilities P(y=1),
+    ``[episode, round]``.
+
+    Args:
+        name: name of the model, as for :func:`interp.load`.
+    """
     import circuits
     from interp.model.library import load
 
@@ -83,12 +90,13 @@ def transformer(name: str) -> Predictor:
 
 
 class _Page:
-    """Builds the page.
+    """Builds the report page on language models.
 
     Args:
-        reading: the traces.
+        reading: the recorded answers.
         scores: scores of the language models and their baselines.
-        acts: the algorithm that explains each group of runs.
+        acts: for each group of runs (one model in one condition), the algorithm that explains its
+            choices.
     """
 
     def __init__(
@@ -101,10 +109,10 @@ class _Page:
         self.notes = note_table(reading.runs)
 
     def build(self, path: Path, seed: int) -> Report:
-        """Build the page.
+        """Build the page from the results.
 
         Args:
-            path: path of the traces.
+            path: path of the recorded answers.
             seed: seed of the bootstrap.
         """
         first, *by_model = _draw_regret(self.scores)
@@ -147,7 +155,7 @@ class _Page:
         )
 
     def _describe(self) -> dict[str, Any]:
-        """Return facts about the runs, for the summary."""
+        """Return facts about the runs by name, such as "Models" and "Episodes", for the summary."""
         runs = self.runs
         served: set[str] = set()
         for run in runs:
@@ -174,13 +182,16 @@ class _Page:
 
 
 def _list_once(names: Iterable[str]) -> list[str]:
-    """Return the distinct names, in order of first appearance."""
+    """Return the distinct names as a list, in order of first appearance."""
     return list(dict.fromkeys(names))
 
 
 def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
-    """Return sentences: which algorithm each model plays like, and for how many groups none is
-    found.
+    """Return sentences that say which algorithm each language model acts like, and for how many
+    groups of runs no algorithm is found.
+
+    Args:
+        acts: the result for each group of runs (one model in one condition and regime).
     """
     named = [group for group in acts if group.found and group.found.family]
     sentences = []
@@ -196,8 +207,8 @@ def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
 
 
 def _list_final(scores: LLMScores) -> Section:
-    """Make the section of regret after the last round, a table per regime, with the paper's
-    numbers.
+    """Make the section on regret after the last round: one table per regime, with the numbers that
+    the paper prints.
     """
     printed = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper has
     blocks: list[Any] = [Prose(_SAYS["final"])]
@@ -230,7 +241,7 @@ _FORMATS = {
 
 
 def _list_answers(scores: LLMScores) -> Section:
-    """Make the section that counts calls, malformed answers and tokens."""
+    """Make the section with a table that counts calls, malformed answers and tokens."""
     final = scores.final
     is_shown = (final["kind"] == "llm") & (final["missing"] == "wrong")
     frame = final.loc[is_shown, _ANSWERS].astype(dict.fromkeys(_COUNTS, int))
@@ -264,7 +275,7 @@ _COUNTS = [
 
 
 def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    """Make the section on the algorithms that explain the models' choices."""
+    """Make the section on the algorithms that explain the language models' choices."""
     tables = behaviour_tables(acts)
     caption = (
         "The algorithm that explains the model's choices, for each model, condition and regime"
@@ -280,7 +291,9 @@ def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
 
 
 def _show_notes(notes: NoteTable) -> Section:
-    """Make the section on the models' notes: the last note, growth over rounds, and examples."""
+    """Make the section on the notes that language models write to themselves: the last note, growth
+    over rounds, and examples.
+    """
     blocks: list[Any] = [Prose(_SAYS["notes"]), Table(notes.final(), _LAST_NOTE)]
     growth = notes.over_rounds()
     groups = growth["model"] + ", " + growth["condition"] + ", " + growth["regime"]
@@ -304,7 +317,12 @@ _LAST_NOTE = "The last note of each run: its length, and the share of readable n
 
 
 def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
-    """Return notes of each group's first instance, after rounds 1, 6 and the last; cut long ones."""
+    """Return example notes as a table: those of each group's first episode after rounds 1, 6 and
+    the last; long notes are cut.
+
+    Args:
+        notes: table with one row per note.
+    """
     first = notes.groupby(["model", "condition", "regime"])["index"].transform("min")
     is_last = notes["round"] == notes["last_round"]
     is_shown = (notes["index"] == first) & (notes["round"].isin((1, 6)) | is_last)
@@ -317,8 +335,8 @@ def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _list_prompts(runs: Sequence[LLMRun]) -> Section:
-    """Make the section of system prompts: each distinct prompt once, with the names of its
-    conditions.
+    """Make the section with the system prompts: each distinct prompt once, under the names of the
+    conditions that used it.
     """
     conditions: dict[str, list[str]] = {}
     for run in runs:
@@ -342,8 +360,8 @@ _NAMES = {name: short for name, (_, short) in _DRAWN.items()}
 
 
 def _draw_regret(scores: LLMScores) -> list[Figure]:
-    """Draw regret over rounds: first all models in a panel per regime, then a figure for each
-    model.
+    """Draw regret over rounds: first a figure of all models with a panel per regime, then one
+    figure for each language model.
     """
     over = scores.curves[scores.curves["missing"] != "skipped"]
     llm = over[over["kind"] == "llm"]
@@ -362,10 +380,11 @@ def _draw_regret(scores: LLMScores) -> list[Figure]:
 
 
 def _panel_framings(of_model: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
-    """Return the curves of a model and its baselines, with a panel for each regime and framing.
+    """Return the curves of a language model and of its baselines as a table; its column "panel"
+    names a panel for each regime and framing of the prompt.
 
     Args:
-        of_model: the model's curves.
+        of_model: the language model's curves.
         beside: curves of the baselines and the transformers.
     """
     words = of_model["condition"].str.split("-", n=1, expand=True)
@@ -377,10 +396,14 @@ def _panel_framings(of_model: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFram
 
 
 def _add_bands(frame: pd.DataFrame, names: pd.Series[Any]) -> pd.DataFrame:
-    """Add the columns that drawing needs: key, name, and one standard deviation below and above the
-    mean.
+    """Add the columns that drawing needs: ``algorithm`` (a key), ``name``, and the band ``low`` ...
+    ``high`` of one standard deviation around the mean.
 
     Baselines get no band.
+
+    Args:
+        frame: the curves.
+        names: the name of each row's player.
     """
     has_band = frame["kind"] != "baseline"
     deviation = frame["std"].where(has_band)

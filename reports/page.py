@@ -46,10 +46,10 @@ from reports.texts import TEXTS
 
 @dataclass(frozen=True)
 class _Cards:
-    """The entries of an index page.
+    """A block of an index page: one entry (card) for each report that it lists.
 
     Attributes:
-        pages: metadata of each page: ``report`` (a link), ``sentence``, ``picture`` and more.
+        pages: metadata of each report: ``report`` (a link), ``sentence``, ``picture`` and more.
     """
 
     pages: Sequence[Mapping[str, str]]
@@ -57,7 +57,7 @@ class _Cards:
 
     @property
     def rows(self) -> list[tuple[Mapping[str, str], str]]:
-        """(metadata, text line) of each page; the line has its verdicts, task and run."""
+        """For each report, its metadata and a line of text with its verdicts, task and episodes."""
         rows = []
         for page in self.pages:
             known = [page.get(key) for key in ("words", "task", "run")]
@@ -89,8 +89,8 @@ class Section:
 
     Attributes:
         title: the title.
-        blocks: its blocks, in order.
-        opened: True if the section is unfolded on a page that folds its sections.
+        blocks: its texts, tables, figures and other blocks, in order.
+        opened: True if the section is unfolded, on a page whose sections are folded.
     """
 
     title: str
@@ -105,13 +105,13 @@ class Section:
 
     @property
     def slug(self) -> str:
-        """The title as used in links: lower-case letters, digits and hyphens."""
+        """The title in the form that links use: lower-case letters, digits and hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     @property
     def takeaway(self) -> str:
-        """Text under the title of a folded section: the first sentence of its first caption, or of
-        its text.
+        """Text under the title of a folded section: the first sentence of its first caption;
+        without captions, of its text.
         """
         texts = [
             getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)
@@ -132,10 +132,10 @@ class Report:
         lead: an introduction, after the sentence and the figures.
         sections: the sections.
         provenance: seeds, versions, digests and settings, listed at the end.
-        index: path of the index page, relative to this page.
+        index: path of the index page, relative to this page; "" for none.
         about: metadata for the index page (:func:`write_index`).
         sentence: the main result, under the title.
-        hero: figures that show it, side by side under the sentence.
+        hero: figures that show the main result, side by side under the sentence.
     """
 
     title: str
@@ -183,7 +183,9 @@ class Report:
         return str(text)
 
     def _list_blocks(self) -> Iterator[Any]:
-        """Yield the blocks of all sections; measures with verdicts are followed by their table."""
+        """Yield the blocks of all sections. Measures with verdicts are followed by a table of their
+        numbers.
+        """
         for section in self.sections:
             for block in section.blocks:
                 yield block
@@ -191,14 +193,18 @@ class Report:
                     yield block.table
 
     def write(self, path: str | Path) -> Path:
-        """Write the page to ``path``, atomically."""
+        """Write the page to ``path`` atomically, and return the path."""
         return files.write_text(path, self.html())
 
 
 def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
-    """Count the verdicts of measures that point to a section, by the section's slug.
+    """Count the verdicts of the measures that each section explains.
 
-    Each count is a text such as "2 yes", with its style.
+    Args:
+        blocks: blocks of the page. Measures in an overview name the section that explains them.
+
+    Returns:
+        By section (its slug), pairs of a text such as "2 yes" and the style in which it is shown.
     """
     counts: Counter[tuple[str, str, str]] = Counter()
     for block in blocks:
@@ -213,8 +219,10 @@ def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _number_blocks(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
-    """Return ("Figure" or "Table", number on the page) of each figure and table, by the block's
-    ``id()``.
+    """Number the figures and the tables of a page.
+
+    Returns:
+        ("Figure" or "Table", number) by the ``id()`` of the block.
     """
     numbers: dict[int, tuple[str, int]] = {}
     pictures = (Figure, Measures, attention.AttentionView)
@@ -225,7 +233,7 @@ def _number_blocks(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
 
 
 def _list_tasks(blocks: Sequence[Any]) -> list[str]:
-    """Return the names of all tasks on an index page."""
+    """Return the sorted names of the tasks of all reports that an index page lists."""
     tasks = set()
     for block in blocks:
         if isinstance(block, _Cards):
@@ -244,7 +252,13 @@ def _shrink(figure: Any) -> str:
 
 
 def _flatten(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (name, value) pairs of nested records; inner names are prefixed with the outer name."""
+    """Yield the (name, value) pairs of nested mappings as text; a name in an inner mapping is
+    prefixed with the outer name.
+
+    Args:
+        record: the mapping.
+        prefix: what is put before each name.
+    """
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, "" if name == "versions" else f"{prefix}{name} ")
@@ -262,8 +276,8 @@ _LEAD = "Every report in this folder. Each page is complete and opens offline."
 
 
 def write_index(folder: str | Path) -> Path:
-    """Write ``folder/index.html``, which lists the reports in the folder and in known folders below
-    it.
+    """Write ``folder/index.html``, which lists the reports in the folder and in known subfolders,
+    and return its path.
     """
     pages = list(_find_pages(Path(file_path(folder, "the folder of reports"))))
     titles = Counter(page["title"] for page in pages)
@@ -287,8 +301,12 @@ def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path
     Args:
         report: the report.
         path: path of the page.
-        listed: path of the index page. When None, an index page in the page's folder or the folder
-            above is used; for comparisons and audits, the one beside their folder.
+        listed: path of the index page. When None, an index page is updated only if one exists in
+            the page's folder or the folder above. Comparisons and audits are always listed in the
+            index page beside their folder.
+
+    Returns:
+        The path of the page.
     """
     above = path.parent.parent
     if above.name in (COMPARISONS, "audits"):
@@ -305,7 +323,9 @@ def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path
 
 
 def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the metadata of every report in a folder, with its path; skip other files."""
+    """Yield the metadata of every report in a folder, with its path under "where"; skip other
+    files.
+    """
     paths: list[Path] = []
     for pattern in _PAGES:
         paths += folder.glob(pattern)
@@ -321,7 +341,7 @@ def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _read_about(path: Path) -> dict[str, str] | None:
-    """Return the metadata in a page; None if it is not one of our reports."""
+    """Return the metadata that a page contains; None if the file is not a report of this package."""
     with path.open(encoding="utf-8", errors="replace") as page:
         head = page.read(_HEAD)
     title = re.search(r"<title>(.*?)</title>", head)

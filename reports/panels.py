@@ -30,8 +30,10 @@ def attention(
     labels: Sequence[str],
     heads: Sequence[Sequence[str]],
 ) -> Figure:
-    """Draw the attention pattern of every head in one round, layer by layer; rows attend to
-    columns.
+    """Draw the attention pattern of every head in one round, layer by layer.
+
+    In each panel, rows are the positions that attend (queries), and columns the positions that are
+    attended to (keys).
 
     Args:
         patterns: ``[head, query, key]`` for each layer.
@@ -74,7 +76,9 @@ def attention(
 
 
 def _scale(patterns: Sequence[NDArray[Any]]) -> Normalize:
-    """Return the common colour scale: from 0, or symmetric if some values are negative."""
+    """Return the colour scale of all panels: from 0 to the largest weight, or symmetric around 0 if
+    some weights are negative.
+    """
     largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
     is_signed = any((pattern < 0).any() for pattern in patterns)
     return Normalize(-largest if is_signed else 0, largest)
@@ -91,15 +95,16 @@ def curves(
     width: float = WIDTH,
     direct: bool = False,
 ) -> Figure:
-    """Draw curves with bands, one panel per value of ``by``, with shared axes and one legend.
+    """Draw curves with bands over rounds, one panel per value of a column, with shared axes and one
+    legend.
 
     Args:
-        frame: tidy table with the columns ``by``, ``round``, ``algorithm`` (picks colour and dash) and
-            ``mean``; optionally ``name``, ``low`` and ``high``. The first algorithm is drawn
-            strongest.
-        by: column with a panel for each value.
+        frame: tidy table with the columns ``by``, ``round``, ``algorithm`` (which determines colour
+            and dash pattern) and ``mean``; optionally ``name``, ``low`` and ``high``. The first
+            algorithm gets the thickest line.
+        by: name of the column that has a panel for each value.
         ylabel: label of the vertical axis.
-        columns: most panels in a row.
+        columns: maximum number of panels in a row.
         height: height of a panel, in inches.
         width: width of the picture, in inches.
         direct: True writes names at the ends of the curves instead of a legend.

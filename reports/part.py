@@ -1,4 +1,5 @@
-"""Parts of a report: each computes something about a model, draws it, and says when it applies.
+"""Parts of a report: each computes something about a model, draws it as a section of the page, and
+says when it applies.
 
     >>> from reports.blocks import Prose
     >>> def draw(n_heads, context):
@@ -44,26 +45,28 @@ Patching uses the second number in a quick report, too.
 @dataclass(frozen=True)
 @checked_fields
 class Part:
-    """A part of a report.
+    """A part of a report: how a result about a model is computed, and how it becomes a section of
+    the page.
 
-    Except for ``compute``, ``applies``, ``heading`` and ``lacking``, its functions take the
-    computed result and the context.
+    The functions ``compute``, ``applies``, ``heading`` and ``lacking`` take the :class:`Context` of
+    the report. All others take the computed result and the context.
 
     Attributes:
         key: name of the part, by which other parts find its result.
         title: title of its section, also on a page that says why the result is missing.
-        compute: context -> the result.
-        draw: returns the blocks of the section, or one or several sections with other titles.
-        applies: context -> True if the part belongs to the report.
-        summary: returns measures for the page's overview.
-        sentence: returns the page's first sentence, if that of the measures is not enough;
-            otherwise "".
+        compute: returns the result.
+        draw: returns the blocks (texts, tables, figures) of the section; or one or several sections
+            with titles of their own.
+        applies: returns True if the part belongs in the report.
+        summary: returns measures (claims with verdicts) for the page's overview.
+        sentence: returns a sentence that begins the page's summary, in place of the phrases of all
+            measures with the verdict "yes"; "" for none.
         hero: returns figures for the top of the page.
-        heading: context -> (title, lead) of the page; None if the part does not define them.
+        heading: returns title and lead of the page; None if the part does not define them.
         slow: True if a quick report leaves it out.
         opened: True if its section is unfolded from the start.
-        lacking: context -> a sentence that replaces the section if the machine lacks what the part
-            needs; otherwise "".
+        lacking: returns a sentence that replaces the section if the machine lacks what the part
+            needs, such as attention heads; otherwise "".
     """
 
     key: str
@@ -90,17 +93,20 @@ class Context:
         model: the model.
         source: name or checkpoint path from which :func:`interp.load` made the model; "" if it was
             passed as an object.
-        n_episodes, n_rounds, seed: numbers and seed of the sampled episodes.
+        n_episodes, n_rounds, seed: number of the sampled episodes, rounds per episode, and their
+            seed.
         regime: regime of the episodes; the default if empty.
-        given: sizes of the episodes that differ from the model's.
+        given: sizes of the episodes, such as the number of experts, that differ from the model's;
+            by name.
         arguments: further arguments of :func:`interp.load`.
         folder: folder of the page.
         parts: parts of this report, in page order.
         left_out: titles of the parts that a quick report leaves out.
         quick: True if less is computed, with wider intervals.
-        missing: by part, a sentence that replaces it because the machine lacks what the part needs.
-        measures, sections, failures: by part, its measures, its first section, and the exception
-            that it raised; filled while the report is made.
+        missing: by key of a part, a sentence that replaces it because the machine lacks what the
+            part needs.
+        measures, sections, failures: by key of a part, its measures, its first section, and the
+            exception that it raised; filled while the report is made.
         sentence: the first sentence of the page, filled while the report is made.
     """
 
@@ -125,8 +131,8 @@ class Context:
 
     @property
     def compiled(self) -> bool:
-        """True if the model was compiled from a circuit, so that the sites of its variables are
-        known.
+        """True if the model was compiled from a circuit (a handwired model as data), which says at
+        which sites its variables are.
         """
         return self.model.is_handwired and "circuit" in self.model.origin
 
@@ -138,12 +144,12 @@ class Context:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of the parts of this report."""
+        """Keys of the parts of this report, in page order."""
         return tuple(part.key for part in self.parts)
 
     @property
     def looked_at(self) -> int:
-        """The round that is shown in detail, patched and steered."""
+        """Index of the round that the report shows in detail, patches and steers."""
         return min(20, self.n_rounds // 2)
 
     @cached_property
@@ -153,12 +159,14 @@ class Context:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes of the episodes' rounds, by name."""
+        """Sizes of the episodes, such as the number of experts, by name."""
         return self.task.sizes_of(self.model.layout) | dict(self.given)
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The report's settings: sizes by their shell option, and other arguments by name."""
+        """The settings that the user chose, as two mappings: task sizes by the name of their shell
+        option, and other arguments by name.
+        """
         arguments = {**self.arguments, **self.given}
         sizes = {}
         for size in self.task.sizes:
@@ -185,7 +193,7 @@ class Context:
     def run(self) -> Rollout:
         """The model's run on the episodes.
 
-        Attention patterns and values are cached for the round that the report shows in detail.
+        Attention patterns and values are cached only for the round that the report shows in detail.
         """
         hooks: list[str] = []
         for key in ("pattern", "v"):
@@ -214,14 +222,15 @@ class Context:
 
     @cached_property
     def circuit(self) -> Circuit:
-        """The circuit that a handwired model was compiled from; raises InputError if it was edited
-        by hand.
+        """The circuit (a handwired model as data) that the model was compiled from; raises
+        InputError if it was edited by hand.
         """
         return from_origin(self.model.origin)
 
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
-        """Two batches of episodes, the bases and the sources of interchange interventions.
+        """Two batches of episodes for interchange interventions: the runs that are changed (bases),
+        and the runs whose activations they get (sources).
 
         They end shortly after the round that the report shows in detail. Recorded episodes come
         from participants that no decoder is fitted on.
@@ -235,14 +244,16 @@ class Context:
 
     @cached_property
     def smooth(self) -> Machine:
-        """The model, or the softmax-only variant of a handwired one, for gradients."""
+        """The model as needed for gradients: a handwired one is replaced by its variant with
+        softmax heads only.
+        """
         wired: Any = self.model
         return differentiable(wired)
 
     @cached_property
     def shown(self) -> int:
-        """Index of the episode that is drawn: the one in which most of the algorithm's memory
-        changes.
+        """Index of the episode that is drawn: the one in which the most entries of the algorithm's
+        memory change.
         """
         if not (self.algorithms and self.algorithm.memory):
             return 0
@@ -253,16 +264,19 @@ class Context:
         return int(n_changed.argmax())
 
     def reason(self, key: str) -> str:
-        """Return a sentence on why the part called ``key`` could not be computed or drawn."""
+        """Return a text that says why the part with this key could not be computed or drawn."""
         error = self.failures[key]
         if isinstance(error, InputError):
             return str(error)
         return f"{type(error).__name__}: {error}"
 
     def result(self, key: str) -> Any:
-        """Return the result of the part called ``key``; compute it on the first call.
+        """Return the result of a part, which is computed on the first call.
 
         If the part failed before, its exception is raised again.
+
+        Args:
+            key: key of the part.
         """
         if key in self.failures:
             raise self.failures[key]
@@ -279,8 +293,11 @@ class Context:
 
 
 def needing(*components: str) -> Callable[[Context], str]:
-    """Return a function for :attr:`Part.lacking` that says which of these components a machine
-    lacks.
+    """Return a function for :attr:`Part.lacking`, which says what a machine lacks of some
+    components.
+
+    Args:
+        *components: the components that a part needs, such as "pattern" (attention patterns).
 
     >>> import interp
     >>> needing("pattern")(Context(interp.load("wma-handwired", n_experts=2), "", 5, 10, 0))
@@ -290,8 +307,8 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 
 def uncompiled(context: Context) -> str:
-    """Return a sentence if a handwired machine was not compiled from a circuit, for
-    :attr:`Part.lacking`.
+    """Return a sentence for :attr:`Part.lacking` if the model is handwired, but was not compiled
+    from a circuit; otherwise "".
     """
     if context.compiled or not context.model.is_handwired:
         return ""

@@ -37,11 +37,11 @@ _Move = tuple[int, Site, float]
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Answer:
-    """The result of a view: one episode, run with and without the view's edits.
+    """The result of a view of the explorer: one episode, run with and without the view's edits.
 
     Attributes:
         bench: the machine with its episodes and algorithm.
-        view: the view.
+        view: the view: which episode, round and edits a page shows.
         episodes: the view's episode, with edited inputs.
         before, after: the run without and with the edits.
         read: carried latents that every round reads, with the edits, ``[1, round, latent,
@@ -51,8 +51,10 @@ class Answer:
             edits.
         followed: number of edits that the algorithm can follow.
         values_before, values_after: the algorithm's variables without and with the edits, ``[1,
-            round, ...]``.
-        machine, algorithm: predictions without and with the edits, ``[round, outcome]`` each.
+            round, ...]`` by key.
+        machine: predictions of the machine without and with the edits, ``[round, outcome]`` each.
+        algorithm: predictions of the algorithm without and with the edits, ``[round, outcome]``
+            each.
     """
 
     bench: Bench
@@ -71,8 +73,8 @@ class Answer:
 
     @cached_property
     def decoded(self) -> tuple[dict[str, _Array], dict[str, _Array]]:
-        """The state decoded from what each round reads, ``[round, ...]`` by variable, without and
-        with edits.
+        """The algorithm's state as decoded from the latents that each round reads: without and with
+        the edits, ``[round, ...]`` by variable.
         """
         before = self._decode(self.before.latents[:, :-1])
         return before, self._decode(self.read)
@@ -87,8 +89,8 @@ class Answer:
     def outcome(self) -> int:
         """Index of the outcome that is drawn.
 
-        It is the view's choice; otherwise the outcome that the edits change most, or that varies
-        most.
+        It is the one that the view chooses. Otherwise it is the outcome whose prediction the edits
+        change most; if they change none, the one whose prediction varies most.
         """
         n_outcomes = len(self.bench.layout.outcomes)
         chosen = self.view.outcome
@@ -103,11 +105,11 @@ class Answer:
         return int((before.std(0) + later_first).argmax())
 
     def differences(self) -> dict[str, _Array]:
-        """Return how much the edits change predictions in each round: by total variation, or a
-        mean's change.
+        """Return how much the edits change predictions in each round, ``[round]`` by name.
 
-        Keys are "machine", "algorithm" and, with edits, "control_mean", "control_low" and
-        "control_high".
+        The change is the total variation distance of distributions, or the absolute change of a
+        predicted mean. The names are "machine", "algorithm" and, with edits, "control_mean",
+        "control_low" and "control_high" for random changes of equal size.
         """
         moves = {}
         moves["machine"] = self._measure(*self.machine)
@@ -127,8 +129,8 @@ class Answer:
 
     @cached_property
     def truth(self) -> list[str]:
-        """The outcome with the lowest loss in every round, given the edited inputs; tied ones
-        joined by "or".
+        """For every round, the name of the outcome with the lowest loss, given the edited inputs;
+        names of equally good ones are joined by "or".
         """
         n_rounds = self.bench.n_rounds
         if not self.bench.classes:
@@ -142,7 +144,7 @@ class Answer:
         return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
 
     def frame(self) -> pd.DataFrame:
-        """Return the drawn data as a table, one row per round and outcome."""
+        """Return the drawn data as a table with one row per round and outcome."""
         names = self.bench.layout.outcomes
         n_outcomes = len(names)
         rounds = np.arange(self.bench.n_rounds)
@@ -163,13 +165,13 @@ class Answer:
 
 
 def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
-    """Run the edits of a view and return what changed.
+    """Run the edits of a view on the machine and on its algorithm, and return both with controls.
 
     Args:
         bench: the machine with its episodes.
         view: the edits, and what is displayed.
-        whole: False applies only edits of inputs and moves of the state, as for a reference
-            machine.
+        whole: True applies all edits. False applies only edits of inputs and changes of the decoded
+            state, as for a reference machine.
     """
     _require_visible(bench, view)
     episodes = bench.episodes
@@ -227,7 +229,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
 
 
 def _require_visible(bench: Bench, view: View) -> None:
-    """Raise InputError if the view's episode or round does not exist."""
+    """Raise InputError if the episode or the round of the view does not exist."""
     n_episodes = len(bench.episodes)
     require(
         view.episode < n_episodes,
@@ -241,20 +243,20 @@ def _require_visible(bench: Bench, view: View) -> None:
 
 
 def _predict(bench: Bench, run: Rollout) -> _Array:
-    """Return a run's probabilities or means of the outcomes, ``[episode, round, outcome]``."""
+    """Return the probabilities, or means, that a run predicts, ``[episode, round, outcome]``."""
     distribution = bench.layout.distribution(run.predictions)
     return distribution.double().numpy(force=True)
 
 
 @dataclass
 class _WriteHook:
-    """A hook that applies an edit inside the machine in one round.
+    """A forward hook that applies an edit inside the machine in one round.
 
     Attributes:
         written: what is written, and where.
         round: the round.
         layout: positions of the round.
-        size: norm of the change that it made.
+        size: norm of the change, which is recorded when the hook runs.
     """
 
     written: Written
@@ -272,12 +274,12 @@ class _WriteHook:
 
 
 def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
-    """Make one hook per edit inside the machine and round in which it acts.
+    """Make the hooks of all edits inside the machine: one for each edit and round in which it acts.
 
     Args:
         bench: the machine with its episodes.
         view: the view, with the edits.
-        whole: False leaves out edits other than moves of the state.
+        whole: False leaves out edits that are not changes of the decoded state.
     """
     writes: list[_WriteHook] = []
     for edit in view.edits:
@@ -288,10 +290,10 @@ def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
 
 
 def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
-    """Store the carried latents that round ``t`` reads; used as a hook.
+    """Store the carried latents that round ``t`` reads; used as a forward hook.
 
     Args:
-        read: where they are stored, ``[episode, round, ...]``.
+        read: tensor in which they are stored, ``[1, round, ...]``.
         t: the round.
         activation: the latents.
         hook: the hook point; not used.
@@ -302,8 +304,9 @@ def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
 def _find_changed_rounds(
     bench: Bench, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> list[int]:
-    """Return the rounds whose inputs differ; a choice that the machine makes itself is not an
-    input.
+    """Return the indices of the rounds whose inputs the edits change.
+
+    A choice that the machine makes itself does not count as an input.
 
     Args:
         bench: the machine with its episodes.
@@ -339,12 +342,15 @@ def _splice(
 
 
 def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
-    """Run random changes of equal size, and return predictions ``[control, round, outcome]``.
+    """Run the machine with random changes that are as large as those of the edits.
 
     Args:
         bench: the machine with its episodes.
-        view: the view, with the edits that are controlled for.
-        moves: round, site and norm of each change.
+        view: the view, for the episode and the seed.
+        moves: (round, site, norm) of each change that the edits make.
+
+    Returns:
+        Predictions ``[control, round, outcome]``.
     """
     generator = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
@@ -365,13 +371,13 @@ def _move_at_random(
     activation: Tensor,
     hook: object,
 ) -> Tensor:
-    """Move the activation at a site in a random direction; used as a hook.
+    """Add a random vector to the activation at a site; used as a forward hook.
 
     Args:
         bench: the machine.
-        generator: draws the direction.
+        generator: draws the vector.
         site: the site.
-        size: norm of the change.
+        size: norm of the vector.
         activation: activation at the hook point.
         hook: the hook point; not used.
     """
@@ -384,8 +390,8 @@ def _move_at_random(
 
 
 def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
-    """Return 1 for each number at a site that a random change may move, 0 for padding, masks and
-    counters.
+    """Return a mask of the numbers at a site that a random change may move: 1, or 0 for padding,
+    masks and counters.
 
     Args:
         bench: the machine and its layout.
@@ -404,7 +410,7 @@ def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
 
 
 def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
-    """Run the algorithm under the edits that it can follow.
+    """Run the algorithm with those of the view's edits that have a counterpart in the algorithm.
 
     Args:
         bench: the machine with its episodes and the algorithm.
@@ -412,7 +418,7 @@ def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Arra
         episodes: the view's episode, with edited inputs.
 
     Returns:
-        The algorithm's variables ``[1, round, ...]``, and the number of edits that it follows.
+        The algorithm's variables ``[1, round, ...]`` by key, and the number of these edits.
     """
     first = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
     on_state = [edit for edit in view.edits if edit.on_state(bench, first, 0) is not None]
@@ -428,9 +434,12 @@ def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Map
 
     Args:
         bench: the machine with its episodes and the algorithm.
-        view: the view; with ``hold`` every round starts from the unedited state.
+        view: the view; with ``hold`` every round starts from the state of the run without edits.
         episodes: the view's episode, with edited inputs.
-        edits: edits that change the algorithm's state, too.
+        edits: edits that also change the algorithm's state.
+
+    Returns:
+        The algorithm's variables ``[1, round, ...]`` by key.
     """
     states = bench.select_values([view.episode])
     start, inputs = bench.algorithm.carried(episodes)

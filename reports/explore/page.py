@@ -1,4 +1,4 @@
-"""The contents of an explorer's page, made from a view and its results."""
+"""What a page of the explorer shows, made from a view (episode, round and edits) and its results."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _ALGORITHM: dict[str, Any] = {"color": LIGHT["vermilion"], "linestyle": (0, (6, 
 
 @dataclass(frozen=True, eq=False)
 class _StateNumber:
-    """One number of the decoded state.
+    """One number of the state that is decoded from the latents.
 
     Attributes:
         name: its name on the page.
-        key: its variable.
-        index: its index in the variable's flattened values.
-        before, after: its value in every round, without and with the edits.
+        key: key of its variable.
+        index: its index in the flattened variable.
+        before, after: its value in every round, without and with the edits, ``[round]``.
     """
 
     name: str
@@ -52,14 +52,15 @@ class _StateNumber:
 
     @property
     def moves(self) -> np.ndarray:
-        """How much the edits change it in each round, with rounding errors removed."""
+        """How much the edits change the number in each round, ``[round]``, rounded to six decimals."""
         return np.abs(self.after - self.before).round(6)
 
 
 def _find_state_number(answer: Answer) -> _StateNumber | None:
-    """Return the number of the decoded state that the edits change most, or that varies most.
+    """Return the number of the decoded state that the edits change most; if they change none, the
+    one that varies most.
 
-    Return None if no state is decoded.
+    Return None if no state can be decoded.
     """
     before, after = answer.decoded
     if not before:
@@ -92,8 +93,12 @@ def _flatten(values: np.ndarray) -> np.ndarray:
 
 
 def figure(answer: Answer, reference: Answer | None = None) -> Figure:
-    """Draw three panels over rounds: an outcome's probability, the effect of the edits, a decoded
-    number.
+    """Draw three panels over rounds: the prediction of an outcome, how much the edits change
+    predictions, and a number of the decoded state.
+
+    Args:
+        answer: result of the machine.
+        reference: result of the reference machine, or None.
     """
     number = _find_state_number(answer)
     n_rows = 2 if number is None else 3
@@ -114,10 +119,11 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
 
 
 def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
-    """Draw the probability or mean of the outcome in every round.
+    """Draw the predicted probability (or mean) of the chosen outcome in every round, for machine,
+    algorithm and reference.
 
     Args:
-        axes: where to draw.
+        axes: the axes to draw on.
         answer: result of the machine.
         reference: result of the reference machine, or None.
     """
@@ -143,10 +149,11 @@ def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
 
 
 def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
-    """Draw how much edits change the predictions of every round, and how much random changes do.
+    """Draw how much the edits change the predictions of every round, and how much random changes of
+    equal size do.
 
     Args:
-        axes: where to draw.
+        axes: the axes to draw on.
         answer: result of the machine.
         reference: result of the reference machine, or None.
     """
@@ -169,7 +176,7 @@ def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
     """Draw one number of the decoded state in every round, and the algorithm's value.
 
     Args:
-        axes: where to draw.
+        axes: the axes to draw on.
         answer: result of the machine.
         number: the number.
     """
@@ -182,7 +189,9 @@ def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
 
 
 def _describe_edits(answer: Answer) -> str:
-    """Return the page's sentence: what the edits change, against random changes and the algorithm."""
+    """Return the page's sentence: how much the edits change predictions, compared with random
+    changes of equal size and with the algorithm.
+    """
     edits = answer.view.edits
     if not edits:
         return "No edit yet. The page shows the model and its algorithm."
@@ -216,7 +225,9 @@ def _describe_edits(answer: Answer) -> str:
 
 
 def _describe_state(answer: Answer) -> str:
-    """Return a phrase on how much the edits change the decoded state; "" if no state is decoded."""
+    """Return the end of a sentence, on how much the edits change the decoded state; "" if no state
+    is decoded.
+    """
     number = _find_state_number(answer)
     if number is None:
         return ""
@@ -226,7 +237,12 @@ def _describe_state(answer: Answer) -> str:
 
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
-    """Return the variables of a view's page template."""
+    """Return the variables of the page's template, by name.
+
+    Args:
+        answer: result of the machine.
+        reference: result of the reference machine, or None.
+    """
     bench = answer.bench
     sentence = _describe_edits(answer)
     choices = _list_choices(bench)
@@ -253,7 +269,9 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
 
 
 def _list_tokens(answer: Answer) -> list[dict[str, Any]]:
-    """Return one row per position of the chosen round: label, token and scalar value."""
+    """Return one row per position of the round that the page shows: its label, token and scalar
+    value.
+    """
     layout = answer.bench.layout
     fed = answer.after.fed.at(answer.view.round)
     names = {token: name for name, token in layout.token_ids.items()}
@@ -266,7 +284,13 @@ def _list_tokens(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, Any]]:
-    """Return one row per outcome of the chosen round; of many outcomes, only the most important."""
+    """Return one row per outcome with its predictions in the round that the page shows; of many
+    outcomes, only the most important.
+
+    Args:
+        answer: result of the machine.
+        reference: result of the reference machine, or None.
+    """
     t = answer.view.round
     columns = dict(zip(("without", "with"), answer.machine, strict=True))
     columns |= zip(("algorithm without", "algorithm with"), answer.algorithm, strict=True)
@@ -285,16 +309,19 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
 
 
 def _rank_outcome(row: dict[str, Any]) -> float:
-    """Return a sort key of an outcome, smallest for the most important.
+    """Return a sort key of an outcome's row; the most important outcome has the smallest.
 
-    The importance is its change, or half its probability if that is larger.
+    The importance is the change of its prediction, or half the prediction of machine or algorithm
+    if that is larger.
     """
     move = abs(row["with"] - row["without"])
     return -max(move, row["with"] / 2, row["algorithm with"] / 2)
 
 
 def _list_state(answer: Answer) -> list[dict[str, Any]]:
-    """Return one row per number of the carried state that the chosen round reads."""
+    """Return one row per number of the decoded state that the shown round reads: its values without
+    and with the edits, in machine and algorithm.
+    """
     t = answer.view.round
     before, after = answer.decoded
     rows = []
@@ -317,7 +344,9 @@ _Choices = list[tuple[str, str]]
 
 
 def _list_choices(bench: Bench) -> dict[str, Any]:
-    """List the options of the page's forms: inputs, numbers of inputs and state, heads and sites."""
+    """List the options of the page's forms, by form: inputs to change, numbers of the state, heads,
+    and sites.
+    """
     corruptions = bench.task.analysis.corruptions()
     numbered = [choice for record in corruptions for choice in _list_numbers(record)]
     state: _Choices = []
@@ -343,7 +372,7 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
 
 
 def _list_inputs(bench: Bench) -> _Choices:
-    """List the changes of a single input."""
+    """List the possible changes of a single input, as (value in the form, displayed name)."""
     inputs = []
     for corruption, name, options in bench.changes:
         shown = f"{corruption.name}, {name}" if name else corruption.name
@@ -352,7 +381,12 @@ def _list_inputs(bench: Bench) -> _Choices:
 
 
 def _list_numbers(record: Corruption) -> _Choices:
-    """List the options of a corruption that take a number."""
+    """List the changes of an input that need a number, such as a new reward, as (value in the form,
+    displayed name).
+
+    Args:
+        record: the corruption that makes these changes.
+    """
     parameters = list(inspect.signature(record.build, eval_str=True).parameters.values())
     choices = []
     for parameter in parameters[2:]:
@@ -363,10 +397,11 @@ def _list_numbers(record: Corruption) -> _Choices:
 
 
 def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
-    """Return the runs without and with the edits for replaying the chosen round.
+    """Return what is needed to replay the shown round without and with the edits.
 
-    The edited run's latents are replaced by those that each round read. The third value is the
-    edits' hooks in the chosen round, without the hook of the latents.
+    Returns:
+        The run without edits; the run with edits, whose latents are those that each round read; and
+            the hooks of the edits in this round, without the hook that stores latents.
     """
     latents = answer.after.latents.clone()
     latents[:, :-1] = answer.read  # a run says what it carried, and not what an edit made of it
@@ -377,8 +412,8 @@ def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
 
 
 def attention(answer: Answer) -> list[AttentionView]:
-    """Return the attention of the chosen round without the edits and, if there are edits, with
-    them.
+    """Return views of the attention in the shown round: without the edits and, if there are edits,
+    with them.
     """
     before, edited, hooks = _prepare_sides(answer)
     views = [_view_attention(answer, before, (), "without the edits")]
@@ -391,9 +426,9 @@ def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> At
     """Replay the round that the page shows, with hooks, and return a view of its attention.
 
     Args:
-        answer: the machine's answer to the page's request, which says the episode and the round.
+        answer: result of the machine, for the episode and the round.
         run: the machine's run over this episode.
-        hooks: forward hooks; those of the user's edits, or none.
+        hooks: forward hooks of the user's edits, or none.
         name: words for the title of the view.
     """
     model = answer.bench.model

@@ -55,13 +55,13 @@ _MISSING = (
 @dataclass(eq=False)
 @checked_fields
 class Explorer:
-    """A machine to explore, with an optional reference machine.
+    """A machine to explore on a live page, with an optional reference machine.
 
     Attributes:
         model: the machine.
         reference: the reference machine, of the same task; None for none.
         origin: Python code that loads the machine; "" if unknown.
-        command: the shell command that opens the page.
+        command: the shell command that opens the page; "" if unknown.
     """
 
     model: Machine
@@ -81,7 +81,11 @@ class Explorer:
 
     @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
-        """Run the edits of a view on the machine and, if there is one, on the reference machine."""
+        """Run the edits of a view on the machine and on the reference machine.
+
+        Returns:
+            The machine's result, and the reference machine's (None if there is none).
+        """
         with self._lock:
             bench, reference = self._make_benches(view.regime, view.rounds, view.seed)
             shown = answer(bench, view)
@@ -104,11 +108,11 @@ class Explorer:
         return bench, reference
 
     def opening(self, view: View) -> View:
-        """Return the view that the page opens with.
+        """Return the view with which the page opens.
 
-        A view that has an edit or a round is returned unchanged. Otherwise it gets an edit in the
-        middle round: the change of a single input that changes a prediction most, or else another
-        episode's latents.
+        A view that has an edit or a round is returned unchanged. Otherwise an edit in the middle
+        round is added: the change of a single input that changes a prediction most. If none changes
+        a prediction, another episode's latents are patched in.
         """
         if view.edits or view.round:
             return view
@@ -125,14 +129,14 @@ class Explorer:
         return self._choose(view, inputs) or self._choose(view, patches) or view
 
     def _choose(self, view: View, edits: Sequence[Edit]) -> View | None:
-        """Return the view with the edit that changes predictions most, at the round of the largest
-        change.
+        """Try some edits, and return the view with the one that changes predictions most; it shows
+        the round of the largest change.
 
-        Return None if no edit has a visible effect.
+        Return None if no edit changes a prediction visibly.
 
         Args:
             view: a view without edits.
-            edits: the edits to try, in order.
+            edits: the edits to try, in order; only the first four are tried.
         """
         best = view
         largest = np.zeros(1)
@@ -158,7 +162,7 @@ class Explorer:
         return str(text)
 
     def attention(self, view: View) -> str:
-        """Return the HTML page with the attention of the chosen round, which the main page embeds."""
+        """Return the HTML page that shows attention in the view's round; the main page embeds it."""
         shown = self.answer(view)[0]
         with self._lock:
             attention = enumerate(page.attention(shown))
@@ -167,10 +171,11 @@ class Explorer:
         return str(template.render(name="attention", view=view, views=views))
 
     def added(self, query: str, parts: dict[str, str]) -> View:
-        """Add an edit from a form to a view; refuse an edit that the machine cannot have.
+        """Return a view with one more edit, from the fields of a form; refuse an edit that the
+        machine cannot have.
 
         Args:
-            query: the view's query string.
+            query: query string of the view.
             parts: fields of the form: ``kind``, ``at`` (the round), ``what``, ``value``, ``on``
                 (also in later rounds), or ``to`` (new value of a number of the decoded state).
         """
@@ -193,14 +198,15 @@ class Explorer:
         return changed
 
     def _set_number(self, view: View, edit: Edit) -> View:
-        """Return a view in which a number of the decoded state gets the value of ``edit``.
+        """Return a view with an edit that gives a number of the decoded state a new value.
 
-        An earlier move of this number is replaced. If the number has this value already, no move is
-        added.
+        An earlier change of this number is replaced. If the number has this value already, no edit
+        is added.
 
         Args:
             view: the view, with its other edits.
-            edit: a move whose value is the number's new value.
+            edit: an edit of the kind "move" whose ``value`` is the number's new value, not its
+                change.
         """
         others = tuple(
             one_edit for one_edit in view.edits if replace(one_edit, value=edit.value) != edit
@@ -221,7 +227,7 @@ _EDIT_PARTS = ("kind", "at", "on", "to", "what", "value")
 
 @cache
 def _load_assets() -> dict[str, tuple[str, str]]:
-    """Return the files that a page loads: (text, media type) by name."""
+    """Return the style sheet and the scripts that a page loads, as (text, media type) by file name."""
     css = (TEMPLATES / "explore.css").read_text("utf-8")
     assets = {
         "style.css": (f"{stylesheet()}\n{css}", "text/css"),
@@ -237,11 +243,12 @@ _KEPT = {"data.csv": "text/csv", "figure.svg": "image/svg+xml", "view.py": "text
 
 
 def _write_file(explorer: Explorer, name: str, view: View) -> str:
-    """Return the text of a downloadable file of a view.
+    """Return the content of a file that can be downloaded for a view: the data, the code or the
+    figure.
 
     Args:
         explorer: the explorer.
-        name: name of the file.
+        name: name of the file: "data.csv", "view.py" or "figure.svg".
         view: the view.
     """
     shown, reference = explorer.answer(view)
@@ -254,8 +261,11 @@ def _write_file(explorer: Explorer, name: str, view: View) -> str:
 
 
 def _look(query: str, parts: dict[str, str]) -> View:
-    """Return the view of a query, changed by the fields of a form; an empty field means the
-    default.
+    """Return a view whose fields other than edits are changed by a form.
+
+    Args:
+        query: query string of the view.
+        parts: fields of the form by name; an empty text means the default value.
     """
     now = View.of(query)
     chosen = View.of(urlencode([(name, text) for name, text in parts.items() if text]))
@@ -268,7 +278,12 @@ def _look(query: str, parts: dict[str, str]) -> View:
 
 
 def _app(explorer: Explorer, token: str) -> Any:
-    """Return the explorer's web application (ASGI); all its addresses begin with the token."""
+    """Return the explorer's web application (ASGI).
+
+    Args:
+        explorer: the explorer.
+        token: the secret with which all its addresses begin.
+    """
     with theirs(_MISSING, of=ImportError):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -373,14 +388,14 @@ def _app(explorer: Explorer, token: str) -> Any:
 @dataclass(eq=False)
 @checked_fields
 class Served:
-    """A page that is being served.
+    """A page of the explorer that is being served on this computer.
 
-    ``address`` opens it. It ends with :meth:`close`, or when Python exits.
+    The property ``address`` opens it. The server stops at :meth:`close`, or when Python exits.
 
     Attributes:
         explorer: the explorer.
         port: the port; 0 chooses a free one.
-        view: the view that the page opens with.
+        view: the view with which the page opens.
     """
 
     explorer: Explorer
@@ -393,8 +408,8 @@ class Served:
             from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
         class Patient(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
-            """A protocol that answers a client which has closed its half of the connection after
-            the request.
+            """An HTTP protocol that still answers a client which closed its sending half of the
+            connection after the request.
             """
 
             def eof_received(self) -> bool:
@@ -427,7 +442,7 @@ class Served:
 
     @cached_property
     def address(self) -> str:
-        """The address of the page, with its token."""
+        """The address of the page, with its secret token."""
         page_address = f"http://127.0.0.1:{self.port}/{self.token}/"
         query = self.view.query()
         return f"{page_address}?{query}" if query else page_address
@@ -452,12 +467,13 @@ class Served:
 def explore(
     model: Machine | str, reference: Machine | str | None = None, *, view: str = "", port: int = 0
 ) -> Served:
-    """Serve a live page of a machine on this computer, in the background; ``address`` opens it.
+    """Serve a live page of a machine on this computer, in the background; the result's ``address``
+    opens it.
 
     Args:
         model: a machine, or what :func:`interp.load` takes.
-        reference: another machine of the same task, which runs the same episodes, with edits of
-            inputs and state.
+        reference: another machine of the same task, which runs the same episodes, with the view's
+            edits of inputs and of the decoded state.
         view: what the page shows first: the query string of a saved address. Without a round and an
             edit, the page opens in the middle round with the change of an input that changes a
             prediction most.

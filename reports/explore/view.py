@@ -53,8 +53,8 @@ class Bench:
     """A machine with sampled episodes, and the algorithm that it is compared with.
 
     Attributes:
-        giver: the reference machine on the same episodes, whose memory an edit can take; None
-            without a reference.
+        giver: the reference machine with the same episodes, whose memory an edit can copy into this
+            machine; None without a reference.
         origin: Python code that loads the machine.
         classes: True if predictions are probabilities of outcomes.
         ridge: penalty of the decoder of the state; 0 if the state can be read exactly.
@@ -80,11 +80,18 @@ class Bench:
 
     @cached_property
     def values(self) -> Values:
-        """The algorithm's variables on all episodes, ``[episode, round, ...]``."""
+        """The values of the algorithm's variables on all episodes, ``[episode, round, ...]`` by
+        key.
+        """
         return self.algorithm.run(self.episodes)
 
     def select_values(self, episodes: list[int]) -> Values:
-        """Return the algorithm's variables of some episodes."""
+        """Return the values of the algorithm's variables in some episodes, ``[episode, round,
+        ...]`` by key.
+
+        Args:
+            episodes: indices of the episodes.
+        """
         return {key: value[episodes] for key, value in self.values.items()}
 
     @cached_property
@@ -94,12 +101,16 @@ class Bench:
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
     def alone(self, episode: int) -> Rollout:
-        """Run one episode without edits."""
+        """Run the machine on one episode without edits.
+
+        Args:
+            episode: index of the episode.
+        """
         return rollout(self.model, self.episodes.select([episode]))
 
     @cached_property
     def known(self) -> Episodes:
-        """Further episodes, sampled with the next seed, on which decoders are fitted."""
+        """Other episodes, sampled with the next seed, on which decoders are fitted."""
         sample_for = self.task.half(0).sample_for
         return sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
 
@@ -110,7 +121,8 @@ class Bench:
 
     @cached_property
     def writer(self) -> Writer:
-        """Decodes the algorithm's state from the latents, and changes it there.
+        """Object that decodes the algorithm's state from the latents, and changes latents so that
+        they encode another state.
 
         Raises InputError if no decoder can be fitted.
         """
@@ -119,8 +131,11 @@ class Bench:
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
     def memory(self, round: int) -> Memory:
-        """Decode the reference machine's memory before a round, as variables of this machine's
+        """Decode the reference machine's state before a round into variables of this machine's
         algorithm.
+
+        Args:
+            round: index of the round that reads the state.
         """
         if self.giver is None:
             raise InputError(
@@ -131,12 +146,12 @@ class Bench:
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
     def take_memory(self, giver: str, round: int) -> Tensor:
-        """Return the latents that this machine has after taking over another memory.
+        """Return the latents of this machine after another state was copied into it.
 
         Args:
-            giver: "reference" for the reference machine's memory, "start" for this machine's
-                initial one.
-            round: the round that reads it.
+            giver: "reference" for the reference machine's state, "start" for this machine's initial
+                one.
+            round: index of the round that reads the state.
 
         Returns:
             Latents ``[episode, latent, d_model]``.
@@ -147,14 +162,18 @@ class Bench:
         return write_memory(self.memory(round), self.model, self.run)
 
     def numbers(self, key: str) -> list[str]:
-        """List the names of the single numbers of a variable."""
+        """Return the names of the single numbers of a variable, such as "counts: e_1".
+
+        Args:
+            key: key of the variable.
+        """
         labels = self.algorithm.variable(key).labels(self.values[key])
         return [f"{key}: {label}" if label != key else key for label in labels]
 
     @cached_property
     def changes(self) -> list[tuple[Corruption, str, str]]:
-        """All changes of a single input: (corruption, name of what it changes, its options as an
-        edit has them).
+        """All possible changes of a single input, as (corruption, name of the input that it
+        changes, options in the text of an edit).
         """
         changes = []
         for corruption in self.task.analysis.corruptions():
@@ -165,7 +184,7 @@ class Bench:
 
     @cached_property
     def unreadable(self) -> str:
-        """Why no state can be decoded, or "" if one can."""
+        """The reason why no state can be decoded; "" if one can."""
         try:
             return "" if self.writer.shapes else "the decoder reads no variable"
         except InputError as error:
@@ -173,7 +192,9 @@ class Bench:
 
     @cached_property
     def fit(self) -> dict[str, float]:
-        """R2 of each decoded variable on these episodes, which the decoder was not fitted on."""
+        """R2 of each decoded variable, by key, on the page's episodes, which the decoder was not
+        fitted on.
+        """
         if self.unreadable:
             return {}
         decoded = self.writer.read(self.run.latents[:, :-1])
@@ -181,8 +202,11 @@ class Bench:
 
 
 def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
-    """Return R2 over all numbers of a variable ``[episode, round, ...]``, weighted by their
-    variance.
+    """Return the R2 of a decoded variable: the mean of the R2 of its single numbers, weighted by
+    their variances.
+
+    Args:
+        truth, decoded: true and decoded values, ``[episode, round, ...]``.
     """
     from sklearn.metrics import r2_score  # half a second: only where it is used
 
@@ -202,8 +226,8 @@ class Written(NamedTuple):
     """What an edit writes into the machine.
 
     Attributes:
-        site: where.
-        values: the value for each round in which it acts.
+        site: the site where it writes.
+        values: by round in which the edit acts, the value that it writes.
         added: True adds the value to the activation, False replaces the activation.
     """
 
@@ -212,11 +236,11 @@ class Written(NamedTuple):
     added: bool
 
     def new(self, own: Tensor, round: int) -> Tensor:
-        """Return the edited activation at the site, ``[batch, ...]``.
+        """Return the activation at the site after the edit, ``[batch, ...]``.
 
         Args:
             own: the activation before the edit.
-            round: the round.
+            round: index of the round.
         """
         value = self.values[round].to(own)
         if self.added:
@@ -227,12 +251,14 @@ class Written(NamedTuple):
 @dataclass(frozen=True)
 @checked_fields
 class Edit:
-    """One edit of a run; its text is part of the page's address.
+    """One edit of a run, as a user writes it; its text is part of the page's address.
 
     Attributes:
-        kind: "input", "move" (of the state), "memory", "patch", "zero" or "mean".
-        round: the round in which it acts.
-        what: what it changes: a corruption, a number of the state, a memory, or a site.
+        kind: "input" (change an input), "move" (change the decoded state), "memory" (copy another
+            machine's state), "patch" (copy an activation of another episode), "zero" or "mean".
+        round: index of the round in which it acts.
+        what: what it changes: a corruption, a number of the state, "reference" or "start" for the
+            source of a state, or a site.
         value: its value or options; "-" for none.
         on: True if it also acts in all later rounds.
     """
@@ -265,7 +291,9 @@ class Edit:
         return cls(kind, int(round_text), what, value, on=bool(dash))
 
     def rounds(self, bench: Bench) -> range:
-        """Return the rounds in which the edit acts."""
+        """Return the indices of the rounds in which the edit acts; refuse a round that does not
+        exist.
+        """
         last = bench.n_rounds - 1
         require(
             self.round <= last,
@@ -274,7 +302,7 @@ class Edit:
         return range(self.round, last + 1 if self.on else self.round + 1)
 
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
-        """Return the corruption that an edit of the inputs names, and its options."""
+        """Return the corruption that an edit of the inputs names, and its options by name."""
         record = bench.task.corruption(self.what)
         parameters = inspect.signature(record.build, eval_str=True).parameters
         known = list(parameters)[2:]  # after the episodes and the round
@@ -304,7 +332,9 @@ class Edit:
         return record.build(episodes, self.round, **options)[1]
 
     def written(self, bench: Bench) -> Written | None:
-        """Return what the edit writes inside the machine; None for an edit of the inputs."""
+        """Return what the edit writes inside the machine, and where; None for an edit of the
+        inputs.
+        """
         if self.kind == "input":
             return None
         rounds = self.rounds(bench)
@@ -319,7 +349,12 @@ class Edit:
         return self._make_written(bench, rounds)
 
     def _make_written(self, bench: Bench, rounds: range) -> Written:
-        """Return what a patch or an ablation writes at its site in these rounds."""
+        """Return what an edit of the kind "patch", "zero" or "mean" writes at its site.
+
+        Args:
+            bench: the machine with its episodes.
+            rounds: the rounds in which the edit acts.
+        """
         site = self.site(bench)
         if self.kind == "zero":
             return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
@@ -333,13 +368,13 @@ class Edit:
         return Written(site, values, added=False)
 
     def site(self, bench: Bench) -> Site:
-        """Return the site that the edit ablates or patches."""
+        """Return the site at which an edit of the kind "patch", "zero" or "mean" writes."""
         takes_value = self.kind == "patch"
         require(takes_value or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
         return resolve(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:
-        """Return the index of the episode that a patch or a memory is taken from."""
+        """Return the index of the episode from which an edit takes an activation or a state."""
         last = len(bench.episodes) - 1
         value = _parse_number(self.value)
         if isinstance(value, int) and 0 <= value <= last:
@@ -347,7 +382,11 @@ class Edit:
         raise InputError(f"a {self.kind} takes from an episode, 0 to {last}, got {self.value!r}")
 
     def moved(self, bench: Bench) -> tuple[str, np.ndarray]:
-        """Return the variable that the edit moves, and the change: 0 except for one number."""
+        """Return how an edit of the kind "move" changes the decoded state.
+
+        Returns:
+            The key of the variable; and its change, an array that is 0 except for one number.
+        """
         key, *index = self.what.split(".")
         require_known("variable that the decoder reads", key, bench.writer.shapes)
         shape = bench.writer.shapes[key]
@@ -367,13 +406,15 @@ class Edit:
     def on_state(
         self, bench: Bench, state: Mapping[str, np.ndarray], round: int
     ) -> dict[str, np.ndarray] | None:
-        """Return the algorithm's state after the edit; None if the edit has no counterpart in the
-        algorithm.
+        """Apply the edit to the algorithm's state.
 
         Args:
             bench: the machine and the algorithm.
-            state: the algorithm's state by variable, before the round.
-            round: the round in which the edit acts.
+            state: the algorithm's state before the round, by key of the variable.
+            round: index of the round in which the edit acts.
+
+        Returns:
+            The changed state; None if the edit has no counterpart in the algorithm.
         """
         if self.kind == "move":
             key, change = self.moved(bench)
@@ -388,8 +429,12 @@ class Edit:
     def _remembered(
         self, bench: Bench, state: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray] | None:
-        """Return the algorithm's state after a memory is taken over; None if no machine supplies
-        one.
+        """Return the algorithm's state after another machine's state, or the initial one, was
+        copied; None if there is no other machine.
+
+        Args:
+            bench: the machine with its episodes.
+            state: the algorithm's state before, by key of the variable.
         """
         episode = self.source(bench)
         if self.what == "start":
@@ -401,7 +446,7 @@ class Edit:
         return {**state, **{key: read[episode] for key, read in memory.items()}}
 
     def _is_whole(self, bench: Bench) -> bool:
-        """Return True if a patch replaces all carried latents."""
+        """Return True if an edit of the kind "patch" replaces all carried latents."""
         site = self.site(bench)
         if site.kind.axes != "latent":
             return False
@@ -410,7 +455,9 @@ class Edit:
 
 
 def _parse_number(text: str) -> int | float | str:
-    """Parse a finite number; return other text unchanged."""
+    """Return the number that a text denotes, or the text itself if it is none; refuse numbers
+    beyond 1e12.
+    """
     if not text.isascii() or "_" in text:
         return text
     try:
@@ -428,16 +475,16 @@ _MOST_EDITS, _MOST_ROUNDS, LONGEST = 24, 200, 4000
 @dataclass(frozen=True)
 @checked_fields
 class View:
-    """What an explorer's page shows.
+    """What a page of the explorer shows: an episode, a round, and edits.
 
     Attributes:
-        episode, round: the displayed episode and round.
+        episode, round: indices of the displayed episode and round.
         outcome: index of the outcome that is drawn; -1 for the one that the edits change most.
         regime: regime that episodes are sampled from; the default if empty.
         rounds: rounds per episode; 0 for the default.
         seed: seed of the episodes.
-        hold: True lets every later round read the unedited latents, so that effects do not
-            propagate.
+        hold: True lets every later round read the latents of the run without edits, so that effects
+            do not propagate.
         edits: the edits.
     """
 
@@ -453,7 +500,7 @@ class View:
     @classmethod
     @checked
     def of(cls, query: str) -> Self:
-        """Parse a view from a query string; refuse unknown or repeated fields."""
+        """Make a view from the query string of a page's address; refuse unknown or repeated fields."""
         require(
             len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
         )
@@ -480,8 +527,10 @@ class View:
         return cls(**parts, edits=tuple(edits))
 
     def query(self, **changes: Any) -> str:
-        """Return the query string of this view, with some fields changed; default values are left
-        out.
+        """Return the query string of this view; fields with default values are left out.
+
+        Args:
+            **changes: new values of some fields, by name.
         """
         view = replace(self, **changes)
         pairs = []
@@ -498,7 +547,13 @@ _BOUNDS = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
 
 
 def _parse_part(name: str, text: str) -> int | bool:
-    """Parse a field of a view that is a whole number, or 0 or 1 for "hold"."""
+    """Return the value of a field of a view: a whole number, or a boolean for "hold"; refuse values
+    out of range.
+
+    Args:
+        name: name of the field.
+        text: its text in the query string.
+    """
     is_whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
     require(is_whole, f"{name} is a whole number, got {shown(text)}")
     number = int(text)
@@ -508,8 +563,9 @@ def _parse_part(name: str, text: str) -> int | bool:
 
 
 def script(bench: Bench, view: View) -> str:
-    """Return Python code that runs the edits of a view; its ``predictions`` are ``[round,
-    outcome]``.
+    """Return Python code that runs the edits of a view, for download.
+
+    The code's variable ``predictions`` is ``[round, outcome]``.
     """
     kinds = {edit.kind for edit in view.edits}
     template = environment().get_template("explore.py.j2")

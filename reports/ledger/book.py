@@ -66,7 +66,7 @@ MODELS = (
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Ledger(Result):
-    """The paper's claims, and what models show.
+    """The claims of the paper, and what measurements of models say about them.
 
     Attributes:
         entries: the measures of all models, by the key of the claim.
@@ -83,14 +83,16 @@ class Ledger(Result):
 
     @property
     def sentence(self) -> str:
-        """The number of claims and measures, and how many measures have each verdict."""
+        """A sentence with the numbers of claims and measures, and how many measures have each
+        verdict.
+        """
         verdicts = pd.Series([measure.verdict for measure in self.measures])
         counts = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.value_counts().items())
         return f"{len(self.entries)} claims of the paper, {len(self.measures)} measures: {counts}."
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per measure: place and sentence of the claim in the paper, then the
-        measure's columns.
+        """Return a table with one row per measure: where the claim is in the paper, its sentence
+        there, and the columns of the measure.
         """
         rows = []
         for claim in CLAIMS:
@@ -110,14 +112,15 @@ def make(
     claims: Sequence[str] = (),
     shard: str = "",
 ) -> Ledger:
-    """Measure the paper's claims on some models; reuse finished parts in ``folder``.
+    """Measure the paper's claims on some models; results that are stored in ``folder`` are not
+    measured again.
 
     Args:
         models: handwired and learned models of the paper's tasks.
-        folder: folder that stores finished parts.
-        sizes: how much is measured; ``Sizes()`` when None.
+        folder: folder that stores the finished pairs of a claim and a model.
+        sizes: how many episodes and rounds are measured; ``Sizes()`` when None.
         claims: keys of the claims to measure; all when empty.
-        shard: which share of the parts to measure, see :func:`interp.support.shares.divide`.
+        shard: which share of the pairs to measure, see :func:`interp.support.shares.divide`.
 
     Raises:
         InputError: an unknown claim, or no model that any claim is about.
@@ -142,7 +145,15 @@ def make(
 
 @checked
 def write(ledger: Ledger, folder: str | Path) -> list[Path]:
-    """Write the ledger's page, table and settings; return their paths."""
+    """Write the ledger as a page, a table and its settings.
+
+    Args:
+        ledger: the claims with their measures.
+        folder: the folder to write ``ledger.html``, ``ledger.csv`` and ``ledger.json`` into.
+
+    Returns:
+        The paths of the files.
+    """
     folder = Path(folder)
     return [
         write_listed(_page(ledger), folder / "ledger.html"),
@@ -154,7 +165,8 @@ def write(ledger: Ledger, folder: str | Path) -> list[Path]:
 def _list_parts(
     claims: Sequence[str], models: Sequence[Machine], digests: Mapping[str, str]
 ) -> dict[str, tuple[PaperClaim, Machine]]:
-    """Return each pair of a claim and a model that it is about, by the name of the part.
+    """Return all pairs of a claim and a model that the claim is about, by the name under which
+    their result is stored.
 
     Args:
         claims: keys of claims; all when empty.
@@ -177,8 +189,8 @@ def _list_parts(
 
 
 def _is_about(claim: PaperClaim, model: Machine) -> bool:
-    """Return True if a claim is about a model: same task, and handwired or learned as the claim
-    says.
+    """Return True if a claim is about a model: the tasks are the same, and the model is handwired
+    or learned, as the claim demands.
     """
     kind = HANDWIRED if model.is_handwired else LEARNED
     return claim.task == interp.tasks.of(model).key and claim.of == kind
@@ -190,7 +202,7 @@ def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, 
 
 
 def _page(ledger: Ledger) -> Report:
-    """Make the page: an overview, then a section for each claim."""
+    """Make the page of the ledger: an overview, then a section for each claim."""
     sections = [
         Section(f"{claim.place}: {claim.key}", _make_blocks(claim, ledger.entries[claim.key]))
         for claim in CLAIMS
@@ -217,7 +229,13 @@ def _page(ledger: Ledger) -> Report:
 
 
 def _make_blocks(claim: PaperClaim, measures: Sequence[Measure]) -> list[object]:
-    """Return the blocks of a claim's section: the paper's sentence, the measures, the command."""
+    """Return the blocks of a claim's section: the paper's sentence with the shell command for the
+    full tables, and the measures.
+
+    Args:
+        claim: the claim.
+        measures: its measures, one or several per model.
+    """
     cautions = {measure.caution for measure in measures if measure.caution}
     notes = [f"{measure.about}: {measure.note}." for measure in measures if measure.note]
     text = f"The paper: {claim.sentence} {' '.join(notes)} In full: `{claim.command}`."

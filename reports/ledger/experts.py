@@ -41,8 +41,8 @@ def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how many more mistakes the model makes than Weighted Majority with its best learning
-    rate.
+    """Measure how many more mistakes the model makes than Weighted Majority with the learning rate
+    that is best for these episodes.
     """
     episodes = _sample("uniform", sizes)
     behind = _measure_behind_weighted_majority(_final_regret(model, episodes), episodes)
@@ -66,7 +66,7 @@ def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]
 
 
 def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the accuracy that the model loses when its latent is reset in every round."""
+    """Measure how much accuracy the model loses if its latent is reset in every round."""
     episodes = _sample("uniform", sizes)
     lost = latent_control(model, episodes, seed=sizes.seed).get("lost when cut")
     fresh = latent_control(untrained(model, sizes.seed), episodes, seed=sizes.seed)
@@ -83,7 +83,9 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well a linear probe decodes the centred log-weights, with its controls."""
+    """Measure how well a linear probe decodes the log-weights (minus their mean over experts) from
+    the latent, with its controls.
+    """
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 64)))
     (result,) = probes.probe(model, episodes, ["log_weights_centred"], seed=sizes.seed)
     claim = "A linear probe reads the log-weights from the model's latent"
@@ -91,7 +93,9 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the attention of position ``p?`` to the latent, in the layer where it is largest."""
+    """Measure the mean attention of the prediction token ``p?`` to the latent, in the layer where
+    it is largest.
+    """
     missing = lacks_attention(model)
     if missing:
         return [Measure("latent attended", _LATENT_ATTENDED, lacking=missing, about=model.name)]
@@ -113,8 +117,8 @@ def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how the regret beyond Weighted Majority's grows when three experts are good instead
-    of one.
+    """Measure how much the model's disadvantage to Weighted Majority, in mistakes, grows if three
+    experts are good instead of one.
     """
     return [
         _growth(
@@ -131,8 +135,8 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how the regret beyond Weighted Majority's grows when the experts' correlation rises
-    from .3 to .9.
+    """Measure how much the model's disadvantage to Weighted Majority, in mistakes, grows if the
+    experts' correlation rises from .3 to .9.
     """
     return [
         _growth(
@@ -146,8 +150,8 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure final regret in the regimes of tables 1 and 2, against the best language model in
-    each.
+    """Measure the model's regret after the last round in each regime of the paper's tables 1 and 2,
+    against that of the best language model.
     """
     measures = []
     for regime, published in BEST_LANGUAGE_MODEL.items():
@@ -177,24 +181,40 @@ _LATENT_ATTENDED = (
 
 
 def _sample(regime: str, sizes: Sizes) -> ExpertEpisodes:
-    """Sample episodes of 100 rounds and four experts."""
+    """Sample episodes of expert advice with 100 rounds and four experts.
+
+    Args:
+        regime: regime of the episodes.
+        sizes: number of episodes and the seed.
+    """
     return experts.sample(sizes.n_episodes, _ROUNDS, 4, regime=regime, seed=sizes.seed)
 
 
 def _get_regret(predictions: NDArray[np.float64], episodes: ExpertEpisodes) -> NDArray[np.float64]:
-    """Return the regret after the last round of each episode."""
+    """Return the regret after the last round of each episode, ``[episode]``.
+
+    Args:
+        predictions: probabilities P(y=1), ``[episode, round]``.
+        episodes: the episodes.
+    """
     return np.asarray(regret.regret(predictions, episodes)[:, -1])
 
 
 def _final_regret(model: Machine, episodes: ExpertEpisodes) -> NDArray[np.float64]:
-    """Return the model's regret after the last round of each episode."""
+    """Run a model, and return its regret after the last round of each episode, ``[episode]``."""
     return _get_regret(by_regime.predict(model, episodes), episodes)
 
 
 def _measure_behind_weighted_majority(
     final_regret: NDArray[np.float64], episodes: ExpertEpisodes
 ) -> NDArray[np.float64]:
-    """Return a regret minus that of Weighted Majority, with the learning rate that is best here."""
+    """Return a regret minus Weighted Majority's, ``[episode]``, at the learning rate with which
+    Weighted Majority is best on these episodes.
+
+    Args:
+        final_regret: regret after the last round of each episode.
+        episodes: the episodes.
+    """
     eta = by_regime.best_eta(episodes)
     rival = _get_regret(weighted_majority(episodes, eta=eta).predictions, episodes)
     return final_regret - rival
@@ -203,12 +223,12 @@ def _measure_behind_weighted_majority(
 def _growth(
     model: Machine, sizes: Sizes, *, key: str, claim: str, regimes: tuple[str, str]
 ) -> Measure:
-    """Measure how much more a model falls behind Weighted Majority in a hard regime than in an easy
-    one.
+    """Measure how much larger the model's disadvantage to Weighted Majority, in mistakes, is in a
+    hard regime than in an easy one.
 
     Args:
         model: the model.
-        sizes: how much is measured.
+        sizes: number of episodes and the seed.
         key, claim: key and claim of the measure.
         regimes: the easy and the hard regime.
     """
@@ -233,7 +253,9 @@ def _growth(
 
 
 def _find_largest_share(model: Machine, episodes: ExpertEpisodes) -> Interval:
-    """Return the mean attention of position ``p?`` to the latent, in the layer where it is largest."""
+    """Return the attention of the prediction token ``p?`` to the latent, averaged over heads and
+    episodes, in the layer where it is largest.
+    """
     run = rollout(model, episodes)
     shares = attention_to_experts(model, episodes, run=run).numbers
     by_layer = [

@@ -1,8 +1,8 @@
 """The paper's claims about tabular Q-learning, measured on a model.
 
 Agreement is the share of steps in which the model chooses the greedy action of the Q-table, without
-steps where actions tie. Its control is a table that does not bootstrap. If a round contains a
-committed choice, the model's own choice is used.
+steps where actions tie. Its control is the agreement with a table that does not bootstrap. If a
+round contains a choice that the model made, it is given its own choice there.
 """
 
 from __future__ import annotations
@@ -41,22 +41,28 @@ STRONG_ATTENTION = 0.2
 
 
 def exact_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest error of a handwired machine's choices and Q-table."""
+    """Measure the largest error of a handwired machine's choices and of its Q-table."""
     return [exactness(model, sizes, key="exact table")]
 
 
 def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure agreement with the greedy action of the Q-table in the training regime "grid"."""
+    """Measure how often the model chooses the greedy action of the Q-table in the regime of the
+    training, which is called "grid".
+    """
     return [_agreement(model, "grid", sizes, key="agreement")]
 
 
 def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure agreement with the greedy action in each regime that differs from training."""
+    """Measure how often the model chooses the greedy action of the Q-table in each regime that
+    differs from training.
+    """
     return [_agreement(model, regime, sizes, key="agreement under shift") for regime in SHIFTS]
 
 
 def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure agreement with the greedy action in the last third of 500 rounds."""
+    """Measure how often the model chooses the greedy action of the Q-table in the last third of 500
+    rounds.
+    """
     n_episodes = max(sizes.n_episodes // 8, 16)
     rounds = (_LONG, _LONG)
     scores = evaluation.evaluate(
@@ -70,7 +76,8 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the model's normalised reward against nine tenths of tabular Q-learning's.
+    """Measure whether the model earns nine tenths of what tabular Q-learning earns, on a scale from
+    random to optimal.
 
     It is measured in regimes where the choice of actions matters.
     """
@@ -97,7 +104,9 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def update_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well linear probes decode the terms of the update from the change of the latent."""
+    """Measure how well linear probes decode the terms of the Q-learning update, such as the reward,
+    from the change of the latent in a round.
+    """
     return _fit_probe(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
 
 
@@ -109,8 +118,8 @@ def table_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest attention of any head from the Update token to each operand of the TD
-    error.
+    """For each term of the TD error, measure how strongly the Update token attends to the token
+    that holds it, in the head that attends most.
     """
     missing = lacks_attention(model)
     if missing:
@@ -136,12 +145,13 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
-    """Measure agreement with the greedy action on the untied steps of a regime.
+    """Measure how often the model chooses the greedy action of the Q-table in one regime, over all
+    rounds.
 
     Args:
         model: the model.
         regime: regime of the MDPs.
-        sizes: how much is measured.
+        sizes: number of episodes and the seed.
         key: key of the measure.
     """
     scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
@@ -153,13 +163,15 @@ def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
 
 
 def _measure_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
-    """Make the measure of an agreement, with a table that does not bootstrap as its control.
+    """Make the measure of the agreement with the Q-table; its control is the agreement with a table
+    that does not bootstrap.
 
     Args:
         scores: scores of the model.
         regime: regime of the MDPs.
-        phase: phase of the episodes, such as "late" or "all".
-        key, about: key of the measure, and the model's name.
+        phase: rounds of the episodes that count, such as "late" or "all".
+        key: key of the measure.
+        about: the model's name.
     """
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
     return Measure(
@@ -176,11 +188,12 @@ def _measure_agreement(scores: Scores, regime: str, *, phase: str, key: str, abo
 def _fit_probe(
     model: Machine, sizes: Sizes, *, site: str, key: str, nouns: Mapping[str, str]
 ) -> list[Measure]:
-    """Fit a linear probe for each target and return the probes' measures, with the ledger's key.
+    """Fit a linear probe for each target, and return the probes' measures with a key and claims of
+    the ledger.
 
     Args:
         model: the model.
-        sizes: how much is measured.
+        sizes: number of episodes and the seed.
         site: site that the probes read.
         key: key of the measures.
         nouns: names of the targets in sentences, by target.
@@ -196,8 +209,8 @@ def _fit_probe(
 
 
 def _find_most_attention(model: Machine, episodes: MDPEpisodes) -> dict[str, float]:
-    """Return the largest attention of any head from the Update token to each operand of the TD
-    error.
+    """Return, for the tokens a, r and a*, the attention of the Update token to it in the head that
+    attends to it most.
     """
     frame = round_attention(model, episodes)
     from_update = frame[frame["query"] == "Update"]

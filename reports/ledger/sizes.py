@@ -15,11 +15,12 @@ from interp.support.errors import require
 @dataclass(frozen=True)
 @checked_fields
 class Sizes:
-    """How much of each claim is measured.
+    """How many episodes and rounds the ledger uses to measure a claim.
 
     Attributes:
         n_episodes: episodes per regime.
-        n_exact_rounds: rounds that handwired machines are run for.
+        n_exact_rounds: number of rounds for which handwired machines are compared with their
+            algorithm.
         seed: seed of episodes and resamples.
     """
 
@@ -39,11 +40,12 @@ class Sizes:
 
 
 def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
-    """Measure the largest error of a handwired machine's predictions and state, over all rounds.
+    """Measure the largest error of a handwired machine's predictions and state, over all rounds,
+    against its algorithm.
 
     Args:
         model: a handwired machine.
-        sizes: how much is measured.
+        sizes: number of rounds and the seed.
         key: key of the measure.
     """
     result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)

@@ -37,7 +37,11 @@ _SAYS = TEXTS["audit"]
 
 
 def part(result: AuditResult | None = None) -> Part:
-    """Make the report part of an audit; the audit is run for the page if ``result`` is None."""
+    """Make the report part on robustness checks.
+
+    Args:
+        result: the checks; None runs them for the page.
+    """
 
     def compute(context: Context) -> AuditResult:
         if result is not None:
@@ -75,7 +79,9 @@ def _draw(result: AuditResult, context: Context) -> list[object]:
 
 
 def _draw_decay(result: AuditResult) -> list[Figure]:
-    """Draw the effect of replacing the whole state, by the number of rounds after the replacement."""
+    """Draw the effect of replacing the whole state in one round on later predictions, by the number
+    of rounds since then.
+    """
     table = result.tables["used"]
     shown = table[(table["channel"] == ALL) & table["change"].isin(EITHER)]
     if shown["rounds_on"].nunique() < 2:

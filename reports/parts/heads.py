@@ -1,4 +1,6 @@
-"""Report parts on heads: their attention in some rounds, and the wiring of a handwired circuit."""
+"""Report parts on heads: their attention in some rounds, and which head reads which in a handwired
+circuit.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def attention(paper: str = "") -> Part:
     """Make the report part on the attention of every head, with a figure and an interactive view.
 
     Args:
-        paper: the matching figure of the paper, such as "figure 1, right".
+        paper: the corresponding figure of the paper, such as "figure 1, right".
     """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
@@ -63,7 +65,7 @@ def attention(paper: str = "") -> Part:
 
 
 def _describe_heads(heads: Heads) -> str:
-    """Return a sentence per layer with the names of its heads."""
+    """Return sentences that list the names of the heads, one sentence per layer."""
     sentences = []
     for layer, of_layer in enumerate(heads):
         names = [f"{address} {text}" for address, text in of_layer.items() if text]
@@ -73,9 +75,9 @@ def _describe_heads(heads: Heads) -> str:
 
 
 def _attend(context: Context) -> AttentionView:
-    """Return the attention in ``N_EPISODES`` episodes and ``N_ROUNDS`` rounds.
+    """Return a view of the attention in ``N_EPISODES`` episodes and ``N_ROUNDS`` rounds.
 
-    The round that the report shows in detail is among them.
+    The round that the report shows in detail is among them, and is shown first.
     """
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]
@@ -90,7 +92,13 @@ def _attend(context: Context) -> AttentionView:
 
 
 class _Read(NamedTuple):
-    """The largest attention weight of a head, and its indices."""
+    """The largest attention weight of any head.
+
+    Attributes:
+        weight: the weight.
+        layer, head: the head.
+        query, key: indices of the position that attends and of the position that is attended to.
+    """
 
     weight: float
     layer: int
@@ -116,14 +124,16 @@ def _find_strongest(view: AttentionView) -> _Read:
 
 
 def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
-    """Draw the wiring of a handwired circuit, for the top of the page."""
+    """Draw which head of a handwired circuit reads which, as the figure at the top of the page."""
     caption = "An arrow means that one head reads what another head wrote."
     picture = _draw_wiring(circuit, "The circuit", caption, width=4.5)
     return [picture] if isinstance(picture, Figure) else []
 
 
 def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
-    """Return the blocks on a circuit: its heads, which reads which, and the sites of its variables."""
+    """Return the blocks on a circuit: a table of its heads, a picture of which head reads which,
+    and the sites of its variables.
+    """
     caption = (
         "The wiring: an arrow means that one head reads what another head wrote. Its "
         "colour shows the input (query, key or value)."
@@ -152,9 +162,8 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
 
 
 def _call_heads(circuit: Circuit) -> dict[str, str]:
-    """Return the display name of each head and neuron group, such as "L0H3 tag (step 1.4)".
-
-    The keys are their names in the circuit, such as "1.4 tag".
+    """Return the display name of each head and group of neurons, such as "L0H3 tag (step 1.4)", by
+    its name in the circuit, such as "1.4 tag".
     """
     names = {}
     for neuron in circuit.neurons:

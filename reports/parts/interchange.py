@@ -1,4 +1,6 @@
-"""Report parts on interventions whose effect the algorithm predicts: interchange and steering."""
+"""Report parts on interventions whose effect the algorithm predicts: interchange of activations,
+and steering by changing the state.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,10 @@ _Tables = tuple[pd.DataFrame, pd.DataFrame | None]
 
 
 def _compute(context: Context) -> _Tables:
-    """Measure interchange interventions at claimed sites, and learn subspaces in a full report.
+    """Measure interchange interventions at the sites where variables should be; in a full report,
+    also learn subspaces of a learned model.
 
-    The claims are those of the circuit for a handwired model, else those of the task.
+    These sites are those of the circuit for a handwired model, else those that the task names.
     """
     model = context.model
     bases, sources = context.pairs
@@ -53,10 +56,8 @@ def _compute(context: Context) -> _Tables:
 
 
 def _describe_nowhere(context: Context) -> str:
-    """Return a sentence, for :attr:`Part.lacking`, if a circuit does not name the sites of its
-    variables.
-
-    Otherwise return "".
+    """Return a sentence for :attr:`Part.lacking` if the model's circuit does not say which sites
+    carry a variable; otherwise "".
     """
     try:
         claimed = not context.compiled or bool(context.circuit.carried)
@@ -69,9 +70,10 @@ def _describe_nowhere(context: Context) -> str:
 
 
 def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
-    """Return one measure for each outcome (prediction, state) and verdict.
+    """Return the measures for the overview: for each outcome (prediction, state), variables with
+    the same verdict are merged into one measure.
 
-    It merges all variables with this verdict, and the weakest one gives its number.
+    Its number is that of the variable with the smallest effect.
     """
     carried = computed[0]
     claimed = carried.loc[~carried["control"].astype(bool), ["variable", "outcome"]]
@@ -85,7 +87,9 @@ def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
 
 
 def _merge(measures: Sequence[Measure]) -> Measure:
-    """Merge the measures of several variables with the same verdict: the weakest, with all names."""
+    """Merge the measures of several variables with the same verdict: the one with the smallest
+    number, in whose claim all variables are named.
+    """
     weakest = min(measures, key=lambda measure: measure.number.estimate)
     outcome = weakest.key
     names = list(dict.fromkeys(measure.claim for measure in measures))
@@ -106,7 +110,12 @@ def _merge(measures: Sequence[Measure]) -> Measure:
 
 
 def _find_best(rows: pd.DataFrame) -> Measure:
-    """Return the measure of a variable's best site under one outcome, with the best control."""
+    """Return the measure of the site where interchanging one variable has the largest effect; its
+    control is the best of all controls.
+
+    Args:
+        rows: scores at all sites of the variable, for one outcome.
+    """
     is_control = rows["control"].astype(bool)
     best = rows[~is_control].sort_values("score", ascending=False).iloc[0]
     scores = pd.Series([best["random_score"], *rows.loc[is_control, "score"]], dtype=float).dropna()
@@ -125,12 +134,14 @@ def _find_best(rows: pd.DataFrame) -> Measure:
 
 
 def _score(row: Any) -> Interval:
-    """Return a site's score with its interval."""
+    """Return the score in a table row, with its interval."""
     return Interval(row["score"], row["score_low"], row["score_high"])
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
-    """Return the blocks: the score of every site, a table, and learned subspaces."""
+    """Return the blocks of the section: the score of every site, a table of accuracies, and learned
+    subspaces.
+    """
     carried, aligned = computed
     is_control = carried["control"].astype(bool)
     names = carried["places"].map(_write_places)
@@ -173,8 +184,8 @@ _THREE_DIGITS = ("chance_informative", "random", "random_score", "iia", "chance"
 
 
 def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
-    """Return the blocks on learned subspaces: accuracies with controls, and which were refused and
-    why.
+    """Return the blocks on learned subspaces: their accuracies beside those of controls, and why
+    some could not be learned.
     """
     bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
     aligned = aligned.rename(columns=bounds)
@@ -206,8 +217,7 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
 
 
 def _name_site(text: str) -> str:
-    """Replace site addresses by words: ``resid_post[0]@p?`` is "residual stream after layer 0 at
-    p?".
+    """Return a site's address in words.
 
     >>> _name_site("resid_post[0]@p? (rank 2)"), _name_site("L2H0@w?")
     ('residual stream after layer 0 at p? (rank 2)', 'head L2H0 at w?')
@@ -224,7 +234,7 @@ def _name_site(text: str) -> str:
 
 
 def _write_places(text: str) -> str:
-    """Name sites in words, and merge positions of the same component.
+    """Return several sites in words; positions of the same component are listed together.
 
     >>> _write_places("embed@p_1 (rank 2) + embed@p_2 (rank 2)")
     'embed at p_1, p_2 (rank 2)'
@@ -248,9 +258,11 @@ _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directio
 
 
 def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
-    """Measure whether steering changes the model as much as the algorithm; the worst dose decides.
+    """Return the measure of whether changing the state (by several doses) changes the model's
+    prediction as much as the algorithm's.
 
-    Doses that hardly change the algorithm are left out. The control is random directions.
+    The dose with the smallest score decides; doses that hardly change the algorithm's prediction
+    are left out. The control is random directions.
     """
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
     moves = (frame["algorithm"] - rest).abs() >= _SMALLEST
@@ -267,7 +279,9 @@ def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
 
 
 def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of the model, the algorithm and random directions as curves with bounds."""
+    """Return the responses of the model, of the algorithm, and to random directions as curves with
+    bounds, in one table.
+    """
     frames = []
     for key, name in _NAMES.items():
         columns = {key: "mean", f"{key}_low": "low", f"{key}_high": "high"}
@@ -277,8 +291,8 @@ def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
-    """Draw the effect of each dose on the model and the algorithm, and of random directions on the
-    model.
+    """Return the blocks of the section: how predictions of model and algorithm change with the
+    dose, beside the effect of random directions.
     """
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()

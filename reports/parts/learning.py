@@ -10,12 +10,12 @@ from reports.texts import TEXTS
 
 
 def draw(losses: pd.DataFrame, floor: str) -> Figure:
-    """Draw excess loss over steps, one curve per setting: the mean over seeds, and their range as a
-    band.
+    """Draw a training loss over steps, one curve per training setting; the curve is the mean over
+    seeds, and its band their range.
 
     Args:
-        losses: table of losses.
-        floor: name of the loss that is subtracted.
+        losses: table with the losses of all runs.
+        floor: name of the loss that was subtracted, such as that of the Bayes predictor.
     """
     mean = over_seeds(losses).rename(columns={"setting": "algorithm"})
     return curves(TEXTS["learning"]["curves"], mean, floor=floor)

@@ -23,12 +23,13 @@ _ONE_RUN = "This model comes from one training run; another run may differ."
 
 
 def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
-    """Make the report part that lists the measures of all parts, and titles the page.
+    """Make the report part that lists the measures of all parts, and that defines title and
+    introduction of the page.
 
     Args:
         title: title of a page on a handwired model.
-        handwired: lead of such a page.
-        learned: lead of a page on a learned transformer.
+        handwired: introduction of such a page.
+        learned: introduction of a page on a learned transformer.
     """
 
     def heading(context: Context) -> tuple[str, str]:
@@ -58,8 +59,8 @@ def _draw(computed: None, context: Context) -> list[object]:
 
 
 def _find_limits(context: Context) -> str:
-    """Return the limits of the page's evidence: the section "Limits" of the model's card if there
-    is one.
+    """Return a text on the limits of the page's evidence: the section "Limits" of the model's card,
+    or else a standard sentence.
     """
     if context.model.is_handwired:
         return _BY_HAND
@@ -73,7 +74,9 @@ def _find_limits(context: Context) -> str:
 
 
 def _read_limits(card: str) -> str:
-    """Return the items of the section "Limits" of a model card."""
+    """Return the items of the section "Limits" of a model card as one text; a standard sentence if
+    there is no such section.
+    """
     limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", card, re.M | re.S)
     if limits is None:
         return _ONE_RUN
@@ -81,7 +84,9 @@ def _read_limits(card: str) -> str:
 
 
 def measures_of(context: Context) -> Measures:
-    """Return the measures of all parts, with an undecided one for each part that failed."""
+    """Return the measures of all parts as a block of the overview; a part that failed is listed as
+    undecided.
+    """
     measures: list[Measure] = []
     places: list[tuple[str, str]] = []
     for part in context.parts:
@@ -96,7 +101,7 @@ def measures_of(context: Context) -> Measures:
 
 
 def sampled(context: Context) -> str:
-    """Return a line that describes the episodes."""
+    """Return a line of text that describes the episodes, such as their number, regime and seed."""
     episodes = context.episodes
     words = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds"]
     words += [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
@@ -117,7 +122,9 @@ def sampled(context: Context) -> str:
 
 
 def _describe(model: Any) -> dict[str, str]:
-    """Return facts about a model: heads and layers, or else its carried channels and hook points."""
+    """Return facts about a model by name: numbers of heads, layers and weights; for a machine
+    without heads, the channels that it carries and its hook points.
+    """
     n_weights = sum(int((p != 0).sum()) for p in model.parameters())
     weights = f"{number(n_weights)} non-zero weights"
     precision = str(model.dtype).removeprefix("torch.")
@@ -202,7 +209,7 @@ def _write_python(context: Context) -> str:
 
 
 def write_arguments(arguments: Mapping[str, Any]) -> str:
-    """Return keyword arguments as Python source, each after a comma."""
+    """Return keyword arguments as Python source, such as ", seed=0, quick=True"."""
     return "".join(f", {name}={value!r}" for name, value in arguments.items())
 
 
@@ -211,7 +218,12 @@ REPRODUCE = Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)
 
 
 def commands(shell: str, python: str) -> Section:
-    """Make the section "How to reproduce" from a shell command ("" for none) and lines of Python."""
+    """Make the section "How to reproduce".
+
+    Args:
+        shell: the shell command; "" for none.
+        python: lines of Python code.
+    """
     text = (
         "The same command with the same versions of libraries gives the same numbers. "
         "Seeds, versions and digests are below."

@@ -1,4 +1,6 @@
-"""Report parts on where a difference passes: activation patching, and circuits of edges."""
+"""Report parts on where a difference between two runs passes through the model: activation
+patching, and circuits of edges.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,18 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
     """Make the report part that patches the residual stream and the heads.
 
     Args:
-        differences: pairs of clean and corrupted episodes that are compared. For each: its name, the
-            key of a corruption, and the metric ("" for the task's default: the probability of a
-            class, or the predicted number). All corruptions of the task when empty.
-        n_episodes: pairs of episodes in a full report.
+        differences: kinds of pairs of a clean and a corrupted episode: (name, key of a corruption,
+            metric). The metric "" is the task's default: the probability of a class, or the
+            predicted number. All corruptions of the task when empty.
+        n_episodes: number of pairs in a full report.
     """
 
     def compute(context: Context) -> list[_Patched]:
-        """Patch the round that the report shows in detail, under every difference.
+        """Patch the round that the report shows in detail, for every kind of pair of clean and
+        corrupted episodes.
 
-        A prediction is read in the round where the difference first shows, the state at once.
+        The metric "state" is read in this round, and a prediction in the first round that the
+        corruption can change.
         """
         layout, t = context.model.layout, context.looked_at
         few = QUICK_EPISODES if len(layout.labels) < _LONG else QUICK_EPISODES // 2
@@ -88,7 +92,7 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
 
 
 def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
-    """Return every corruption of the task as (name, key, metric), with the default metric."""
+    """Return every corruption of the task as (name, key, ""), where "" means the default metric."""
     records = context.task.analysis.corruptions()
     return [(record.name.capitalize(), record.key, "") for record in records]
 
@@ -116,7 +120,9 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
 
 
 def _describe(result: PatchingResult) -> str:
-    """Return what was patched and read, for a caption."""
+    """Return the text of a caption that says which share is shown, and in which rounds the model
+    was patched and read.
+    """
     where = f"round {result.round}"
     if result.read_round != result.round:
         where += f", read at round {result.read_round}"
@@ -124,11 +130,11 @@ def _describe(result: PatchingResult) -> str:
 
 
 def _list_cells(what: str, result: PatchingResult) -> Table:
-    """Return a table of the sites that restore most of the difference.
+    """Return a table of the patched sites that restore at least 1 % of the difference.
 
     Args:
         what: what was corrupted, in words.
-        result: the sweep.
+        result: the results of patching, site by site.
     """
     frame = result.to_frame()
     shown = frame.loc[frame["fraction"].abs() >= _LISTED, ["site", *_NUMBERS]]
@@ -137,14 +143,15 @@ def _list_cells(what: str, result: PatchingResult) -> Table:
 
 
 def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
-    """Draw heatmaps of what each place of the residual stream and each head restores.
+    """Draw heatmaps of the share of the difference that patching restores, at each layer and
+    position of the residual stream and at each head.
 
     Rows that restore nothing are left out.
 
     Args:
         what: what was corrupted, in words.
-        caption: what was patched and read.
-        result: the sweep.
+        caption: what was patched and read, in words.
+        result: the results of patching, site by site.
         heads: names of the heads by layer.
     """
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
@@ -176,11 +183,12 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
 
 
 def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
-    """Draw one row per hook point and position of a machine without layers and heads.
+    """Draw the share that patching restores for a machine without layers and heads: one row per
+    hook point and position.
 
     Args:
         what: what was corrupted, in words.
-        caption: what was patched and read.
+        caption: what was patched and read, in words.
         frame: table with one row per site.
     """
     shown = frame.assign(name=frame["site"], estimate=frame["fraction"], control=False)
@@ -205,9 +213,11 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
 def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
-    """Measure whether few edges preserve the difference between clean and corrupted runs.
+    """Return the measure of whether few edges preserve the difference between clean and corrupted
+    runs.
 
-    Equally many random edges, the control, must preserve less.
+    The best-scored edges must be at most half of all, and preserve more than equally many random
+    edges, the control.
     """
     circuit = tables["circuit"].iloc[0]
     random = float(circuit["random_max"])
@@ -278,7 +288,12 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
 
 
 def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """Return a table of the best-scored edges, with nodes named as in the pictures."""
+    """Return a table of the best-scored edges, with the names of nodes that the pictures use.
+
+    Args:
+        edges: table of all edges, the best first.
+        heads: names of the heads by layer.
+    """
     listed = edges.query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
@@ -287,8 +302,12 @@ def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 
 
 def _name_node(name: str, heads: Heads) -> str:
-    """Return the text for a node of the edge graph: ``L0H3.v`` becomes the head's name and its
-    input.
+    """Return the name of a node of the edge graph for a reader, such as "L0H3 state tag, value" for
+    ``L0H3.v``.
+
+    Args:
+        name: name of the node in the edge graph.
+        heads: names of the heads by layer.
     """
     if name.startswith("mlp "):
         return f"MLP of layer {int(name[4:])}"
@@ -306,7 +325,7 @@ def _name_node(name: str, heads: Heads) -> str:
 
 
 def _find_circuit(context: Context) -> dict[str, pd.DataFrame]:
-    """Find the circuit of edges for the task's default corruption."""
+    """Find the circuit of edges for the task's default corruption; return its tables by name."""
     model, episodes = context.smooth, context.pairs[0]
     t, seed = context.looked_at, context.seed
     return causal_tables.circuit_tables(model, episodes, t, seed, in_full=False)

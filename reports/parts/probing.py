@@ -1,4 +1,4 @@
-"""Report parts on probes of the latents, with their controls, and on the state over time."""
+"""Report parts on linear probes of the latents, with their controls, and on the state over time."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     Args:
         targets: keys of the targets; the task's default targets when empty.
-        n_claimed: number of targets, from the first on, that should be decodable; a quick report
-            leaves out the others.
+        n_claimed: number of targets, from the first on, that should be decodable. The overview
+            lists only these, and a quick report probes only these.
     """
 
     def choose_targets(context: Context) -> tuple[str, ...]:
@@ -107,8 +107,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
 
 def _find_widest_site(context: Context) -> str:
-    """Return the site to probe: all latents, or the widest channel of fixed size if another one
-    grows.
+    """Return the name of the site to probe: all latents; or, if a channel of them grows in every
+    round, the widest channel of fixed size.
     """
     channels = context.model.channels
     fixed = [channel for channel in channels if not channel.grows] or channels
@@ -119,7 +119,9 @@ def _find_widest_site(context: Context) -> str:
 
 
 def _say_roughly(measure: Measure) -> Measure:
-    """Replace "read" by "roughly read" in the measure's phrase if its R2 is below ``ROUGH``."""
+    """Return the measure; if its R2 is below ``ROUGH``, its phrase says "roughly read" in place of
+    "read".
+    """
     is_rough = measure.unit == "R2" and measure.number.estimate < ROUGH
     if not is_rough:
         return measure
@@ -136,7 +138,7 @@ _N_DECODED = 256
 @dataclass(frozen=True)
 @checked_result
 class Trajectory:
-    """A variable over one episode, in the model and in the algorithm.
+    """A variable over one episode, in the model and in the algorithm, as the page draws it.
 
     Attributes:
         noun: name of the variable in a sentence.
@@ -153,7 +155,9 @@ class Trajectory:
     r2: float | None = None
 
     def describe_difference(self) -> str:
-        """Return a phrase on how much model and algorithm differ in this episode."""
+        """Return a phrase on how much model and algorithm differ in this episode, such as "differ
+        by at most .01".
+        """
         difference = np.abs(self.state - self.reference)
         if not difference.max():
             return "are equal in every bit"
@@ -173,17 +177,18 @@ def state(
     units: tuple[str, str] = ("", ""),
     shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),
 ) -> Part:
-    """Make the report part that draws the state over one episode, beside the algorithm's.
+    """Make the report part that draws the model's state over one episode, beside the algorithm's
+    state.
 
     Args:
         title: title of the section.
-        read: text for a handwired model, whose state is read exactly; ``{name}`` is a parameter of
-            the algorithm.
+        read: text for a handwired model, whose state is read exactly; a name in braces stands for
+            that parameter of the algorithm.
         decoded: text for a learned model, whose state is decoded.
-        probed: variable to decode, one of the report's probe targets; the algorithm's memory when
-            empty.
-        units: axis labels for an exactly read and for a decoded state.
-        shown: captions for an exactly read and for a decoded state.
+        probed: key of the variable to decode, one of the report's probe targets; the algorithm's
+            memory when empty.
+        units: axis labels, for an exactly read and for a decoded state.
+        shown: captions, for an exactly read and for a decoded state.
     """
 
     def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:
@@ -230,12 +235,14 @@ def state(
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values as a table with one row per step."""
+    """Return values ``[step, ...]`` as a table with one row per step."""
     return values.reshape(len(values), -1)
 
 
 def _read_memory(context: Context) -> Trajectory:
-    """Read the state of a handwired model exactly, before the first round and after every one."""
+    """Read the state of a handwired model exactly in the drawn episode, before the first round and
+    after every one.
+    """
     key = context.algorithm.memory
     variable = context.algorithm.variable(key)
     states = context.model.read_state(context.run.latents)
@@ -253,11 +260,13 @@ def _read_memory(context: Context) -> Trajectory:
 
 
 def _decode_memory(context: Context, key: str) -> Trajectory:
-    """Return a variable as decoded from the latents after every round of the drawn episode.
+    """Return a variable in the drawn episode, as probes decode it from the latents after every
+    round.
 
     Args:
         context: context of the report, with the results of its probes.
-        key: key of the variable; the algorithm's memory when empty.
+        key: key of the variable; the algorithm's memory when empty. If it was not probed, the first
+            probed variable is used.
     """
     results = {result.target.key: result for result in context.result(KEY)}
     wanted = key or context.algorithm.memory
@@ -276,8 +285,13 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
 
 
 def _score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
-    """Return R2 over all numbers of a variable ``[episode, round, ...]``, each against its own
-    mean.
+    """Return the R2 of a decoded variable: 1 - (squared errors / squared deviations), both summed
+    over all its numbers.
+
+    The deviation of each number is from its mean over episodes and rounds.
+
+    Args:
+        truth, decoded: true and decoded values, ``[episode, round, ...]``.
     """
     residual = ((decoded - truth) ** 2).sum()
     deviation = truth - truth.mean((0, 1))
@@ -285,7 +299,12 @@ def _score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
 
 
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
-    """Decode a probe's target by least squares, fitted on ``_N_DECODED`` other episodes."""
+    """Decode a probe's target by a least-squares fit on ``_N_DECODED`` other episodes, which is
+    better than the probe's own fit.
+
+    Returns:
+        The decoded values in the report's episodes, ``[episode, round, output]``.
+    """
     model = context.model
     others = context.sample(_N_DECODED, context.n_rounds, context.seed + 2)
     (known,) = compute_targets([result.target.key], others, model)

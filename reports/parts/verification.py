@@ -24,10 +24,11 @@ _MEASURES = {"error": "absolute error", "relative": "relative error"}
 
 
 def _describe_lack(context: Context) -> str:
-    """Return a sentence, for :attr:`Part.lacking`, if the machine's variables cannot be checked.
+    """Return a sentence that says why the variables inside a machine cannot be checked, or "" if
+    they can.
 
-    That is the case without a circuit, or if the circuit has no site of its prediction. Otherwise
-    return "".
+    They cannot be checked without a circuit, or if the circuit does not say where the prediction is
+    stored.
     """
     if not context.compiled:
         return uncompiled(context)
@@ -45,8 +46,9 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
     Args:
         sizes: task sizes at which it is verified, as for :func:`circuits.verify`.
-        n_episodes: largest number of episodes per size.
-        shown: variables whose measures are in the page's overview; the tables have all.
+        n_episodes: maximum number of episodes per size.
+        shown: keys of the variables whose measures are in the page's overview; the section's tables
+            have all.
     """
 
     def compute(context: Context) -> VerificationResult:
@@ -80,7 +82,9 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
-    """Return the blocks: the largest errors, and all checks."""
+    """Return the blocks of the section: a table of the largest errors, and a folded table of all
+    checks.
+    """
     checks = result.table()
     checks["size"] = checks["size"].map(_write_size)
     sizes = ", ".join(checks["size"].unique())
@@ -107,7 +111,7 @@ def _write_size(size: Any) -> str:
 
 
 def _find_largest(result: VerificationResult) -> pd.DataFrame:
-    """Return one row per variable with its largest error in each dtype, and the tolerance."""
+    """Return a table with one row per variable: its largest error and its tolerance, in each dtype."""
     checks = pd.DataFrame([vars(check) for check in result.checks])
     checks["judged"] = [check.judged for check in result.checks]
     checks["passed"] = [check.passed for check in result.checks]

@@ -1,5 +1,5 @@
-"""The parts of a report for each task: those of every report, and those of one task (a file per
-task).
+"""The parts of a report for each task. Some are in every report; further ones are in the task's
+file in this folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def default_parts(
     Args:
         replace: parts that replace those with the same key.
         after: further parts, by the key of the part that they follow.
-        said: texts for the common parts, by part, for a task with a handwired machine.
+        said: texts of the common parts, by part, for a task with a handwired machine; a part that
+            verifies the machine is then added.
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'The state over time', 'Probes']
@@ -75,13 +76,17 @@ def default_parts(
 
 
 def prose(task: str) -> dict[str, Any]:
-    """Return the texts of the page on a task, by part."""
+    """Return the texts of a task's report, by part.
+
+    Args:
+        task: key of the task.
+    """
     return PROSE[task]
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:
-    """Return the parts of a report on a task: those of its record, of its file here, or the
-    default.
+    """Return the parts of a report on a task: those that its record defines, or those of its file
+    in this folder, or else the default.
     """
     if task.report.parts is not None:
         return tuple(task.report.parts())

@@ -47,13 +47,13 @@ _RIVALS = _BASELINES[:4]  # those that are told neither the prior nor the accura
 
 @dataclass(frozen=True)
 class _Scored:
-    """The scores of one predictor on the episodes.
+    """The scores of one predictor (the model, or a baseline) on the report's episodes.
 
     Attributes:
         name: name of the predictor.
         scores: its scores.
         beyond: its regret after the last round minus the model's, paired by episode.
-        curve: its regret over rounds.
+        curve: table of its regret over rounds.
     """
 
     name: str
@@ -63,7 +63,9 @@ class _Scored:
 
 
 def _score(context: Context) -> dict[str, _Scored]:
-    """Score the model (first, with the key "model") and the baselines on the same episodes."""
+    """Score the model and the baselines on the same episodes; return the scores by key, those of
+    the model first ("model").
+    """
     episodes = context.episodes
     predicted = {"model": predictors.ExpertRun(predictions_of(context.run))}
     names = {"model": context.model.name}
@@ -94,9 +96,9 @@ def _score(context: Context) -> dict[str, _Scored]:
 
 
 def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measure]:
-    """Measure whether the model makes fewer mistakes than a majority vote.
+    """Return the measure of whether the model makes fewer mistakes than a majority vote.
 
-    For a learned model, also measure whether it predicts as well as the Bayes predictor.
+    For a learned model, a second measure says whether it predicts as well as the Bayes predictor.
     """
     fewer = scored["majority_vote"].beyond
     vote = scored["majority_vote"].scores.get("regret").estimate
@@ -121,7 +123,9 @@ _NOBODY = "nobody can do better here: the Bayes predictor makes as many mistakes
 
 
 def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
-    """Return the blocks: curves of regret, and a table of all predictors' scores."""
+    """Return the blocks of the section: curves of regret over rounds, and a table with the scores
+    of all predictors.
+    """
     episodes: ExpertEpisodes = context.episodes
     rows = []
     for key, by_key in scored.items():

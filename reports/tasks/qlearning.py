@@ -30,7 +30,9 @@ _FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
 
 def _compare(context: Context) -> tuple[Scores, Scores]:
-    """Measure how often the model, and an untrained copy, choose the greedy action of the Q-table."""
+    """Score how often the model chooses the greedy action of the Q-table; the second result is for
+    an untrained copy.
+    """
     table = reference_table(context.model)
     chosen = predictions_of(context.run)
     blank = probable(predictions_of(context.blank_run))
@@ -42,7 +44,15 @@ def _compare(context: Context) -> tuple[Scores, Scores]:
 
 
 def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list[Measure]:
-    """Measure whether the model chooses as its Q-table does, and whether it bootstraps."""
+    """Return measures of whether the model chooses the greedy actions of its Q-table, and whether
+    it bootstraps.
+
+    The second one is left out if no step shows the difference.
+
+    Args:
+        results: scores of the model and of an untrained copy.
+        context: context of the report; not used.
+    """
     result, blank = results
     n_steps = result.beside["disputed", "all"]["n_steps"]
     few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
@@ -63,7 +73,13 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
 
 
 def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[object]:
-    """Return the blocks on agreement with the Q-table, and with a table that does not bootstrap."""
+    """Return the blocks of the section: agreement of the model's choices with the Q-table, and with
+    a table that does not bootstrap.
+
+    Args:
+        results: scores of the model and of an untrained copy.
+        context: context of the report.
+    """
     result = results[0]
     rows = []
     for key in ("untied", "random_ties", "disputed"):

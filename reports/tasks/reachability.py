@@ -46,7 +46,12 @@ _Answers = tuple[pd.DataFrame, measured.Read, measured.Write]
 
 
 def _compute(context: Context) -> _Answers:
-    """Compute the accuracy of all predictors in the episodes of every regime."""
+    """Compute the accuracy of the model and of other predictors, in the episodes of every regime.
+
+    Returns:
+        The table of accuracies, a function that decodes the set of reached nodes from the latents,
+            and one that changes this set in the latents.
+    """
     model, seed = context.model, context.seed
     read, write = measured.reading(model, seed, 8 * context.n_episodes)
     frames = []
@@ -57,8 +62,8 @@ def _compute(context: Context) -> _Answers:
 
 
 def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
-    """Measure whether the model finds the farthest targets as early as possible, and is right at
-    the end.
+    """Return two measures: whether the model knows the farthest targets in the first possible
+    round, and whether it is right in the last round.
     """
     frame = data[0]
     trained = frame[frame["regime"] == measured.REGIMES[0]]
@@ -82,7 +87,13 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
 
 
 def _measure_last(last: pd.DataFrame) -> Measure:
-    """Measure the accuracy in the last round, at the depth where it is worst."""
+    """Return the measure of the model's accuracy in the last round, at the distance of targets
+    where it is worst.
+
+    Args:
+        last: the rows of the last round, one per predictor and depth (distance of the target from
+            the root).
+    """
     last = last.sort_values("estimate", kind="stable")
     worst = last[last["key"] == MODEL].iloc[0]
     rivals = last[(last["depth"] == worst["depth"]) & ~last["key"].isin(_SEARCHES)]
@@ -98,8 +109,8 @@ _SEARCHES = (MODEL, "breadth_first")
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
-    """Return the blocks: accuracy over rounds at the largest depth of every regime, and a table of
-    the last round.
+    """Return the blocks of the section: for every regime, accuracy over rounds for the farthest
+    targets; and a table of the last round.
     """
     frame = data[0]
     blocks: list[Any] = [Prose(_PROSE["answers"])]
