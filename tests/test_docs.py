@@ -8,7 +8,6 @@ import tomllib
 
 import pytest
 
-from tests.cases import cases
 from tests.census import ROOT
 from tests.shell import commands
 from tests.test_architecture import MODULES
@@ -22,8 +21,6 @@ def test_docstring_examples_hold(name):
 
 LONGEST = 30
 """Words of a sentence."""
-ALLOWED = cases(__file__, "docs ALLOWED")
-"""Longer sentences that a file may still have; the number can only fall."""
 
 
 def long_sentences(text):
@@ -64,7 +61,7 @@ def texts(path):
 
 
 def test_the_sentences_of_pages_and_docs_are_short():
-    """At most 30 words, but for those that are listed with their file; a new one fails."""
+    """At most 30 words."""
     said = {page: [prose(page)] for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]}
     said |= {path: list(texts(path)) for path in (ROOT / "reports").rglob("*.py")}
     for path in (ROOT / "reports").rglob("*.toml"):
@@ -78,11 +75,7 @@ def test_the_sentences_of_pages_and_docs_are_short():
         str(path.relative_to(ROOT)): [one for text in all_of for one in long_sentences(text)]
         for path, all_of in said.items()
     }
-    more = {path: long for path, long in found.items() if len(long) > ALLOWED.get(path, 0)}
-    assert more == {}
-    assert {path: len(found[path]) for path in ALLOWED} == ALLOWED, (
-        "fewer are left: lower the number"
-    )
+    assert {path: long for path, long in found.items() if long} == {}
 
 
 def test_the_sentences_of_every_help_are_short():

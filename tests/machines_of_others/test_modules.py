@@ -24,8 +24,8 @@ from tests.refusals import refuses
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your-model.md").read_text("utf-8")
 ON_PAGE = dict(re.findall(r"^\| (\w[^|]*) \| ((?:works|refused)[^\n]*) \|$", PAGE, re.MULTILINE))
 NOTES = {
-    "(4)": r"nothing says how to draw .* of 'mine' anew; give adapt\(\.\.\., reset=\.\.\.\)",
-    "(5)": "'read.0' is scripted, and calls no hooks: adapt the module that was scripted",
+    "(pass `reset=`)": r"nothing says how to draw .* of 'mine' anew; give adapt\(\.\.\., reset=\.\.\.\)",
+    "(adapt the module before scripting)": "'read.0' is scripted, and calls no hooks: adapt the module that was scripted",
 }
 
 
@@ -36,11 +36,11 @@ def _tied(module):
 
 IN_TRAINING_MODE = {
     "linear layers": (lambda m: m, []),
-    "dropout, in training mode": (nn.Module.train, [nn.Dropout(0.5)]),
-    "batch norm, in training mode": (nn.Module.train, [nn.BatchNorm1d(16)]),
+    "dropout in training mode": (nn.Module.train, [nn.Dropout(0.5)]),
+    "batch norm in training mode": (nn.Module.train, [nn.BatchNorm1d(16)]),
 }
 SHARED = {
-    "an activation in place": (lambda m: m, [nn.SiLU(inplace=True)]),
+    "an in-place activation function": (lambda m: m, [nn.SiLU(inplace=True)]),
     "a submodule that runs twice": (lambda m: m.read.insert(2, m.read[1]), [nn.Tanh()]),
     "tied weights": (_tied, [nn.Linear(16, 16)]),
 }
@@ -54,13 +54,13 @@ TRANSPOSED = {
 }
 BUFFERS = {
     "a constant buffer": (lambda m: m, [_Table(0)]),
-    "a buffer that no file holds": (
+    "a non-persistent buffer": (
         lambda m: m.register_buffer("scale", torch.ones(1), persistent=False),
         [],
     ),
 }
 WITH_A_PAST = {
-    "a tensor kept of a run with gradients": (
+    "a stored tensor with a gradient history": (
         lambda m: setattr(m, "last", m.read(torch.ones(1, 20))),
         [],
     ),
@@ -79,13 +79,13 @@ PRUNED = {
     "pruned weights": (lambda m: prune.l1_unstructured(m.read[0], "weight", 0.5), []),
 }
 PARTLY_DRAWN = {
-    "a layer that draws only a part": (
+    "a layer whose `reset_parameters` draws only some weights": (
         lambda m: [w.data.normal_() for w in m.read[1].parameters()],
         [_Partly(16, 16)],
     ),
 }
 UNDRAWN = {
-    "a parameter that nothing draws": (
+    "a parameter that no `reset_parameters` draws": (
         lambda m: setattr(m.read[0], "gain", nn.Parameter(torch.ones(1))),
         [],
     ),
