@@ -25,7 +25,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your-model.md").read
 ON_PAGE = dict(re.findall(r"^\| (\w[^|]*) \| ((?:works|refused)[^\n]*) \|$", PAGE, re.MULTILINE))
 NOTES = {
     "(pass `reset=`)": r"nothing says how to draw .* of 'mine' anew; give adapt\(\.\.\., reset=\.\.\.\)",
-    "(adapt the module before scripting)": "'read.0' is scripted, and calls no hooks: adapt the module that was scripted",
+    "(adapt the module before scripting)": (
+        "'read.0' is scripted, and calls no hooks: adapt the module that was scripted"
+    ),
 }
 
 
