@@ -100,8 +100,8 @@ def test_seeds_agree_as_the_page_says(question, ends):
 @pytest.mark.parametrize(
     ("size", "begins"),
     [
-        ("-quick", "At quick size, the intervals contain this value"),
-        ("", "At full size, the intervals contain the value"),
+        ("-quick", "At quick size, the intervals contain the true value"),
+        ("", "At full size, the intervals contain the true value"),
     ],
     ids=["quick", "full"],
 )
