@@ -298,7 +298,7 @@ EDITS = {
 
 
 def _untrained(name: str) -> Machine:
-    return untrained(library.load(name), 100)
+    return untrained(load(name), 100)
 
 
 _OTHERS_OF_EXPERTS: Mapping[str, Callable[..., Machine]] = {
@@ -312,8 +312,8 @@ _OTHERS_OF_QLEARNING: Mapping[str, Callable[..., Machine]] = {
     "rate {:g}": lambda alpha: reference("qlearning", alpha=alpha),
     "discount {:g}": lambda gamma: reference("qlearning", gamma=gamma),
     "noise {:g}": lambda sd: edits.noisy(reference("qlearning", signed=True), sd),
-    "qlearning-learned-1": partial(load, "qlearning-learned-1"),
-    "untrained, learned shape": partial(_untrained, "qlearning-learned"),
+    "qlearning-learned-additive-1": partial(load, "qlearning-learned-additive-1"),
+    "untrained, learned shape": partial(_untrained, "qlearning-learned-additive"),
 }
 _OTHERS_OF_REACHABILITY: Mapping[str, Callable[..., Machine]] = {
     "reachability-learned": partial(load, "reachability-learned"),

@@ -414,7 +414,7 @@ _QLEARNING = (
     ),
     Record(
         task="qlearning",
-        key="qlearning-learned-1",
+        key="qlearning-learned-additive-1",
         what=(
             "trained for so long that it agrees with the algorithm in .9 of choices; no head "
             "does what the circuit's do"
