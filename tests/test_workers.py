@@ -93,11 +93,11 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
     )
 
 
-def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
+def test_nobody_answers_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No scheduler listens there; dask meets an encrypted address without certificates with a TypeError."""
     monkeypatch.setattr("interp.support.workers._SECONDS", 0.3)
-    refuses(
-        "no dask scheduler answers at", list, each(refuse, None, [1], scheduler="tcp://127.0.0.1:1")
-    )
+    refuses("no dask scheduler answers at", list, each(refuse, None, [1], scheduler=address))
 
 
 test_errors_come_through_and_no_workers_are_refused = refused(
