@@ -88,6 +88,13 @@ def test_a_copied_site_gives_the_same_as_its_values(napkin, base, source, propag
         assert values == ([117, 6 * (8 + 3 * 8**2) - 4, 1251] if propagate else BASE_P)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1j])
+def test_only_finite_real_numbers_are_put(napkin, base, number):
+    """An effect of NaN would be reported as "moves outcome q0 most: by +nan"."""
+    edit = Edit.of(NEXT_Z, torch.full((1, 3, 1), number))
+    refuses("finite real numbers", Experiment, napkin, base, {"edit": [edit]}, rounds=[0])
+
+
 def test_a_round_that_is_missing_in_what_is_put_counts_nowhere(napkin):
     """Of two episodes, the source of the second has no round 0: there, round 0 has only the first episode."""
     votes = [1, 0, 1], [1, 0, 1]
