@@ -32,9 +32,9 @@ def test_files_of_every_kind_are_the_same_bytes_each_time(tmp_path):
     n_files, names = artefacts.differing(first, written(tmp_path / "c" / "x", OMP_NUM_THREADS="2"))
     # Gradient steps amplify the order of sums: an alignment, and on some machines a training.
     trained = ("train/", "python/trained/")
-    assert all(name == "python/frames/alignment.csv" or name.startswith(trained) for name in names), (
-        names
-    )
+    assert all(
+        name == "python/frames/alignment.csv" or name.startswith(trained) for name in names
+    ), names
 
 
 def test_a_byte_that_differs_is_found_and_a_clock_is_not(tmp_path):
