@@ -40,8 +40,8 @@ _TIE = 1e-6
 @dataclass(frozen=True)
 @checked_result
 class Adversarial:
-    """Episodes on which a heuristic is clearly worse than the algorithm: its loss in the last round
-    is larger.
+    """Episodes on which a heuristic is clearly worse than the algorithm: in the last round, the
+    heuristic's loss is larger than the algorithm's.
 
     Attributes:
         name: name of the heuristic.

@@ -265,8 +265,8 @@ def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
     """Return the worth of the state's information about its episode: the share of the loss that
     this information removes.
 
-    The state is replaced by another episode's state and by the mean state; of the two worths, the
-    one with the higher lower bound is returned.
+    It is measured twice, against another episode's state and against the mean state. The result
+    whose interval has the higher lower end is returned.
 
     Args:
         trial: the model with its run.

@@ -497,7 +497,7 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
     """Return the candidate families by key, with the ranges of their parameters converted to the
-    episodes' units.
+    units of the data, such as the usual size of rewards.
 
     Args:
         episodes: what the player saw.

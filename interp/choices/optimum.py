@@ -323,7 +323,8 @@ def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
 
 
 def _sums(values: Array, places: Rows) -> Array:
-    """Sum values over the rounds and rows of each problem (fit), ``[problem]``.
+    """Sum values over the rows (copies of episodes) and rounds of each problem (fit), and return
+    the sums, ``[problem]``.
 
     Args:
         values: the values to add, ``[row, round]``.

@@ -52,8 +52,8 @@ class Statistic(NamedTuple):
 
     @property
     def z(self) -> float:
-        """The difference between the player and the mean of simulated players, in standard
-        deviations.
+        """The player's value minus the mean of simulated players, in standard deviations of
+        simulated players.
         """
         difference = self.observed - self.expected
         if abs(difference) < _TIED:

@@ -53,12 +53,13 @@ _FAR_SHARE = 0.03
 @dataclass(frozen=True)
 @checked_result
 class FamilyScore:
-    """A family, fitted to the choices of one player, with its loss on held-out choices.
+    """A family of algorithms, fitted to the choices of one player, with its loss on held-out
+    choices.
 
     Attributes:
         key: key of the family.
         name: name of the family.
-        extends: key of the family that it extends; empty if there is none.
+        extends: key of the simpler family that it extends; empty if there is none.
         memoryless: whether its predictions do not depend on earlier rounds.
         parameters: parameters fitted to all choices, by name.
         link: temperature and lapse rate of the choices, fitted to all choices.
@@ -595,8 +596,10 @@ def _is_free(searched: Searched) -> bool:
 
 
 def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
-    """Return values from the best one to each bound, ``[2, n_steps]``: first towards the lower
-    bound, then towards the upper one. They are closer together near the best value.
+    """Return values of a parameter at which its loss is computed for an interval, ``[2, n_steps]``.
+    They run from the best value to the lower bound, and from the best value to the upper bound.
+
+    The values are closer together near the best value.
 
     Args:
         searched: the parameter with its bounds.

@@ -198,8 +198,8 @@ def controlled(
     middle = rounds[len(rounds) // 2 :][:1]
 
     def repeat_first(latents: Tensor, hook: Any) -> Tensor:
-        """Return the latents of the first call in every call, so that each round reads the same
-        latents.
+        """Return, in every call, the latents that the first call received; used as a hook function.
+        Later rounds then read the same latents as the first one.
         """
         return stored.setdefault("first", latents)
 

@@ -285,8 +285,8 @@ class LocalBackend(Backend):
         return Reply(text, end, model=self.settings.model, usage=usage)
 
     def _choose(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Return, for each request of a batch, the valid prediction (outcome 0 or 1) to which the
-        model gives the higher probability. Used with ``response_format="grammar"``.
+        """Return a reply to each request of a batch: the valid prediction (outcome 0 or 1) to which
+        the model gives the higher probability. Used with ``response_format="grammar"``.
         """
         begin, choices, texts = answers(self.tokenizer, batch[0].condition)
         rows = [request.ids + begin for request in batch]

@@ -119,6 +119,9 @@ def evaluate(
     """Compute the agreement of a model, and of three controls, with tabular Q-learning in each
     regime.
 
+    The controls are the model with its latents reset in every round ("cut"), the last action
+    ("repeat_last") and a random action ("chance").
+
     Args:
         model: the model.
         regimes: names of the regimes, at least one.
