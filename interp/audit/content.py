@@ -182,8 +182,8 @@ def doses(trial: Trial) -> pd.DataFrame:
 
 
 def few(trial: Trial, is_used: bool) -> Measure:
-    """Check whether the loss that the state saves depends on few of its directions: no more than
-    the algorithm's memory has dimensions.
+    """Check whether few directions of the state are enough to save the loss that the whole state
+    saves. Few means as many as the algorithm's memory has dimensions.
 
     In every round, the state is kept in its first principal directions, and the rest is replaced by
     another episode's state.
@@ -253,8 +253,8 @@ class _Losses(NamedTuple):
     random: Array
 
     def share(self, trial: Trial) -> Interval:
-        """Return ``(donor - principal) / (donor - own)``: the share of the loss saved by the state
-        that is still saved if only its principal directions are unchanged.
+        """Return the share of the saved loss that few directions still save: ``(donor - principal)
+        / (donor - own)``, with its interval.
 
         Args:
             trial: the model with its episodes, whose participants give the interval.

@@ -112,8 +112,8 @@ class Trial:
         shape: numbers of episodes and of rounds.
         writes: the rounds before which the state is overwritten; evenly spaced from the second
             round to the last.
-        channels: name of a channel of the state -> indices of its rows; if there are several
-            channels, all of them together come first.
+        channels: name of a channel (part of the state, such as h of an LSTM) -> indices of its
+            rows. If there are several channels, all of them together come first.
         grows: name of the first channel that grows with every round, such as a cache; empty if none
             grows.
         whose: index of each episode's participant, or of the episode itself without participants.

@@ -38,7 +38,7 @@ from interp.support.session import remembered
 
 
 class Change(StrEnum):
-    """A kind of change of the state that a round reads: by what the state is replaced."""
+    """A replacement for the state that a round reads, such as another episode's state."""
 
     INITIAL = "the initial state"
     DONOR = "another episode's state"
@@ -277,10 +277,11 @@ def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the worth of the state: the share of the loss that it removes.
+    """Return the worth of the state: the share of the loss that it removes, compared with another
+    state.
 
-    It is compared with states without its content (:func:`worth_of_content`) if that worth reaches
-    the threshold; otherwise with the initial state.
+    The first comparison is with states that lack its content (:func:`worth_of_content`). If that
+    worth does not reach the threshold, the comparison with the initial state is returned.
 
     Args:
         trial: the model with its run.
@@ -336,7 +337,7 @@ def _measure_saved_by_chance(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], rounds: slice
 ) -> Float[np.ndarray, " episode"]:
     """Return the loss that the state removes if predictions are scored against the labels of other
-    episodes.
+    episodes. This part of the gain is not information about the episode.
 
     Args:
         trial: the model with its run.

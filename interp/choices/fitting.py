@@ -445,11 +445,11 @@ def _best_per_choice(
     searched: Sequence[Searched], grid_losses: Mapping[_Point, float]
 ) -> list[_Point]:
     """Return the best grid point for each combination of the categorical parameters (those of kind
-    "choice"), the best first.
+    "choice"), as a list. The point with the lowest loss is first.
 
     Args:
         searched: the parameters.
-        grid_losses: loss at each grid point.
+        grid_losses: loss at each grid point, which is a tuple with the value of each parameter.
     """
     best: dict[_Point, _Point] = {}
     for point in sorted(grid_losses, key=grid_losses.__getitem__):

@@ -432,7 +432,7 @@ class Fit:
 
 
 class PlayerFits:
-    """Fits one family to all players.
+    """The fits of one family of algorithms to all players.
 
     A grid is tried first. Fisher scoring then starts from its best points with lapse rate (share of
     uniform guesses) 0. Where a lapse rate could pay for its penalty, it also starts from points
@@ -480,7 +480,8 @@ class PlayerFits:
         return without.better_of(self._minimise(with_lapse, may_pay, most_lapse=1.0))
 
     def _fit_grid(self) -> tuple[list[Fit], Fit]:
-        """Try every point of the grid.
+        """Compute the loss at every point of the family's grid of parameters, for every player and
+        mask (set of choices to fit to).
 
         Returns:
             The best points with lapse rate 0, one fit for each value of the first parameter; and

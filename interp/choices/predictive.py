@@ -104,7 +104,9 @@ class PredictiveCheck(Result):
         return f"The choices differ from those of simulated players in {failures}."
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per statistic."""
+        """Return a table with one row per statistic: the player's value, the mean and standard
+        deviation over simulated players, the number of choices, and the z-score.
+        """
         rows = []
         for name, statistic in self.statistics.items():
             rows.append({"statistic": name, **statistic._asdict(), "z": statistic.z})

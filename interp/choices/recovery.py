@@ -146,8 +146,9 @@ def recovery(
             from each family; an algorithm is one player with its own parameters, such as
             ``explanation.algorithm`` of an explanation that :func:`explain_each` found.
         n_players: number of players per family.
-        within: name of a parameter -> bounds within which it is drawn uniformly. By default it is
-            drawn from the range of the family's search, uniformly in steps of its grid.
+        within: name of a parameter -> bounds within which it is drawn uniformly. Any other
+            parameter is drawn from its grid's range, so that each step between grid values is
+            equally likely.
         families: the candidate families of the fits; by default all of the task's.
         seed: seed of the parameters, the players and the bootstraps.
         played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as for
@@ -193,8 +194,9 @@ def _draw_member(
 
     Args:
         family: the family.
-        bounds: name of a parameter -> bounds within which it is drawn uniformly; others are drawn
-            uniformly in steps of their grid.
+        bounds: name of a parameter -> bounds within which it is drawn uniformly. Any other
+            parameter is drawn from its grid's range, so that each step between grid values is
+            equally likely.
         rng: the random generator.
     """
     values = {}

@@ -316,7 +316,8 @@ def command(
             their values as a mapping.
         torch: whether the command runs models. torch is then imported on one thread, while a
             terminal shows a spinner.
-        more: further lines for the end of the help; they may contain places of :class:`_Command`.
+        more: further lines for the end of the help. ``<module:function>`` in them is replaced by
+            what the function returns.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:

@@ -386,8 +386,8 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 def answers(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
-    """Compute the accuracy of the model, of the model under each control, and of every algorithm of
-    the task.
+    """Compute the accuracy of the model, of the model with its latent changed (:func:`controlled`),
+    and of every algorithm of the task.
 
     Args:
         model: the model.

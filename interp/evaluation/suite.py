@@ -58,7 +58,7 @@ class Evaluation(Result):
         return f"{measured} {self.explained}".strip()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table "summary"."""
+        """Return the table "summary", which has the main numbers of the evaluation."""
         return self.tables["summary"]
 
     @property

@@ -66,8 +66,8 @@ def instances(
     n_experts: int = 4,
     seed: int = 0,
 ) -> list[Instance]:
-    """Sample instances (episodes to play) of each regime. The paper has 30 of 100 rounds with 4
-    experts.
+    """Sample instances (episodes to play) of each regime. The paper has 30 instances of each
+    regime, with 100 rounds and 4 experts.
 
     Each instance is the beginning of an episode of :data:`_MOST_ROUNDS` rounds, which depends only
     on its regime, index, number of experts and seed. So a run can be extended later.
@@ -239,8 +239,11 @@ class Prices:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """Estimated calls, tokens and cost of a run, by model, condition and regime. Repeated calls
-    after malformed answers are not counted.
+    """Estimated calls, tokens and cost of a run. Repeated calls after malformed answers are not
+    counted.
+
+    Attributes:
+        frame: one row per model, condition and regime, with a low and a high estimate.
     """
 
     frame: pd.DataFrame

@@ -89,7 +89,9 @@ class LLMScores(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table ``final``."""
+        """Return the table of final scores: one row per model, condition, regime and treatment of
+        missing predictions.
+        """
         return self.final
 
 
@@ -303,8 +305,14 @@ def write_tables(
 
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
-    """Shorten the table :attr:`LLMScores.final` for a terminal: one row per group, with the mean
-    regret under both treatments of missing predictions.
+    """Shorten the table :attr:`LLMScores.final` for a terminal.
+
+    Args:
+        final: the table.
+
+    Returns:
+        One row per group, with the mean regret if missing predictions count as mistakes, and if
+        their rounds are left out.
     """
     require_columns(
         "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"

@@ -68,7 +68,7 @@ _MOST_INTEGER = 2**63
 
 
 class _Numbers:
-    """Stands for ``ArrayLike`` in annotations: numbers in a rectangular array.
+    """The type that replaces ``ArrayLike`` in annotations: numbers in a rectangular array.
 
     NumPy's own type would accept strings, too.
     """

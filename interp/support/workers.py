@@ -434,7 +434,7 @@ def working(text: str) -> Iterator[None]:
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Context manager that yields a function, which returns True once Ctrl-C was pressed. Long work
-    can so stop where its state can be saved.
+    can then stop at a point where its state can be saved.
 
     A second Ctrl-C raises KeyboardInterrupt at once.
     """
