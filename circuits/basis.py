@@ -196,7 +196,7 @@ class Basis:
 
     @cached_property
     def index(self) -> dict[_Axis, int]:
-        """The index of every axis, by (block, label)."""
+        """Mapping from (block, label) of an axis to its index."""
         numbers: dict[_Axis, int] = {}
         for block, labels in self.blocks:
             for label in labels:
@@ -273,7 +273,7 @@ class Coordinates:
 
     @property
     def one_hot(self) -> bool:
-        """True if the position codes are one-hot, so that every position has its own axis."""
+        """True if the position codes are one-hot: every position has an axis of its own."""
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:

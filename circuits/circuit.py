@@ -175,7 +175,13 @@ def table(
 
 
 def _expand(words: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the words in order, with each word that names a group replaced by the group's members."""
+    """Replace each word that names a group of labels by the labels of the group; return all labels
+    as a list, in order.
+
+    Args:
+        words: labels and names of groups.
+        groups: labels by the name of their group.
+    """
     return [label for word in words for label in groups.get(word, (word,))]
 
 
@@ -223,7 +229,9 @@ class Carried:
 
     @property
     def located(self) -> str:
-        """Key of the variable that the circuit lists these locations under."""
+        """Key under which the circuit lists these locations: that of the variable, or ``held_as``
+        if it is set.
+        """
         return self.held_as or self.variable
 
 
@@ -406,7 +414,7 @@ class Circuit(Result):
 
     @property
     def n_layers(self) -> int:
-        """Number of layers that the heads and neurons need."""
+        """Number of layers: one more than the largest layer index of a head or neuron."""
         layers = [head.layer for head in self.heads]
         layers += [neuron.layer for neuron in self.neurons]
         return 1 + max(layers, default=0)
@@ -443,12 +451,12 @@ class Circuit(Result):
 
     @checked
     def layer(self, index: int) -> tuple[Head, ...]:
-        """Return the heads of one layer, in order."""
+        """Return the heads of one layer, in order; layers are counted from 0."""
         return tuple(head for head in self.heads if head.layer == index)
 
     @checked
     def head(self, name: str) -> Head:
-        """Return a head by name, or by its number alone ("2.1")."""
+        """Return the head with a name, such as "2.1 fetch z", or with a number alone, "2.1"."""
         for head in self.heads:
             if name in (head.name, head.name.split(" ")[0]):
                 return head

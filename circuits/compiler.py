@@ -84,12 +84,14 @@ def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
 
 
 def _split_terms(terms: Sequence[Term]) -> tuple[list[Direction], list[Direction]]:
-    """Split (first, second) pairs of directions into two lists."""
+    """Return the first directions of some (first, second) pairs as a list, and the second ones as
+    another.
+    """
     return [first for first, _ in terms], [second for _, second in terms]
 
 
 def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> None:
-    """Write a layer's neurons into the first columns of its MLP.
+    """Write the neurons of a layer into the first hidden units of its MLP.
 
     Args:
         mlp: the layer's MLP, which is changed in place.
@@ -137,7 +139,7 @@ def _validate(circuit: Circuit) -> None:
 
 
 def require_dtype(circuit: Circuit, dtype: str) -> None:
-    """Raise InputError if ``dtype`` is too coarse for the circuit."""
+    """Raise InputError if a circuit needs float64 and ``dtype`` is "float32"."""
     require(
         dtype == "float64" or not circuit.float64_only,
         f"dtype {dtype!r} is too coarse: {circuit.float64_only}",

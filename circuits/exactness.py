@@ -84,8 +84,8 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True if the error is within tolerance and few enough rounds were left out because of
-        ties.
+        """True if the error is within the tolerance, and at most a tenth of the rounds were left
+        out because of ties.
         """
         return self.measure().verdict == "yes"
 
@@ -103,7 +103,9 @@ class Check:
 
     @property
     def judged(self) -> float:
-        """The error that is compared with the tolerance: absolute or relative, as ``by`` says."""
+        """The error that is compared with the tolerance: the absolute or the relative one, as the
+        field ``by`` says.
+        """
         return self.error if self.by == "error" else self.relative
 
     def measure(self) -> Measure:
@@ -157,7 +159,7 @@ def check(
 
     Returns:
         One check per location of a variable, one of the output, one of the carried state, and those
-            named "residue", "position_code" and "causality".
+        named "residue", "position_code" and "causality".
     """
     if model is None:
         model = compile_circuit(circuit, getattr(torch, dtype))
@@ -388,7 +390,7 @@ def check_horizon(
 
     Returns:
         Two checks; none for softmax heads, rotated bases and sinusoidal codes. The error is
-            infinite if a weight changed during the run.
+        infinite if a weight changed during the run.
     """
     arguments = circuit.arguments
     is_soft = arguments.get("eta") is not None
@@ -439,7 +441,7 @@ def check_exits(
 
     Returns:
         A check of the predicted distribution; if the algorithm carries a state, also one of the
-            state.
+        state.
     """
     values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
     predicted = run.layout.distribution(run.predictions)
@@ -481,7 +483,7 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
 
     Returns:
         The largest absolute change of a residual stream, of logits or of the prediction at
-            positions before the noise; infinite if a change is NaN.
+        positions before the noise; infinite if a change is NaN.
     """
     first_rows, last = slice(2), run.n_rounds - 1
     tokens, latents = run.tokens[first_rows, last], run.latents[first_rows, last]
@@ -494,7 +496,7 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
 
         Returns:
             The residual stream after each layer followed by the logits, as a list; and the
-                prediction.
+            prediction.
         """
         streams: list[Tensor] = []
 
@@ -559,7 +561,8 @@ class _Meter:
         self.values = torch.full_like(self.truth, torch.nan)
 
     def note(self, activation: Tensor, hook: object) -> None:
-        """Record one round from an activation; the signature is that of a TransformerLens hook.
+        """Read the variable from an activation, and store it for the current round; used as a
+        TransformerLens hook.
 
         Args:
             activation: activation of a batch of episodes.

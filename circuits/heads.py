@@ -33,13 +33,14 @@ class Head:
     """An attention head as data.
 
     Attributes:
-        name: the paper's number and a word, "1.1 bind"; unique in a circuit.
+        name: the paper's number and a word, such as "1.1 bind"; unique in a circuit.
         layer: index of the block, from 0.
         rule: "softmax", "hard" (average over the maximal scores) or "linear" (scores as they are).
-        scores: (query direction, key direction) terms.
-        moves: (direction read at the key, direction written at the query) terms.
+        scores: terms of the attention score: (direction read at the query, direction read at the
+            key).
+        moves: terms of the output: (direction read at the key, direction written at the query).
         reads: what the head attends to, in words.
-        writes: what is true of its output, in words.
+        writes: a formula for its output, in words.
     """
 
     name: str
@@ -88,7 +89,9 @@ class Neuron:
 
 
 def numbered(letter: str, n: int) -> tuple[str, ...]:
-    """Return numbered labels: ``e_1 ... e_n`` for the letter "e"."""
+    """Return a letter with the numbers 1 to n, as labels: ``("e_1", "e_2", ...)`` for the letter
+    "e".
+    """
     return tuple(f"{letter}_{i}" for i in range(1, n + 1))
 
 
@@ -304,7 +307,7 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
 
     Returns:
         The head with positive and the head with negative logits, named "2.2+ ..." and "2.2- ..."
-            for a head "2.2 ...".
+        for a head "2.2 ...".
     """
     require(
         head.rule == "linear",

@@ -70,7 +70,7 @@ class CircuitRecord:
 
     @property
     def build(self) -> Callable[..., Circuit]:
-        """The function that builds the circuit."""
+        """The function that builds the circuit; imported on first use."""
         return named(self.builder) if isinstance(self.builder, str) else self.builder
 
     @property
@@ -117,7 +117,7 @@ def handwired(name: str) -> CircuitRecord:
 
 
 def models() -> list[library.ModelRecord]:
-    """List every handwired model, in the format of :func:`interp.models`.
+    """List every handwired model, as records like those of :func:`interp.models`.
 
     >>> [record.name for record in models()]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']

@@ -249,7 +249,11 @@ def _size(size: Any) -> Any:
 
 
 def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
-    """Return a task size as keyword arguments of the circuit's builder.
+    """Return a task size as the keyword arguments that the circuit's builder takes, by name.
+
+    Args:
+        record: registry entry of the handwired model.
+        size: one number, or several, in the order of the task's sizes.
 
     >>> _size_arguments(handwired("qlearning-handwired"), (4, 3))
     {'n_states': 4, 'n_actions': 3}

@@ -97,7 +97,9 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
 
 
 def _require_update(model: Machine | None) -> None:
-    """Raise InputError if the machine writes no update vector."""
+    """Raise InputError if the machine has no hook point for a written update vector, so that the
+    site "update" cannot be read.
+    """
     if model is None:
         return
     try:
@@ -192,7 +194,8 @@ def read(
 
 
 def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "episode round *rest"]:
-    """Read a cached hook point; raise InputError if the rollout did not cache it for every round.
+    """Return the activation of a site from the cache of a rollout; raise InputError if it was not
+    cached in every round.
 
     Args:
         run: the rollout.
@@ -259,7 +262,7 @@ def without_rounding(
 
     Returns:
         The features; and a warning if at least half of the varying features were replaced,
-            otherwise "".
+        otherwise "".
     """
     rounding = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
     is_read = x.std((0, 1), dtype=np.float64) > rounding
@@ -287,7 +290,7 @@ def places(
     Args:
         model: the machine.
         episodes: the episodes that it runs.
-        sites: the sites, as for :func:`read`.
+        sites: the sites as text, or as results of :func:`place`.
     """
     layout = model.layout.fit(episodes)
     probed_sites = [place(site, model) for site in sites]

@@ -291,7 +291,7 @@ def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, A
 
     Returns:
         The details by name; predictions are ``[episode, round, output]`` again, with NaN in missing
-            rounds.
+        rounds.
     """
     details = probe.details()
     packed = details["predictions"]

@@ -84,7 +84,7 @@ def _fit(
 
     Returns:
         The fitted estimators; for a classifier and an output with only one class, the number of
-            this class instead.
+        this class instead.
     """
     from sklearn.base import clone
 
@@ -178,7 +178,7 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
 
     Returns:
         (x, y, groups): features ``[row, feature]``, values ``[row, output]``, and the index of the
-            episode of each row.
+        episode of each row.
 
     Example:
         >>> import interp, probes

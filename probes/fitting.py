@@ -372,8 +372,9 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    If there are fewer than :data:`PLATEAU` episodes, the copies also run on newly sampled ones,
-    unless the episodes were recorded (docs/method/probes.md).
+    A fit to fewer than :data:`PLATEAU` episodes reads less from a copy than can be decoded. If
+    there are fewer, the copies also run on newly sampled episodes, unless the episodes were
+    recorded (docs/method/probes.md).
 
     Args:
         run: the rollout.
@@ -384,7 +385,7 @@ def untrained_runs(
 
     Returns:
         For each copy, a function that returns its rollout; and the targets in all its episodes, or
-            None if these are the episodes of ``run``.
+        None if these are the episodes of ``run``.
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
@@ -429,7 +430,7 @@ _MOST_KEPT = 2**28  # bytes of activations that are kept in them
 
 
 def _count_bytes(run: Rollout) -> int:
-    """Count the bytes of a run's activations."""
+    """Return the number of bytes of a run's latents and cached activations."""
     tensors = [run.latents, *run.cache.values()]
     return sum(tensor.nbytes for tensor in tensors)
 
@@ -452,7 +453,7 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
 
     Returns:
         The further episodes; None if there are enough, or if the episodes were recorded and cannot
-            be sampled.
+        be sampled.
     """
     n_more = PLATEAU - len(episodes)
     task = interp.tasks.of(episodes)

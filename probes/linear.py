@@ -203,7 +203,7 @@ def cross_validate(
         moments.append(_Moments.of(x_of_fold, y_of_fold))
 
     def solve_without(*held_out: int) -> _RidgePath:
-        """Fit on all folds except those in ``held_out``."""
+        """Fit ridge regressions with all penalties on all folds except those in ``held_out``."""
         train = [part for fold, part in enumerate(moments) if fold not in held_out]
         return _RidgePath.of(reduce(_Moments.__add__, train), variance)
 
@@ -237,9 +237,9 @@ def cross_validate(
 def _centre(
     x: Float[Array, "episode round d"],
 ) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
-    """Return columns minus their means in float64, and the means.
+    """Return inputs minus their means over episodes and rounds, in float64, and these means.
 
-    A constant column becomes exactly zero.
+    A constant input becomes exactly zero.
     """
     first = x[0, 0].astype(np.float64)
     centred = x - first

@@ -199,7 +199,7 @@ class ProbeResult(Measured):
 
     @property
     def measures(self) -> tuple[Measure, ...]:  # type: ignore[override]
-        """The measure of the probe, as a tuple of one."""
+        """A tuple with the only measure of the probe: its claim and verdict."""
         return (self.measure,)
 
     @property
@@ -239,7 +239,9 @@ class ProbeResult(Measured):
 
     @property
     def r2(self) -> float:
-        """R2 over all outputs; raises InputError for a probe of classes."""
+        """R2 over all outputs; raises InputError if the probe decodes classes, which have an
+        accuracy instead.
+        """
         require(
             "r2" in self.metrics,
             f"the probe of {self.target.key!r} is {self.method} and has no R2; read .score, its accuracy, or .metrics",
@@ -421,7 +423,12 @@ class Decoded:
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """Draw one episode's decoded and true values over rounds, and beside them their difference."""
+        """Draw one episode's decoded and true values over rounds, and their difference in a second
+        panel.
+
+        Args:
+            episode: index of the episode.
+        """
         from interp.results import figures  # matplotlib is heavy
 
         if self.true is None:

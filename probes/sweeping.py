@@ -115,8 +115,8 @@ class SweepResult(Result):
 
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:
-        """Draw the scores of one target: layers by positions, one panel per component, with a dot
-        at each "yes".
+        """Draw heatmaps of the scores of one target, one panel per component: layers are rows, and
+        positions columns. A dot marks a "yes".
 
         Rows are cycles instead of layers for a machine that loops. A machine without layers or
         positions has one row or column. If each round was swept separately and no window is chosen,
@@ -152,8 +152,8 @@ class SweepResult(Result):
 
 
 def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
-    """Draw layers by rounds, one panel per component and position; colours show R2, or skill for
-    classes.
+    """Draw heatmaps of scores (R2, or skill for classes), one panel per component and position:
+    layers are rows, and rounds columns.
 
     Args:
         rows: rows of one target.
@@ -176,7 +176,8 @@ def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
 
 
 def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:
-    """Draw layers by positions, one panel per component, with a dot at each "yes".
+    """Draw heatmaps of scores, one panel per component: layers are rows, and positions columns. A
+    dot marks a "yes".
 
     Args:
         rows: rows of one target in one window.
@@ -338,7 +339,7 @@ def _select_sites(
 
     Args:
         model: the machine.
-        episodes: the episodes, for the layout of a round.
+        episodes: the episodes, for the positions of a round.
         sites: sites as the user wrote them; the default sites when None.
     """
     layout = model.layout.fit(episodes)

@@ -45,15 +45,15 @@ _OF_THE_ROUND: tuple[When, ...] = ("round",)
 @dataclass(frozen=True)
 @checked_fields
 class Target:
-    """A variable to decode; call it with episodes to get its :class:`TargetValues`.
+    """A variable that a probe can decode; call it with episodes to get its :class:`TargetValues`.
 
     Attributes:
         key: name of the target: the variable's key, or ``algorithm.variable``.
         task: key of its task; empty for the round index, which every task has.
         variable: symbol, meaning, units and role of the variable.
         record: the algorithm that computes it; None for the round index.
-        moments: the times at which it can be read; the first is the default. ("after", "before")
-            each round for a variable of the carried state, ("round",) for others.
+        moments: the times at which it can be read, the default first: ("after", "before") each
+            round for a variable of the carried state, ("round",) for other variables.
         of_the_inputs: True if the inputs of the round alone determine it.
     """
 
@@ -209,8 +209,8 @@ def round_inputs(
 
     Returns:
         The inputs of each round as features ``[episode, round, feature]``, in every encoding that
-            the task defines; and a number ``[episode, round]`` that is equal for rounds with equal
-            inputs. If the task defines no inputs, no encodings, and None.
+        the task defines; and a number ``[episode, round]`` that is equal for rounds with equal
+        inputs. If the task defines no inputs, no encodings, and None.
     """
     describe = interp.tasks.of(episodes).analysis.round_inputs
     if describe is None:
@@ -237,7 +237,7 @@ def _read(
 
     Returns:
         Values ``[episode, round, output]``; the labels of the outputs; and a mask of the entries
-            that are scored, of the same shape, or None if all are.
+        that are scored, of the same shape, or None if all are.
     """
     variable, record = target.variable, target.record
     mask = None

@@ -281,7 +281,10 @@ N_FOLDS = 5
 
 
 def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
-    """Return activations with all feature axes flattened into one.
+    """Return activations as ``[episode, round, feature]``: all feature axes are flattened into one.
+
+    Args:
+        activations: an array, tensor or pandas object ``[episode, round, ...]``.
 
     >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
     (4, 7, 32)
@@ -494,8 +497,8 @@ _MOST, _LEAST = 1e140, 1e-140
 
 
 def overflows(x: Array) -> bool:
-    """Return True if activations, or sums of their squares, are not finite, so that no probe can be
-    fitted.
+    """Return True if no probe can be fitted, because activations, or the sum of their squares, are
+    not finite.
 
     >>> [overflows(np.full((2, 3, 1), value)) for value in (1.0, 1e200, np.nan)]
     [False, True, True]

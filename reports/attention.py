@@ -269,8 +269,8 @@ def _pack(content: bytes) -> str:
 
 
 def heads_of(model: Machine) -> Heads:
-    """Return the heads of a machine by layer: for each, its address, such as "L0H3", and the
-    machine's name for it ("" for none).
+    """Return the names of the heads of a machine: for each layer, a mapping from the head's
+    address, such as "L0H3", to the machine's name for it ("" for none).
 
     Heads named "-", which only give all layers equally many heads, are left out. Numbers in the
     names of handwired heads are the paper's steps, counted from 1.

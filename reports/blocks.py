@@ -71,7 +71,11 @@ class Prose:
 @dataclass(frozen=True)
 @checked_fields
 class Summary:
-    """A list of named facts, ``label -> value``."""
+    """A block with a list of named facts.
+
+    Attributes:
+        items: value of each fact, by its name.
+    """
 
     items: Mapping[str, Any]
     kind: ClassVar[str] = "summary"
@@ -80,7 +84,12 @@ class Summary:
 @dataclass(frozen=True)
 @checked_fields
 class Code:
-    """A block of code or shell commands, with a caption above it."""
+    """A block of code or shell commands.
+
+    Attributes:
+        text: the code.
+        caption: text above it.
+    """
 
     text: str
     caption: str = ""
@@ -133,14 +142,14 @@ def curves(
     data: pd.DataFrame | None = None,
     **words: Any,
 ) -> Figure:
-    """Draw named curves, with title, caption and axes from a record of :mod:`reports.texts`.
+    """Draw named curves. A record of :mod:`reports.texts` gives title, caption and axis labels.
 
     Args:
-        record: ``title``, ``caption`` and options of :func:`interp.results.figures.curves`; or of
-            :func:`reports.panels.curves`, if it has the option ``by``. Texts may contain the names
-            of ``words`` in braces, and captions also ``{bands}`` (what bands mean) and ``{ends}``
-            (the final values). ``ends`` names the quantity of ``{ends}``, and ``paper`` the paper's
-            figure.
+        record: ``title``, ``caption`` and options of :func:`interp.results.figures.curves`, or, if
+            it has the option ``by``, of :func:`reports.panels.curves`. Its texts may contain names
+            of ``words`` in braces. Its caption may also contain ``{bands}`` (what bands mean) and
+            ``{ends}`` (final values of the quantity that the key ``ends`` names). The key ``paper``
+            names the paper's figure.
         frame: the curves.
         of: the panel whose final values the caption describes; the whole frame when empty.
         data: data that a reader can download.
@@ -196,12 +205,14 @@ class Table:
 
     @cached_property
     def shown(self) -> pd.DataFrame:
-        """The frame as displayed: an estimate and its two bounds become one column."""
+        """The frame as it is displayed: the columns of an estimate and its two bounds become one
+        column.
+        """
         return joined(self.frame)
 
     @property
     def headers(self) -> list[tuple[str, bool]]:
-        """(header, True if numeric) for every column."""
+        """For every column, a pair: its header, and True if it contains numbers."""
         headers = []
         for name, values in self.shown.items():
             is_number = is_numeric_dtype(values) and not is_bool_dtype(values)

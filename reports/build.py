@@ -264,7 +264,7 @@ def _free_memory() -> None:
 
 
 def _get_settings(context: Context) -> dict[str, Any]:
-    """Return the settings that are listed at the end of a page."""
+    """Return the settings that are listed at the end of a page, by name."""
     episodes = context.episodes
     return {
         "model": context.model.name,
@@ -378,7 +378,7 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 
     Returns:
         What the function returns; None if it raises, if the part failed before, or if the machine
-            lacks what the part needs.
+        lacks what the part needs.
     """
     if part.key in context.failures or part.key in context.missing:
         return None

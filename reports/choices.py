@@ -112,7 +112,7 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
 
     Returns:
         Functions without arguments by name, such as "participants 1"; each explains a few
-            participants and returns JSON values.
+        participants and returns JSON values.
     """
     makers: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, player in players.items():
@@ -220,7 +220,7 @@ def _explain(
 
     Returns:
         The explanation; and, by name, the models whose phase portraits (how a round changes the
-            next choice) the page draws.
+        next choice) the page draws.
     """
     episodes = player.episodes
     people, _ = participants_of(episodes)
@@ -388,7 +388,7 @@ def _list_findings(people: _Explained) -> Section:
 
 
 def _show_side_by_side(explained: Mapping[str, _Explained]) -> Section:
-    """Make the section that compares the players, one column each."""
+    """Make the section "Side by side": tables of results with one column for each player."""
     sentences = pd.DataFrame({name: known.sentences for name, known in explained.items()})
     by_player = {name: known.families for name, known in explained.items()}
     families = pd.concat(by_player, axis=1)

@@ -151,7 +151,7 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
 
 
 def _list_failures(comparison: Comparison) -> Table:
-    """Make a table of the rounds in which predictions differ most."""
+    """Make a table of the rounds in which the predictions of the two models differ most."""
     failures = comparison.failures
     frame = pd.DataFrame([vars(failure) for failure in failures]).drop(columns="n_scored")
     for column in ("model", "reference"):
@@ -205,7 +205,9 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def _measure_row(row: Mapping[Any, Any]) -> Measure:
-    """Return a row of a result's table as a measure without verdict, with its controls."""
+    """Return a row of a result's table as a measure without a verdict, so that its number and its
+    controls are drawn.
+    """
     controls = {column: row[column] for column in _QUANTITIES if column in row}
     return plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
 

@@ -57,7 +57,7 @@ class _Cards:
 
     @property
     def rows(self) -> list[tuple[Mapping[str, str], str]]:
-        """For each report, its metadata and a line of text with its verdicts, task and episodes."""
+        """Pairs of a report's metadata and a line of text with its verdicts, task and episodes."""
         rows = []
         for page in self.pages:
             known = [page.get(key) for key in ("words", "task", "run")]
@@ -242,7 +242,7 @@ def _list_tasks(blocks: Sequence[Any]) -> list[str]:
 
 
 def _shrink(figure: Any) -> str:
-    """Return a small PNG of a figure, as a data URL."""
+    """Return a small PNG picture of a figure, as a data URL."""
     buffer = io.BytesIO()
     dpi = _SMALL / figure.get_figwidth()
     with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks

@@ -138,7 +138,9 @@ class Context:
 
     @property
     def exact(self) -> bool:
-        """True if the model's state can be read exactly, and its algorithm is known."""
+        """True if the model's state can be read exactly from its latents, and its algorithm is
+        known.
+        """
         has_algorithm = getattr(self.model, "algorithm", None) is not None
         return self.compiled or (self.model.is_handwired and has_algorithm)
 
@@ -154,7 +156,7 @@ class Context:
 
     @cached_property
     def task(self) -> Task:
-        """The record of the model's task."""
+        """The task that the model plays: the record that is registered in :mod:`interp.tasks`."""
         return tasks.of(self.model)
 
     @cached_property
@@ -180,12 +182,12 @@ class Context:
         return self.sample(self.n_episodes, self.n_rounds, self.seed)
 
     def sample(self, n_episodes: int, n_rounds: int, seed: int) -> Any:
-        """Sample episodes of the report's regime and sizes.
+        """Return sampled episodes of the report's regime and sizes.
 
         Args:
             n_episodes: number of episodes.
             n_rounds: rounds per episode.
-            seed: seed of the sampler.
+            seed: seed of the draws.
         """
         return self.task.sample_for(self.model, n_episodes, n_rounds, seed, self.regime, self.given)
 
@@ -217,7 +219,7 @@ class Context:
 
     @property
     def algorithms(self) -> tuple[AlgorithmRecord, ...]:
-        """The algorithms that the task registers."""
+        """The algorithms that the task registers, as records."""
         return self.task.algorithms.records()
 
     @cached_property

@@ -152,7 +152,7 @@ class BenchmarkResult(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the scores as a tidy table: one row per score."""
+        """Return a table with one row per subject, seed, question, method and score."""
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
     @cached_property
@@ -190,8 +190,8 @@ class BenchmarkResult(Result):
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
         """Return the mean of one score for each method, with a 95 % interval.
 
-        A score is averaged over the variants and seeds of each form of a machine; the mean and the
-        bootstrap interval are over forms.
+        A form is one construction of a machine, such as "R, softmax". A score is averaged over the
+        variants and seeds of each form; the mean and the bootstrap interval are over forms.
 
         Args:
             question: key of the question.
@@ -200,7 +200,7 @@ class BenchmarkResult(Result):
 
         Returns:
             One row per method (and per value of ``by``), best first, with the columns mean, low,
-                high and subjects (their number).
+            high and subjects (their number).
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -286,9 +286,10 @@ _Builder = Callable[[], KnownMachine]
 
 
 def builders() -> dict[str, _Builder]:
-    """Return a function for each subject that builds it, by the subject's name.
+    """Return the functions that build the subjects (machines with known mechanisms), by the
+    subject's name.
 
-    Nothing is built yet. A builder gives the same subject at each call.
+    Nothing is built yet. A function builds an equal machine at each call.
 
     >>> len(builders()), list(builders())[:2]
     (55, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
@@ -456,7 +457,7 @@ def _grade_subject(
 
     Returns:
         A dictionary with the subject, the seed, the lists "rows" and "refusals", and the CPU
-            seconds in total and by method.
+        seconds in total and by method.
     """
     methods, effort, folder = shared
     name, build, seed = work

@@ -115,12 +115,12 @@ class KnownMachine:
 
     @property
     def task(self) -> Task:
-        """The record of the model's task."""
+        """The task that the model plays: the record that is registered in :mod:`interp.tasks`."""
         return tasks.of(self.model)
 
     @property
     def transformer(self) -> HookedLatentTransformer:
-        """The model, typed as a transformer; questions about edges and nodes need one."""
+        """The model, with the type of a transformer, which questions about edges and nodes need."""
         return cast(HookedLatentTransformer, self.model)
 
 
@@ -223,7 +223,7 @@ def _vary(
 
     Returns:
         The changed model; and a function that converts directions of the residual stream,
-            ``[d_model, rank]``, from the old model to the new one, or None if they stay the same.
+        ``[d_model, rank]``, from the old model to the new one, or None if they stay the same.
     """
     if variant == "rotated":
         turn = _draw_rotation(model, seed)
@@ -272,10 +272,14 @@ def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension
 
 
 def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """Return the model in a random orthogonal basis of its residual stream.
+    """Return a copy of the model whose residual stream is in a random orthogonal basis.
 
     All weights that read or write the stream are rotated. Predictions stay equal up to rounding,
     except where hard attention relies on exact ties.
+
+    Args:
+        model: the model.
+        seed: seed of the rotation.
     """
     return moved(model, _draw_rotation(model, seed), "rotated", f"rotated, seed {seed}")
 

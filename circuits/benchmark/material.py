@@ -130,11 +130,11 @@ class Material:
         self._open: list[tuple[set[Hashable], list[float]]] = []
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return the cached result for a key; call ``make`` only if there is none yet.
+        """Return the cached result for a key; compute it if there is none yet.
 
         Args:
             key: name of the result.
-            make: computes the result.
+            make: function without arguments that computes the result.
         """
         if key not in self._made:
             self._made[key], self._cost[key], self._below[key] = self._timed(make)
@@ -158,11 +158,14 @@ class Material:
         return answer, seconds + sum(self._cost[key] for key in used)
 
     def _timed(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
-        """Call ``make`` and measure its CPU time.
+        """Call a function and measure its CPU time.
+
+        Args:
+            make: function without arguments.
 
         Returns:
-            Its result; its CPU seconds, minus those of shared results that were computed during the
-            call; the keys of all shared results that it used.
+            Its result; its CPU seconds, without those of shared results that were computed during
+            the call; and the keys of all shared results that it used.
         """
         used: set[Hashable] = set()
         inside = [0.0]
@@ -234,7 +237,9 @@ class Material:
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:
-        """(source, destination) names of every candidate edge, in the order of :attr:`candidates`."""
+        """(source, destination) names of every edge that could be true, in the order of
+        :attr:`candidates`.
+        """
         graph = self.graph
         return [(graph.sources[s], graph.destinations[d]) for s, d in self.candidates]
 
@@ -251,7 +256,9 @@ class Material:
 
     @property
     def corruptions(self) -> tuple[str, ...]:
-        """Keys of the task's corruptions, the default first."""
+        """Keys of the task's corruptions (how a corrupted episode is made from a clean one), the
+        default first.
+        """
         analysis = self.subject.task.analysis
         keys = [corruption.key for corruption in analysis.corruptions()]
         return tuple(sorted(keys, key=lambda key: key != analysis.default_corruption))
@@ -342,7 +349,7 @@ class Material:
 
         Returns:
             Predictions and latents ``[edge, episode, ...]``, edges in the order of
-                :attr:`candidates`.
+            :attr:`candidates`.
         """
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 

@@ -124,7 +124,7 @@ QUESTIONS: dict[str, Challenge] = {}
 
 
 def pose(*questions: Challenge) -> None:
-    """Register questions; raise InputError if another question has the same key."""
+    """Register questions of the benchmark; raise InputError if another question has the same key."""
     for question in questions:
         free = QUESTIONS.get(question.key, question) == question
         require(free, f"a question {question.key!r} exists; choose another key")
@@ -189,7 +189,7 @@ def _grade_ranking(
 
     Returns:
         "auroc", "ap" (average precision) and "recall" (share of the n true items among the n best).
-            With ``chosen`` also "chosen_precision" and "chosen_recall". NaN where undefined.
+        With ``chosen`` also "chosen_precision" and "chosen_recall". NaN where undefined.
     """
     is_ranked = is_true | is_false
     scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))

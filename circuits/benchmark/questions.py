@@ -70,7 +70,7 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
 
     Returns:
         The scores of :func:`~circuits.benchmark.question.ranking`, and the areas "cpr" and "1-cmd"
-            under the faithfulness curve.
+        under the faithfulness curve.
     """
     truth = material.truth("edges")
     scores = ranking(truth, answer, "content", ("constant", "clean-up"))
@@ -216,7 +216,10 @@ def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, st
 
 
 def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
-    """Return every (variable, site) as a true item; the question has no false items."""
+    """Return every (variable, site) at which the site stores the variable, as a true item.
+
+    The question asks for directions at these sites, and has no false items.
+    """
     return {item: " @ ".join(item) for item in _list_bases(subject, material)}
 
 
@@ -296,8 +299,8 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
 
     Returns:
         The scores of :func:`~circuits.benchmark.question.ranking`. If the method declares
-            variables, also "power" (share of the true ones that it declares) and "1-fdr" (share of
-            the declared ones that are true; 1 if none are declared).
+        variables, also "power" (share of the true ones that it declares) and "1-fdr" (share of the
+        declared ones that are true; 1 if none are declared).
     """
     truth = material.truth("exists")
     scores = ranking(truth, answer, "held")

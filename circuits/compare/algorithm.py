@@ -210,7 +210,7 @@ class AlgorithmPart(Result):
 
     @property
     def algorithm(self) -> Algorithm | None:
-        """The closest algorithm, with the fitted parameters."""
+        """The closest algorithm, with the fitted parameters; None if the constant guess is closest."""
         return self.scores[self.closest].algorithm
 
     def _draw(self, figures: Any) -> Any:
@@ -335,8 +335,8 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
 
     Returns:
         A copy of the result with the least similar response in ``response``. If the lower bound of
-            its similarity is below :data:`ARRIVES`, ``family`` becomes None: the family does not
-            explain the model.
+        its similarity is below :data:`ARRIVES`, ``family`` becomes None: the family does not
+        explain the model.
     """
     algorithm = part.algorithm
     assert algorithm is not None
@@ -364,7 +364,7 @@ def _measure_left(
 
     Returns:
         The share of the squared error that remains after all changes together; and the change that
-            alone leaves the smallest share, in words.
+        alone leaves the smallest share, in words.
     """
     fitted_on = [pair[0] for pair in sets.values()]
     scored_on = [pair[1] for pair in sets.values()]
@@ -400,8 +400,7 @@ def _standardised(
 
     Returns:
         Errors ``[episode, round, outcome]``, where the scored rounds of all batches are
-            concatenated; derivatives ``[episode, round, outcome, change]``; the names of the
-            changes.
+        concatenated; derivatives ``[episode, round, outcome, change]``; the names of the changes.
     """
     missed, slopes, names = [], [], list[str]()
     for episodes in batches:
@@ -419,7 +418,7 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
 
     Returns:
         Predictions ``[episode, scored round, outcome]``; derivatives ``[episode, scored round,
-            outcome, change]``; the changes in words.
+        outcome, change]``; the changes in words.
     """
     values, inputs = algorithm.run(episodes), algorithm.read(episodes)
     directions = {}
@@ -454,7 +453,7 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
 
     Returns:
         Arrays ``[episode, round, ...]`` by description. In every round, the changed update adds a
-            small multiple of the array's entry to the variable.
+        small multiple of the array's entry to the variable.
     """
     state = np.asarray(state, float)
     step = after - state
@@ -833,11 +832,12 @@ class Behaviour(Result):
         return pd.DataFrame(rows)
 
     def _list_rows(self, read_out: str, agreement: _Agreement) -> list[dict[str, Any]]:
-        """Return the table rows of one agreement.
+        """Return the rows of the table for one agreement: average similarity, share of plainly
+        different rounds, and each response.
 
         Args:
             read_out: the fitted read-out parameters in words; "" for the models as they are.
-            agreement: its numbers.
+            agreement: how similarly the two models predict.
         """
         rows: list[dict[str, Any]] = []
         numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
@@ -902,7 +902,7 @@ def _compare_predictions(
     """Measure how similarly a model and another model, or an algorithm, predict.
 
     Args:
-        compared: the comparison, for episodes, budget and edits.
+        compared: the comparison, for episodes, budget and changed inputs.
         subject: the model.
         other: a model or an algorithm.
 
@@ -930,7 +930,7 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
 
     Returns:
         The other model, the algorithm and its fitted parameters; None if neither algorithm has such
-            a parameter.
+        a parameter.
     """
     model, reference = compared.pair
     for owner, subject in ((reference, model), (model, reference)):
@@ -950,7 +950,13 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
 
 
 def _compare_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
-    """Return the average similarity of each untrained copy of the model with ``other``."""
+    """Return the average similarity of predictions between each untrained copy of the model and a
+    reference.
+
+    Args:
+        compared: the comparison, with the untrained copies.
+        other: the reference: a model or an algorithm.
+    """
     other_worth, likenesses = _measure_memoryless(compared, other), []
     for copy in compared.untrained:
         predict, kind = predictor(copy.model), copy.task.kind

@@ -132,7 +132,7 @@ def match_heads(first: HeadShares, second: HeadShares) -> Matching:
 
     Returns:
         The matching. Its similarity is the weighted Jaccard index: the sum of the smaller entries
-            over the sum of the larger ones; NaN if no head of either model changes anything.
+        over the sum of the larger ones; NaN if no head of either model changes anything.
     """
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)
@@ -157,7 +157,7 @@ def compare_tables(
 
     Returns:
         The matching on all episodes; and its similarity with a 95 % bootstrap interval, in which
-            heads are matched anew for every resample.
+        heads are matched anew for every resample.
     """
     require(
         first.positions == second.positions,
@@ -197,7 +197,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     slots = run.slots[:, rounds]
 
     def read(outputs: Outputs) -> list[Tensor]:
-        """Return prediction and state of a run, ``[episode, round, value]`` each."""
+        """Return the prediction and the state of a run, as two tensors ``[episode, round, value]``."""
         prediction, carried = outputs.predictions[0, :, :, 0], outputs.carried[0, :, :, 0]
         return [o.values(model, run.layout, prediction, carried, slots) for o in outcomes]
 
@@ -303,11 +303,12 @@ def _sum_squares(change: Float[Tensor, "episode round value"]) -> Float[np.ndarr
 
 
 def _name_head(config: LatentTransformerConfig, layer: int, head: int) -> str:
-    """Return the address of a head, followed by its name if it has one: "L1H0 2.1 fetch z".
+    """Return the name of a head in tables: its address, and the model's name for it if there is
+    one, such as "L1H0 2.1 fetch z".
 
     Args:
         config: configuration of the model; ``head_names`` may be empty.
-        layer, head: counted from 0.
+        layer, head: indices, counted from 0.
     """
     address = head_address(layer, head)
     return f"{address} {config.head_names[layer][head]}" if config.head_names else address
@@ -388,7 +389,9 @@ class CircuitPart(Result):
 
     @property
     def measure(self) -> Measure:
-        """The claim that the heads of both models have the same roles."""
+        """The measure of the claim that the heads of both models have the same roles; its number is
+        the similarity.
+        """
         return Measure(
             "circuit",
             "",
@@ -406,7 +409,9 @@ class CircuitPart(Result):
 
 
 def compare_circuits(compared: Compared) -> CircuitPart:
-    """Match the heads of the model, and of its untrained copies, with those of the reference."""
+    """Compare the heads of the model with those of the reference; the control is the same for
+    untrained copies of the model.
+    """
     subject, reference = compared.pair
     algorithm = reference.task.explains(reference.model)
     tables = []
@@ -427,7 +432,9 @@ def compare_circuits(compared: Compared) -> CircuitPart:
 
 
 def _find_lacking(machine: Machine) -> str:
-    """Return why a machine's heads cannot be ablated one by one, or "" if they can."""
+    """Return a text that says why a machine's heads cannot be ablated one by one, or "" if they
+    can.
+    """
     missing = lacks(machine, "pattern")
     if missing or runs_from(machine):
         return missing

@@ -65,10 +65,10 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
 
     Returns:
         Two tables by name. "measures" has one row per claim (probes, comparison with the
-            reference), and one row "excess": the model's loss above the lowest possible loss.
-            "algorithms" has one row per algorithm of the task, at its default parameters: the
-            divergence of the model's predictions from the algorithm's in nats per round, with and
-            without the model's state.
+        reference), and one row "excess": the model's loss above the lowest possible loss.
+        "algorithms" has one row per algorithm of the task, at its default parameters: the
+        divergence of the model's predictions from the algorithm's in nats per round, with and
+        without the model's state.
     """
     run = load_run(path, "model")
     model = run.model
@@ -136,7 +136,7 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
     Args:
         measures: the tables "measures" that :func:`measure_state` returns for all checkpoints,
             concatenated.
-        algorithms: its tables "algorithms", concatenated.
+        algorithms: the tables "algorithms" that it returns, concatenated.
         shown: keys of the algorithms to draw.
     """
     require_columns("measures", measures, "key", "seed", "step", "number", "control_number")

@@ -109,7 +109,7 @@ class Comparison(Measured):
         return {key: part.to_frame() for key, part in self.parts.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON values; a missing number is None."""
+        """Return the comparison as a dictionary of JSON values; a missing number is None."""
         tables = {key: table.to_dict("records") for key, table in self.tables.items()}
         record = {
             "format": _FORMAT,

@@ -235,7 +235,9 @@ class Participant:
 
     @remembered
     def run(self, episodes: Any) -> Rollout:
-        """Run the model on one of the three batches of episodes."""
+        """Run the model on one of the three batches of episodes (known, test or other); the run is
+        cached.
+        """
         return rollout(self.model.eval(), episodes)
 
     @remembered
@@ -337,7 +339,7 @@ def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Int
 
     Returns:
         The score: exactly 1 if ``missed`` is 0; NaN if the sum of ``whole`` is 0 or a sum is not
-            finite.
+        finite.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
@@ -394,11 +396,17 @@ class CrossFitted(Decoder):
         return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
-        """Return the decoder of a slice of the episodes."""
+        """Return the decoder for some of the episodes.
+
+        Args:
+            episodes: slice of the episodes that ``fold`` describes.
+        """
         return replace(self, fold=self.fold[episodes])
 
     def __call__(self, latents: Tensor) -> Tensor:
-        """Decode the state from ``latents [episode, ..., latent, d_model]``."""
+        """Decode the state from latents ``[episode, ..., latent, d_model]``, each episode by the
+        maps that were not fitted on it.
+        """
         return self._apply(lambda fit, rows: fit(latents[rows]))
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
@@ -442,7 +450,7 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
 
     Returns:
         0 if this reduces the error by more than :data:`GAIN` times ``varied``, else the standard
-            penalty.
+        penalty.
     """
     return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
 
@@ -544,7 +552,9 @@ def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
 
 
 def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the keys of the state variables that :func:`centre_states` centred."""
+    """Return the keys of the state variables whose mean over elements the algorithm subtracts (see
+    :func:`centre_states`).
+    """
     equations = {key: algorithm.variable(NEXT + key).equation for key in algorithm.state}
     return tuple(key for key, equation in equations.items() if isinstance(equation, _Centred))
 
@@ -610,7 +620,7 @@ class Compared:
 
     @property
     def against(self) -> str:
-        """Name of the reference, or of the closest algorithm if there is no reference."""
+        """Name of the reference; without a reference, name of the closest algorithm."""
         if self.reference is not None:
             return self.reference.name
         part = self.parts["algorithm"]

@@ -221,8 +221,8 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 
     Returns:
         Changes of predictions ``[edit, round, outcome]``, measured 1, 2, 3, 5, 9 and 17 rounds
-            after the edit; NaN in other rounds. Also NaN where noise of the size :data:`_JITTER`
-            changes the prediction, as at a tie.
+        after the edit; NaN in other rounds. Also NaN where noise of the size :data:`_JITTER`
+        changes the prediction, as at a tie.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     writer = subject.writer(algorithm)
@@ -287,11 +287,11 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """Input and time of the cell, in words."""
+        """The input that was changed and the time of the response, in words."""
         return f"{self.what}, {self.when}"
 
     def row(self) -> dict[str, Any]:
-        """Return the cell as columns of a table."""
+        """Return the fields of the cell as a row of a table, by column."""
         return columns(self, alike="number", size="response", reference_size="reference response")
 
 

@@ -294,7 +294,7 @@ class _Receiver:
 
     @property
     def test(self) -> slice:
-        """Slice of the test episodes in the pool."""
+        """Slice that selects the test episodes, the last ones of the pool."""
         return slice(len(self.target.samples.known), None)
 
     def judge(
@@ -354,7 +354,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
 
     Returns:
         0 for handwired sources, the standard penalty for wide latents, otherwise the one with the
-            smaller error (:func:`choose_penalty`).
+        smaller error (:func:`choose_penalty`).
     """
     if source.model.is_handwired:
         return 0.0
@@ -401,7 +401,7 @@ def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
 
     Returns:
         Distributions ``[episode, start, horizon, outcome]``, or state values ``[episode, start, 1,
-            value]``.
+        value]``.
     """
     if not is_hard(target):
         return _distribute(target, predictions)

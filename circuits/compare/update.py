@@ -193,7 +193,7 @@ def updates(
 
     Returns:
         For each candidate four scores: from states that occur and from changed states, over one
-            round and over several; and the fitted update rules.
+        round and over several; and the fitted update rules.
     """
     scores: list[StepScore] = []
     carrying = {key: algorithm for key, algorithm in algorithms.items() if algorithm.state}
@@ -257,7 +257,7 @@ class _Steps:
         return scored(missed, varied, subject.samples.whose)
 
     def score_control(self, copy: Participant) -> float:
-        """Return the step R2 of an untrained copy, on the test episodes."""
+        """Return the step R2 of an untrained copy of the model, on the test episodes."""
         test = slice(len(copy.samples.known), None)
         missed, varied = self.missed(copy, test)
         return scored(missed, varied, copy.samples.whose[test]).estimate
@@ -368,7 +368,7 @@ def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
 
     Returns:
         Features ``[sample, feature]`` of the known episodes, and of the test episodes; a sample is
-            a round of an episode.
+        a round of an episode.
     """
     latents = pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True)
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
@@ -597,7 +597,9 @@ class Evidence:
 
     @property
     def is_unread(self) -> bool:
-        """True if affine maps cannot decode the state."""
+        """True if the linear decoder has a small R2, so that the state cannot be decoded by an
+        affine map.
+        """
         return self.one_step.decoded < SAME
 
 

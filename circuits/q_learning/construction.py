@@ -223,7 +223,9 @@ def q_learning(
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
 
     def start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
-        """Return a Q-table of zeros, whatever table the episodes began with."""
+        """Return the initial state of the algorithm, with a Q-table of zeros, whatever table the
+        episodes began with.
+        """
         start = algorithm.initial(episodes)
         return {key: np.zeros_like(value) for key, value in start.items()}
 
@@ -316,13 +318,15 @@ class _Wiring:
 
     @property
     def acting(self) -> Direction:
-        """Direction that reads 1 at action tokens: the sum of their axes in the block "id"."""
+        """Direction that reads 1 at every action token: the sum of the action axes of the block
+        "id".
+        """
         return self.basis["id"].sum(self.actions)
 
     @property
     def taken(self) -> tuple[wire.Term, ...]:
-        """The (query, key) score terms with which Update attends to the action that was taken in
-        the current state.
+        """The (query, key) score terms with which the token Update attends to the action that was
+        taken in the current state.
         """
         return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.acting),)
 
@@ -555,7 +559,7 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
 
 def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 4 in "softmlp": they copy Q(s_t, a_t), the reward, max Q(s', a) and
-    s_t to Update, for the neurons of the last MLP.
+    s_t to the token Update, for the neurons of the last MLP.
     """
     ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
     update, taken = ids["Update"], wiring.taken
@@ -670,7 +674,7 @@ def _find_undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
 
     Returns:
         For each variable that depends on the choice, a mask ``[episode, round]``, True where
-            undecided; no masks for a softmax policy or a single action.
+        undecided; no masks for a softmax policy or a single action.
     """
     arguments, worth = circuit.arguments, values["next_values"]
     n_actions = worth.shape[-1]

@@ -191,7 +191,7 @@ def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
 
     Returns:
         The smallest inner product of this sum with the code of a candidate, minus the largest with
-            the code of another position.
+        the code of another position.
 
     Raises:
         InputError: the difference is too small to separate the candidates.

@@ -139,7 +139,7 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
     Args:
         variant: "R" or "P".
         eta: inverse temperature of a softmax-only circuit; None for hard heads.
-        rotation: seed of the basis' rotation; None for no rotation.
+        rotation: seed of the rotation of the residual basis; None for no rotation.
     """
     if eta is None or (variant == "R" and rotation is None):
         return ""
@@ -158,7 +158,7 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
         basis: basis of the residual stream.
         n: number of experts.
         variant: "R" or "P".
-        log_gamma: gain of an expert's log-weight when it is right.
+        log_gamma: by how much an expert's log-weight grows when the expert is right.
     """
     ids, buf1, sink, one = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
     experts, votes = wire.numbered("e", n), ("q0", "q1")
@@ -282,7 +282,7 @@ def _get_tolerance(key: str, dtype: str) -> tuple[float, str]:
 
     Returns:
         (largest allowed error, "relative"). "relative" means that it limits the error divided by
-            the true value, because log-weights, and so their rounding errors, grow over rounds.
+        the true value, because log-weights, and so their rounding errors, grow over rounds.
     """
     if dtype == "float32":
         return 1e-5, "relative"

@@ -326,13 +326,13 @@ def _find_changed_rounds(
 def _splice(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], first: int
 ) -> dict[str, Tensor]:
-    """Join the unedited inputs of the rounds before ``first`` with the edited inputs of later
-    rounds.
+    """Join the inputs of two runs: those without edits for the rounds before ``first``, and those
+    with edits from then on.
 
     Args:
         before, after: the machine's inputs ``[episode, round, ...]`` by name, without and with the
             edits.
-        first: the first edited round.
+        first: index of the first edited round.
     """
     joined = {}
     for name, tensor in after.items():

@@ -88,7 +88,7 @@ def _find_state_number(answer: Answer) -> _StateNumber | None:
 
 
 def _flatten(values: np.ndarray) -> np.ndarray:
-    """Return values as a table with one row per round."""
+    """Return values ``[round, ...]`` as a table with one row per round."""
     return np.asarray(values, dtype=np.float64).reshape(len(values), -1)
 
 
@@ -401,7 +401,7 @@ def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
 
     Returns:
         The run without edits; the run with edits, whose latents are those that each round read; and
-            the hooks of the edits in this round, without the hook that stores latents.
+        the hooks of the edits in this round, without the hook that stores latents.
     """
     latents = answer.after.latents.clone()
     latents[:, :-1] = answer.read  # a run says what it carried, and not what an edit made of it

@@ -151,7 +151,7 @@ class Explorer:
         return replace(best, round=int(largest.argmax()))
 
     def page(self, view: View) -> str:
-        """Return the HTML page of a view."""
+        """Return the HTML page that shows a view: an episode, a round, and edits."""
         shown, reference = self.answer(view)
         with self._lock:
             contents = page.contents(shown, reference)
@@ -452,7 +452,7 @@ class Served:
         self._server.run(sockets=[self._socket])
 
     def start(self) -> Served:
-        """Start the server in a background thread, which inherits this thread's context variables."""
+        """Start the server in a background thread, and return this object."""
         self._thread = threading.Thread(target=copy_context().run, args=(self.run,), daemon=True)
         self._thread.start()
         return self

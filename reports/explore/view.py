@@ -275,7 +275,9 @@ class Edit:
 
     @classmethod
     def parse(cls, text: str) -> Edit:
-        """Parse an edit from its text, such as "move 20 counts.1 2.5"."""
+        """Make an edit from its text, such as "move 20 counts.1 2.5": kind, round, what it changes,
+        and value.
+        """
         match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
         if match is None:
             raise InputError(
@@ -319,7 +321,8 @@ class Edit:
         return record, options
 
     def inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
-        """Return the episodes with edited inputs; unchanged for edits of other kinds.
+        """Apply an edit of the inputs to episodes, and return them; edits of other kinds return
+        them unchanged.
 
         Args:
             bench: the machine with its episodes.

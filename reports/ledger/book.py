@@ -78,7 +78,7 @@ class Ledger(Result):
 
     @cached_property
     def measures(self) -> list[Measure]:
-        """All measures, in the order of the paper."""
+        """The measures of all claims and models, in the order of the paper."""
         return [measure for measures in self.entries.values() for measure in measures]
 
     @property

@@ -36,7 +36,7 @@ TIMES_UNIFORM = 2.0
 
 
 def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest error of predictions and log-weights of a handwired machine."""
+    """Measure the largest error of a handwired machine's predictions and log-weights."""
     return [exactness(model, sizes, key="exact weights")]
 
 

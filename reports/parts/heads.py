@@ -108,9 +108,10 @@ class _Read(NamedTuple):
 
 
 def _find_strongest(view: AttentionView) -> _Read:
-    """Return the largest attention weight of any head between two different positions.
+    """Find the largest attention weight of any head between two different positions, in the round
+    that is shown first.
 
-    Attention to the first position is left out, since heads rest there.
+    Attention to the first position is left out: heads attend there if they have nothing to read.
     """
     n = len(view.labels)
     is_own = np.eye(n, dtype=bool)
@@ -176,7 +177,9 @@ def _call_heads(circuit: Circuit) -> dict[str, str]:
 
 
 def _list_heads(circuit: Circuit) -> pd.DataFrame:
-    """Return the circuit's table of heads, with display names (:func:`_call_heads`)."""
+    """Return the circuit's table of heads, with the names that the page displays
+    (:func:`_call_heads`).
+    """
     table = circuit.to_frame()
     return table.assign(
         head=table["head"].replace(_call_heads(circuit)),
@@ -186,20 +189,23 @@ def _list_heads(circuit: Circuit) -> pd.DataFrame:
 
 
 def _list_edges(circuit: Circuit) -> pd.DataFrame:
-    """Return the circuit's edges as a table, with display names (:func:`_call_heads`)."""
+    """Return a table of the circuit's edges, with the names that the page displays
+    (:func:`_call_heads`).
+    """
     names = _call_heads(circuit)
     edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
     return edges.replace({"source": names, "target": names})
 
 
 def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> Figure | Prose:
-    """Draw which head reads the output of which other head; say so if the circuit lists no edges.
+    """Draw which head reads the output of which other head; if the circuit lists no edges, return a
+    text that says so.
 
     Args:
         circuit: the circuit.
         title: description for screen readers.
         caption: text under the picture.
-        **size: width of the picture, in inches.
+        **size: ``width`` of the picture, in inches.
     """
     if not circuit.edges:
         return Prose(_NO_EDGES.format(name=circuit.name))

@@ -164,7 +164,11 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
 
 
 def _tabulate(carried: pd.DataFrame) -> Table:
-    """Make the table of interchange accuracy and chance at every site."""
+    """Make the table with the accuracy of interchange at every site, beside that of chance.
+
+    Args:
+        carried: results of interchange, one row per variable and site.
+    """
     bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
     shown = joined(carried.rename(columns=bounds))
     shown["variable"] = shown["noun"].str.removeprefix("the ")

@@ -160,7 +160,7 @@ def _draw_commands(computed: None, context: Context) -> Section:
 
 
 def _write_command(context: Context) -> str:
-    """Return the shell command of this report."""
+    """Return the shell command that writes this report."""
     sizes, arguments = context.asked
     words = [f"interp report {context.source}"]
     words += [f"--{option} {value}" for option, value in sizes.items()]
@@ -186,7 +186,7 @@ def _write_command(context: Context) -> str:
 
 
 def _write_python(context: Context) -> str:
-    """Return Python code that runs the model on the same episodes."""
+    """Return Python code that loads the model and runs it on the report's episodes."""
     model = "...  # the model that the report was given"
     if context.source:
         model = f"interp.load({context.source!r}{write_arguments(context.arguments)})"

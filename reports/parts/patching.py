@@ -238,7 +238,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
 
 
 def _get_faithfulness(circuit: pd.Series) -> Interval:
-    """Return the faithfulness of a circuit, with its interval."""
+    """Return the faithfulness in a row of a table of circuits, with its interval."""
     return Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
 
 

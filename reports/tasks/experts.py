@@ -23,7 +23,7 @@ _PROSE = prose("experts")
 
 
 def parts() -> tuple[Part, ...]:
-    """Return all parts of a report on this task, in page order."""
+    """Return all parts of a report on a model of expert advice, in page order."""
     regret = Part("regret", "Regret", _score, _draw_regret, summary=_measure_regret)
     return default_parts(
         said=_PROSE["parts"],

@@ -15,7 +15,7 @@ _PROSE = prose("qlearning")
 
 
 def parts() -> tuple[Part, ...]:
-    """Return all parts of a report on this task, in page order."""
+    """Return all parts of a report on a model of Q-learning, in page order."""
     agreed = Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_measure_agreement)
     return default_parts(
         said=_PROSE["parts"],

@@ -30,7 +30,7 @@ _SHOWN = (
 
 
 def parts() -> tuple[Part, ...]:
-    """Return all parts of a report on this task, in page order."""
+    """Return all parts of a report on a model of reachability, in page order."""
     answers = Part(
         "answers", "Answers by round and depth", _compute, _draw, summary=_measure_answers
     )
@@ -50,7 +50,7 @@ def _compute(context: Context) -> _Answers:
 
     Returns:
         The table of accuracies, a function that decodes the set of reached nodes from the latents,
-            and one that changes this set in the latents.
+        and one that changes this set in the latents.
     """
     model, seed = context.model, context.seed
     read, write = measured.reading(model, seed, 8 * context.n_episodes)

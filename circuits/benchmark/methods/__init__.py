@@ -58,7 +58,9 @@ METHODS: dict[tuple[str, str], Method] = {}
 
 
 def register(*methods: Method) -> None:
-    """Register methods; raise InputError if another method of the question has the same key."""
+    """Register methods, so that benchmark runs use them; raise InputError if another method of the
+    same question has the same key.
+    """
     for method in methods:
         require_known("question", method.question, QUESTIONS)
         name = method.question, method.key

@@ -34,8 +34,10 @@ def _cut(
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
-    """Score each edge by the mean change of the metric when it is cut; the largest over cases and
-    ablations counts.
+    """Score each edge by the mean change of the metric when it is cut.
+
+    The largest score over cases (a corruption, with an output that it changes) and ablations
+    counts.
 
     Args:
         ablations: what a cut edge carries: "zero", "mean" or "resample".
@@ -58,7 +60,9 @@ def _score_by_attribution(
     steps: int, reading: str, subject: KnownMachine, material: Material
 ) -> Answer:
     """Score each edge by its gradient attribution (edge attribution patching), averaged over
-    episodes; the largest over cases counts.
+    episodes.
+
+    The largest score over cases (a corruption, with an output that it changes) counts.
 
     Args:
         steps: number of steps of integrated gradients; 1 for plain gradients.
@@ -152,7 +156,9 @@ def _list_sites(material: Material) -> dict[str, Site]:
 
 def _patched(direction: str, reading: str, subject: KnownMachine, material: Material) -> Answer:
     """Score each node by the effect of patching its output, divided by the effect of the
-    corruption; the largest over cases counts.
+    corruption.
+
+    The largest score over cases (a corruption, with an output that it changes) counts.
 
     Args:
         direction: "noising" (corrupted into clean) or "denoising" (clean into corrupted).

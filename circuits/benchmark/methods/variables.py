@@ -47,7 +47,7 @@ def _fit_probe(
 
     Returns:
         The probe; and its squared errors on the other episodes, summed over episodes and rounds,
-            ``[2, output]``. The first row is for the probe, the second for predicting the mean.
+        ``[2, output]``. The first row is for the probe, the second for predicting the mean.
     """
     if within_round:
         x, y = x - x.mean(0), y - y.mean(0)
@@ -81,7 +81,7 @@ def _answer_linear(
 
     Args:
         question: "where" scores each (variable, site). "exists" scores each variable by its best
-            site, and declares those with R2 of at least .5.
+            site, and declares that those with R2 of at least .5 exist.
         within_round: True measures R2 within each round, so that the round number explains nothing.
         subject: the machine; not used.
         material: its runs.
