@@ -69,7 +69,7 @@ class Episodes(Protocol):
 
     def __len__(self) -> int: ...
     def select(self, rows: Any) -> Any:
-        """Return the selected episodes.
+        """Return some of the episodes as a new batch.
 
         Args:
             rows: a slice, indices or a mask over episodes.

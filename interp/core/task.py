@@ -315,8 +315,8 @@ class BaseEpisodes:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round], True where a prediction is scored. In this base class, these are
-        the rounds that took place.
+        """Bool[episode, round], True where a prediction is scored: here, in all rounds that took
+        place.
         """
         return self.counted
 
@@ -1001,7 +1001,9 @@ class Task:
         return replace(self, algorithms=algorithms, recorded=recorded)
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:
-        """Return the task's entries for its algorithms by key, in order of preference."""
+        """Return a mapping from the key of each of the task's algorithms to its
+        :class:`AlgorithmRecord`, in order of preference.
+        """
         return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:

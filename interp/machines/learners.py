@@ -59,7 +59,7 @@ class _Learner(nn.Module):
 
 class _Reader(nn.Module):
     """A core that reads each round as two inputs: first the question, then the whole round with its
-    outcome. The prediction is computed after the first.
+    outcome. The prediction is computed after the first input.
 
     Args:
         said: encodes a round as numbers.

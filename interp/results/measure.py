@@ -81,8 +81,8 @@ class Control:
     Attributes:
         number: the control's value; NaN if the control was run but gave none, such as an untrained
             copy that overflows.
-        counts: True if a "yes" requires the measure to be clear of this control
-            (:func:`_is_clear`); False if the control is only shown.
+        counts: True if a "yes" requires the measure to be clear of this control, which means at
+            least 3 times its odds (:func:`_is_clear`); False if the control is only shown.
     """
 
     number: float

@@ -34,7 +34,7 @@ _Array = NDArray[Any]
 
 @checked
 def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant that learns from each round ``lag`` rounds later.
+    """Return a variant of an algorithm that learns from each round ``lag`` rounds later.
 
     The late update is applied to the state of that later round.
 
@@ -67,7 +67,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
 
 @checked
 def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant that learns only from the first ``last`` rounds.
+    """Return a variant of an algorithm that learns only from the first ``last`` rounds.
 
     Args:
         algorithm: the algorithm to vary.
@@ -93,7 +93,8 @@ def sometimes(
     key: str,
     name: str,
 ) -> Algorithm:
-    """Return a variant that learns from some rounds only, or makes only a fraction of an update.
+    """Return a variant of an algorithm that learns from some rounds only, or makes only a fraction
+    of an update.
 
     Args:
         algorithm: the algorithm to vary.
@@ -118,7 +119,8 @@ def sometimes(
 
 @checked
 def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant whose state is multiplied by ``decay`` before every update.
+    """Return a variant of an algorithm whose state is multiplied by ``decay`` before every update,
+    so that old rounds count less.
 
     Variables that depend on inputs alone, such as which experts were right, are not affected.
 
@@ -155,7 +157,7 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
 
 @checked
 def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant whose state depends on the last ``rounds`` rounds only.
+    """Return a variant of an algorithm whose state depends on the last ``rounds`` rounds only.
 
     The variant carries the inputs of these rounds, and computes the state from them anew in each
     round. The algorithm's state must begin at zero, and its update must add to it.

@@ -95,7 +95,7 @@ def _algorithm(
     memory: str,
     equations: Mapping[str, Equation | None],
 ) -> Algorithm:
-    """Make an algorithm of this task that chooses by a softmax of its ``logits``.
+    """Make an algorithm of this task that chooses by a softmax of its variable "logits".
 
     Args:
         key: key of the algorithm.
@@ -111,7 +111,9 @@ def _algorithm(
 
 
 def _for_each_arm(parameter: _Parameter) -> _Array:
-    """Return a parameter with a last axis of size 1, to broadcast over arms."""
+    """Return ``parameter``, a number or an array, with a further last axis of size 1, which
+    broadcasts over arms.
+    """
     return np.asarray(parameter)[..., None]
 
 
@@ -163,7 +165,8 @@ def _learner(
     forgets: _Parameter = 0.0,
     stays: _Parameter | None = None,
 ) -> Algorithm:
-    """Make Rescorla-Wagner, possibly with extensions.
+    """Make Rescorla-Wagner, which learns the arms' values from prediction errors, possibly with
+    extensions.
 
     Args:
         key: key of the algorithm.

@@ -125,8 +125,8 @@ class BanditEpisodes(BaseEpisodes):
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round], True where the choice is scored, which is where it is known and was
-        not forced.
+        """Bool[episode, round], True where a predicted choice is scored: where the player's choice
+        is known and was not forced.
         """
         known = self._known
         return known if self.forced is None else known & ~self.forced

@@ -393,8 +393,8 @@ def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
 def _looks_paired(name: str, table: TrialTable, chosen: pd.Series) -> bool:
     """Return True if a column may name the pair of arms on offer.
 
-    This is so if all its labels look like 12 or A-B and its name fits, or if different sets of
-    arms, each of two or more, are chosen under different labels.
+    This is so if all its labels look like 12 or A-B and its name fits. It is also so if the set of
+    arms that are chosen in rows with one label has at least two arms and differs between labels.
 
     Args:
         name: name of the column.

@@ -209,8 +209,8 @@ class CodedRounds(NamedTuple):
 
 
 def code_rounds(table: TrialTable) -> CodedRounds:
-    """Encode the labels of a table of rounds as 0 and 1; refuse a table that does not have exactly
-    two labels.
+    """Encode the labels of a table of rounds as 0 and 1, and return its rounds; refuse a table that
+    does not have exactly two labels.
     """
     frames = [table.texts("advice"), table.texts("outcome")]
     (advice, outcome), labels = table.code("label", frames)

@@ -60,12 +60,12 @@ def bayes_mixture(
     other_high: float = 1.0,
     weight: float = 0.5,
 ) -> Algorithm:
-    """Return the Bayes predictor for episodes in which either all accuracies are drawn from one
-    interval, or all from a second interval.
+    """Return the Bayes predictor for episodes in which either all experts' accuracies are drawn
+    from one interval, or all from a second interval.
 
     Args:
-        low, high: the first interval.
-        other_low, other_high: the second interval.
+        low, high: bounds of the first interval.
+        other_low, other_high: bounds of the second interval.
         weight: prior probability of the first interval, in (0, 1).
     """
     _require_inside("weight", weight)
@@ -168,8 +168,9 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
-    """Return a log-odds vote in which an expert's weight is ``gain`` times the difference (number
-    of hits - number of misses).
+    """Return an algorithm whose log-odds of label 1 are a sum over experts of vote times weight.
+
+    The vote is +1 or -1, and the weight is ``gain`` times (number of hits - number of misses).
     """
 
     def log_odds(v: Values) -> _Array:
@@ -182,8 +183,10 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
-    """Return the log-odds vote that assumes the same fixed ``accuracy`` for all experts, and so has
-    no memory.
+    """Return an algorithm without memory whose log-odds of label 1 are a sum over experts of vote
+    times weight.
+
+    The vote is +1 or -1, and the weight is the log-odds of ``accuracy``, the same for all experts.
     """
     _require_inside("accuracy", accuracy)
 

@@ -178,16 +178,18 @@ _SHARED = "shared predictions"
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
-    """Return the predictions of the log-odds vote that knows the experts' true accuracies. It
-    treats experts as independent.
+    """Return the predictions of an oracle that knows the experts' true accuracies and treats
+    experts as independent (:func:`vote`).
     """
     ignored = _SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
 
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
-    """Return P(y = 1) by the log-odds vote: each expert's vote, +1 or -1, is weighted by the
-    log-odds of the expert's accuracy.
+    """Return the probability of label 1 that follows from the advice of independent experts with
+    known accuracies.
+
+    Its log-odds are a sum over experts: the vote, +1 or -1, times the log-odds of the accuracy.
 
     Args:
         accuracies: probability that each expert is right, ``[..., expert]``; clipped to [1e-15, 1 -

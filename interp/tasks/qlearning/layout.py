@@ -154,7 +154,9 @@ def _number_names(letter: str, n: int) -> list[str]:
 
 
 def _get_noise(episodes: MDPEpisodes) -> Tensor:
-    """Return the random draw of each round, ``[episode, round]``; refuse episodes without draws."""
+    """Return the episodes' field ``noise``, the random draws that decide whether an agent explores,
+    ``[episode, round]``; refuse episodes without it.
+    """
     if episodes.noise is None:
         raise InputError(
             "these episodes have no noise, the draw of every round that this model reads at 'n'; sample them, "

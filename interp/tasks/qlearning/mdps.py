@@ -127,7 +127,7 @@ class MDPs:
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPs:
-        """Return the selected MDPs.
+        """Return some of the MDPs as a new batch.
 
         Args:
             index: a slice, indices (repeats allowed) or a mask.

@@ -84,8 +84,9 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """Return hypotheses that sites of a model hold variables of a round, and controls: sites that
-    cannot hold their variable.
+    """Return the hypotheses that interchange interventions test: that sites of a model (such as a
+    layer at a position) hold variables of a round. Controls are sites that cannot hold their
+    variable.
     """
     model = Model(machine)
     if not model.has_layers:

@@ -79,8 +79,8 @@ class ReachabilityEpisodes(BaseEpisodes):
             self._refuse_ties()
 
     def _check_array(self, name: str) -> NDArray[np.int64]:
-        """Check the field called ``name``, and return it as an integer array. Its axes must be
-        those of :data:`_AXES`, with or without an axis of rounds after the episodes.
+        """Check the field called ``name`` ("edges", "roots" or "candidates"), and return it as an
+        integer array. An axis of rounds after the axis of episodes is optional.
         """
         values = getattr(self, name)
         axes = list(_AXES[name])
