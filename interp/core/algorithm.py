@@ -167,8 +167,8 @@ class Variable:
         parents: keys of the variables that the equation reads; none for inputs and states.
         equation: maps values by key, which include the parents, to this variable's values, for any
             leading axes; None for inputs and states.
-        outputs: maps the variable's values to a label for each of its elements; None for the symbol
-            with a number.
+        outputs: maps the variable's values to a label for each of its elements; None for the
+            symbol, numbered if there are several elements.
         kind: "real" for real numbers, or "class" for class numbers 0, 1, ...
         n_classes: maps the values of all variables to the number of classes; None for "real".
         scored: maps the values of all variables to a mask of the entries that count in a probe's
@@ -243,8 +243,8 @@ class Algorithm:
         distribution: maps the values of all variables of a round to the predicted probability of
             each outcome, ``[..., outcome]``. For a task that predicts a real number, it returns the
             mean, ``[..., 1]``, or the mean and the log variance, ``[..., 2]``.
-        memory: key of the variable that summarises earlier rounds; steering changes it, in its
-            units.
+        memory: key of the variable that summarises earlier rounds. Changes by steering are in the
+            units of this variable.
         written: key of the variable that a round's update writes into a latent.
     """
 

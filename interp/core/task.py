@@ -761,8 +761,9 @@ class Analysis:
         probed: keys of the variables that ``interp probe`` decodes.
         corruptions: returns the corruptions of the task's episodes.
         default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
-        aligned: maps a model to pairs (variable, site), in each of which a subspace is learned. The
-            last pair is a control: its site cannot carry its variable.
+        aligned: maps a model to pairs (variable, site): in the activations at the site, a subspace
+            is learned that holds the variable. The last pair is a control, whose site cannot hold
+            the variable.
         claims: maps a learned model to the hypotheses that interchange interventions test, each a
             tuple of arguments of ``Claim.at``: (variable, sites, outcome, control). ``sites`` of
             None means the whole carried state.
@@ -844,7 +845,9 @@ class Task:
         return {size.name: size.default for size in self.sizes}
 
     def _refuse_unknown_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Raise InputError if ``sizes``, by name, has a name that is no size of this task."""
+        """Raise InputError if ``sizes``, a mapping from names to values, has a name that is not one
+        of the task's sizes.
+        """
         for name in sizes:
             require_known(f"size of {self.key!r}", name, self.default_sizes)
 

@@ -67,7 +67,8 @@ _OF_THE_CRITIC = (
 
 
 class Said:
-    """Encodes a round as numbers: tokens as one-hot vectors, and payloads (if any) unchanged.
+    """An encoder of rounds as numbers: tokens become one-hot vectors; payloads, real numbers beside
+    the tokens, are appended.
 
     >>> from interp.tasks import experts
     >>> layout = experts.TASK.layout(n_experts=2)

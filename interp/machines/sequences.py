@@ -217,8 +217,8 @@ def state_space(
 
 
 class _Cached:
-    """Runs a ``transformers`` model round by round with its own forward pass, and keeps its
-    recurrent state as plain tensors.
+    """A runner for a ``transformers`` model: it runs some inputs with the model's own forward pass,
+    and takes and returns the recurrent state as plain tensors.
 
     The tensors are those of the model's cache, one for each :class:`Channel` of ``channels``.
 
@@ -342,8 +342,8 @@ def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
 
 
 class _Mamba:
-    """Runs a ``MambaModel`` in plain PyTorch, one input at a time, so that hooks can reach the
-    inputs of its projections.
+    """A runner for a ``MambaModel`` in plain PyTorch, one input at a time, so that hooks can reach
+    the inputs of its projections.
     """
 
     def __init__(self, model: Any) -> None:
@@ -691,7 +691,7 @@ def _put_thought(x: Tensor, thought: Tensor, slot: int, length: Tensor) -> Tenso
 
     Args:
         x: input embeddings, ``[batch, pos, width]``.
-        thought: ``[batch, width]``.
+        thought: the carried vector, ``[batch, width]``.
         slot: index of the position of the thought.
         length: number of filled rows of the cache, ``[batch]``; 0 in the first round.
     """

@@ -32,10 +32,11 @@ class Interval:
     """An estimate with the lower and upper bound of its confidence interval (95 % unless stated
     otherwise).
 
-    The interval is a bootstrap interval of this module, or an interval of a refit
-    (:mod:`interp.stats.refit`). The lower bound is at most the upper one; bounds are NaN if there
-    is no interval. The estimate may lie outside of the interval: percentiles of a bootstrap need
-    not contain a statistic that is biased in its resamples, such as a maximum.
+    The interval is a bootstrap interval of this module, or an interval for the score of a
+    cross-validated fit (:mod:`interp.stats.refit`). The lower bound is at most the upper one;
+    bounds are NaN if there is no interval. The estimate may lie outside of the interval:
+    percentiles of a bootstrap need not contain a statistic that is biased in its resamples, such as
+    a maximum.
     """
 
     estimate: float
@@ -266,7 +267,8 @@ def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None)
     Args:
         values: one number per episode, ``[episode]``.
         seed: seed of the bootstrap.
-        participants: name or number of each episode's participant; None if episodes are resampled.
+        participants: name or number of each episode's participant; None if the bootstrap resamples
+            episodes instead of participants.
     """
     require(
         np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}"
@@ -291,8 +293,8 @@ def ratio_interval(
     denominator of the data is 0, the estimate is NaN, too.
 
     Args:
-        numerators: each episode's term of the upper sum, ``[episode]``.
-        denominators: each episode's term of the lower sum, ``[episode]``.
+        numerators: each episode's term in the sum above the fraction bar, ``[episode]``.
+        denominators: each episode's term in the sum below the fraction bar, ``[episode]``.
         seed: seed of the resamples.
         weights: bootstrap weights from :func:`resample_weights`, if many ratios share them; new
             ones are drawn when None.

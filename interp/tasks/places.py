@@ -78,19 +78,19 @@ class Model:
 
         Args:
             key: key of the variable.
-            otherwise: key of another variable.
+            otherwise: key of the variable to use instead.
         """
         return key if key in self._state else otherwise
 
     def final(self, position: str) -> str:
-        """Return the name of the residual stream's site after the last layer, at the position with
-        this label.
+        """Return the name of a site: the residual stream after the last layer, at the position
+        labelled ``position``.
         """
         return f"resid_post[{self.last}]@{position}"
 
     def before_final(self, position: str) -> str:
-        """Return the name of the residual stream's site before the last layer, at the position with
-        this label.
+        """Return the name of a site: the residual stream before the last layer, at the position
+        labelled ``position``.
         """
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 

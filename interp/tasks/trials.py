@@ -902,9 +902,9 @@ def _find_suspicious_number(numbers: Mapping[str, float]) -> str | None:
     """Return the label of a number that does not fit into the sequence of the other numbers; None
     if all fit.
 
-    Such a number is the only negative number, the 0 between -1 and 1, or the only number with a
-    fraction. It may also be the largest number if that consists of nines or is more than ten times
-    the second largest, or 0 if all other numbers are above 10.
+    Such a number is the only negative number, the only number with a fraction, or the 0 if the
+    numbers are -1, 0 and 1. It may also be the largest number if that consists of nines or is more
+    than ten times the second largest, or 0 if all other numbers are above 10.
 
     Args:
         numbers: the number of each label.

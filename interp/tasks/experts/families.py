@@ -170,7 +170,8 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     """Return an algorithm whose log-odds of label 1 are a sum over experts of vote times weight.
 
-    The vote is +1 or -1, and the weight is ``gain`` times (number of hits - number of misses).
+    The vote is +1 or -1, and the weight is ``gain`` times the expert's (number of hits - number of
+    misses) so far.
     """
 
     def log_odds(v: Values) -> _Array:

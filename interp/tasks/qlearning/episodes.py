@@ -179,7 +179,13 @@ class MDPEpisodes(BaseEpisodes):
             mdps: the MDP of each episode; None for recorded data.
             states, actions, rewards, next_states: transitions, ``[episode, round]``; states and
                 actions are numbered from 0.
-            alpha, gamma, epsilon, regime, seed, noise: attributes of the class.
+            alpha: learning rate in (0, 1].
+            gamma: discount in [0, 1).
+            epsilon: exploration rate: one number, or one per episode; NaN if the agent has none.
+            regime: name of the regime of MDPs.
+            seed: seed of the sampler.
+            noise: random draw that determines how the action of the next round is chosen,
+                ``[episode, round]`` (see the class); None if unknown.
             initial: the Q-tables before the first round, ``[episode, state, action]``; zeros when
                 None.
             n_states, n_actions: numbers of states and of actions, if ``mdps`` is None; when None,

@@ -163,11 +163,13 @@ def updates() -> tuple[Family, ...]:
 def acting(
     algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True
 ) -> Algorithm:
-    """Return a learner that learns in the same way, with another policy at the next state.
+    """Return a copy of a learner that learns in the same way, and chooses actions from its table by
+    another policy.
 
     Args:
         algorithm: the learner.
-        temperature: temperature of the softmax over action values, in their units; 0 is greedy.
+        temperature: temperature of the softmax over action values, in units of reward; 0 for a
+            greedy policy.
         shared_ties: True if tied greedy actions share the probability; False if the one with the
             lowest index gets all of it.
         after: True to use the table after the round's update; False for the table before it, which

@@ -107,8 +107,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site), in each of which a subspace is learned. The last pair is a
-    control: its site cannot hold its variable.
+    """Return pairs (variable, site): in the activations at the site, a subspace is learned that
+    holds the variable. The last pair is a control, whose site cannot hold the variable.
     """
     model = Model(machine)
     if not model.has_layers:
