@@ -105,7 +105,8 @@ def _answer(scores: _Array, v: Values) -> _Array:
 
 def _predict_with(spread: float) -> Equation:
     """Return the equation of the prediction, a distribution over nodes: a share ``spread`` is
-    uniform over all reached nodes, and the rest is on the candidate that is reached.
+    uniform over all reached nodes, and the rest is on the candidate that is reached, or split
+    evenly if both or none are.
     """
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
