@@ -360,7 +360,9 @@ class _Mamba:
         Args:
             model: the ``MambaModel``.
             inputs: input embeddings, ``[batch, input, width]``.
-            carried: "state" and "conv" of every layer, ``[batch, layer, inner * ...]``.
+            carried: two tensors ``[batch, layer, inner * size]``: "state", the state-space state,
+                and "conv", the last inputs of the convolution. ``inner`` is the inner width of a
+                layer.
 
         Returns:
             The normalised outputs ``[batch, input, width]``, and the carried state after the last

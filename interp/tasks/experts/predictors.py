@@ -192,8 +192,8 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
     Its log-odds are a sum over experts: the vote, +1 or -1, times the log-odds of the accuracy.
 
     Args:
-        accuracies: probability that each expert is right, ``[..., expert]``; clipped to [1e-15, 1 -
-            1e-15].
+        accuracies: probability that each expert is right, ``[..., expert]``. Numbers below 1e-15
+            and above 1 - 1e-15 are clipped.
         advice: label that each expert advises, 0 or 1, ``[..., expert]``.
     """
     accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)
