@@ -223,7 +223,7 @@ class Basis:
 
     @property
     def zero(self) -> Direction:
-        """The zero direction."""
+        """The direction whose coefficients are all 0."""
         return Direction(self, {})
 
     @property
@@ -321,12 +321,11 @@ class Coordinates:
         return checked(builder)
 
     def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments that a user passes to a builder: its own ones, and the four
-        fields of this object.
+        """Return the arguments of a builder as its user passes them: the fields of this object
+        replace the argument ``coordinates``.
 
         Args:
-            arguments: the builder's arguments by name. Its ``coordinates``, if among them, is left
-                out.
+            arguments: the builder's arguments by name, with ``coordinates`` among them.
         """
         others = {key: value for key, value in arguments.items() if key != "coordinates"}
         return others | asdict(self)

@@ -421,8 +421,8 @@ class Circuit(Result):
 
     @property
     def leak(self) -> float:
-        """In the softmax form of a hard head, the largest attention to a key with a lower score,
-        divided by the attention to the best key.
+        """Error of the softmax form of hard attention: how much attention a key with a lower score
+        gets at most, divided by that of the best key.
 
         It is 0 if hard heads stay hard.
         """

@@ -75,7 +75,9 @@ class CircuitRecord:
 
     @property
     def plan(self) -> VerificationPlan:
-        """The verification plan; imported on first use."""
+        """The verification plan: how :func:`circuits.verify` checks the model. It is imported on
+        first use.
+        """
         return named(self.verification) if isinstance(self.verification, str) else self.verification
 
 
@@ -184,12 +186,12 @@ def load(
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the defaults that a model has in float32 to the arguments of its builder; ``arguments``
-    win.
+    """Return the arguments of a builder, with the model's default values for ``dtype`` filled in
+    where the user passed none.
 
     Args:
         name: name of the handwired model.
-        dtype: "float64" or "float32".
+        dtype: "float64" or "float32"; only float32 has defaults of its own.
         arguments: arguments that the user passed.
     """
     return {

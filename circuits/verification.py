@@ -75,7 +75,7 @@ class VerificationResult(Measured):
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """The checks that failed."""
+        """The checks that did not pass."""
         return tuple(check for check in self.checks if not check.passed)
 
     @property

@@ -291,7 +291,7 @@ def _fit_run(
     """Read a site of a rollout and fit probes of some targets there, with untrained copies as a
     control.
 
-    Each target is decoded from the activations "before" or "after" the round, as it says.
+    A target is decoded from the activations before or after the round, as its field ``when`` says.
 
     Args:
         run: the rollout; untrained copies are run if it has its model.
@@ -372,9 +372,9 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    A fit to fewer than :data:`PLATEAU` episodes reads less from a copy than can be decoded. If
-    there are fewer, the copies also run on newly sampled episodes, unless the episodes were
-    recorded (docs/method/probes.md).
+    A fit to fewer than 256 episodes reads less from a copy than can be decoded. If there are fewer,
+    the copies also run on newly sampled episodes, unless the episodes were recorded
+    (docs/method/probes.md).
 
     Args:
         run: the rollout.
@@ -442,8 +442,8 @@ def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
 
 
 def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) -> Episodes | None:
-    """Sample further episodes for untrained copies, so that there are :data:`PLATEAU` with those of
-    the probe.
+    """Sample further episodes for untrained copies, so that together with those of the probe there
+    are 256.
 
     Args:
         run: rollout of the model.

@@ -164,8 +164,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
 
     Args:
         run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``.
-            Of a long run the first ``N_EPISODES`` episodes and ``N_ROUNDS`` evenly spaced rounds
-            are kept.
+            Of a long run, the first 3 episodes and 10 evenly spaced rounds are kept.
         heads: names of the heads by layer; L0H0, L0H1, ... when None.
         round: index of the round that is shown first; the earliest when None.
 

@@ -233,7 +233,8 @@ class BenchmarkResult(Result):
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
         """Return the mean scores of one question, with methods as rows and scores as columns.
 
-        Means are taken over variants and seeds first, then over forms of machines.
+        A score is averaged over the variants and seeds of each form (construction) of a machine
+        first, then over forms.
 
         Args:
             question: key of the question.

@@ -218,7 +218,7 @@ def _vary(
     Args:
         model: the compiled model.
         circuit: its circuit.
-        variant: one of :data:`VARIANTS`.
+        variant: one of :data:`VARIANTS`, such as "rotated".
         seed: seed of rotations and distractors.
 
     Returns:
@@ -251,7 +251,7 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
 
     Args:
         machine: name of the model in the registry.
-        form: a key of :data:`FORMS`.
+        form: how the machine is constructed: a key of :data:`FORMS`, such as "R, softmax".
 
     >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
     (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))

@@ -335,8 +335,7 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
 
     Returns:
         A copy of the result with the least similar response in ``response``. If the lower bound of
-        its similarity is below :data:`ARRIVES`, ``family`` becomes None: the family does not
-        explain the model.
+        its similarity is below .75, ``family`` becomes None: the family does not explain the model.
     """
     algorithm = part.algorithm
     assert algorithm is not None

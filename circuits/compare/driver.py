@@ -100,7 +100,9 @@ class Comparison(Measured):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The rounds in which the two models differ most, worst first; empty without a reference."""
+        """The rounds in which the predictions of the two models differ most, worst first; empty
+        without a reference.
+        """
         return tuple(self.behaviour.failures)
 
     @cached_property
@@ -246,8 +248,8 @@ def _compared(
 def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
     """Yield untrained copies of a model, as controls.
 
-    If the latents of a copy grow beyond :data:`_GROWN`, its weights are halved until they do not. A
-    copy that still grows after :data:`_HALVINGS` halvings is left out.
+    If the latents of a copy grow beyond 1e4, its weights are halved until the latents stay below. A
+    copy whose latents still grow after 12 halvings is left out.
 
     Args:
         model: the model whose architecture is copied.
@@ -268,7 +270,7 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
 
 
 def _is_bounded(subject: Participant) -> bool:
-    """Return True if, on the known and test episodes, all latents stay below :data:`_GROWN` and all
+    """Return True if, on the known and test episodes, all latents stay below 1e4 and all
     predictions are finite.
     """
     for episodes in (subject.samples.known, subject.samples.test):

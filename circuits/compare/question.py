@@ -441,15 +441,15 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
     """Choose the ridge penalty of a decoder: the standard one (:data:`~interp.stats.decoder.RIDGE`)
     or none.
 
-    With a penalty, a decoder misses what is encoded along directions of little variance. Without
-    one, it decodes counts of inputs even from untrained networks.
+    With a penalty, a decoder misses what is encoded along directions of little variance. Without a
+    penalty, it decodes counts of inputs even from untrained networks.
 
     Args:
         missed: function from a penalty to the decoder's squared error on held-out episodes.
         varied: squared error of predicting the mean.
 
     Returns:
-        0 if this reduces the error by more than :data:`GAIN` times ``varied``, else the standard
+        0 if the penalty 0 reduces the error by more than 1 % of ``varied``, else the standard
         penalty.
     """
     return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE

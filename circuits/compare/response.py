@@ -221,7 +221,7 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 
     Returns:
         Changes of predictions ``[edit, round, outcome]``, measured 1, 2, 3, 5, 9 and 17 rounds
-        after the edit; NaN in other rounds. Also NaN where noise of the size :data:`_JITTER`
+        after the edit; NaN in other rounds. Also NaN where noise of 1 % of the latents' size
         changes the prediction, as at a tie.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)

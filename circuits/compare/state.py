@@ -64,11 +64,11 @@ class Stitching:
         supplied: further inputs of the map: () or ("round",) for the round number.
         control: "" for the models themselves, "shuffled" for latents of other episodes, or
             :data:`~interp.results.measure.UNTRAINED` for an untrained copy in a model's place.
-        score: score of the worst band of rounds; 1 means as good as the target's own latents, 0 as
-            poor as its initial latents.
-        band: first and last round at which latents were inserted in this band.
+        score: the score; 1 means as good as the target's own latents, 0 as poor as its initial
+            latents. Rounds are scored in up to three groups (bands), and this is the worst.
+        band: first and last round at which latents were inserted in the worst band.
         seen: what is compared with the target's undisturbed run: "predictions", or "carried values"
-            if the target's predictions are nearly one-hot.
+            (its state) if the target's predictions are nearly one-hot.
     """
 
     source: str
@@ -100,7 +100,7 @@ class StatePart(Result):
         """Return the score of inserting one model's mapped latents into the other (stitching).
 
         There are two scores, without and with the round number as a further input of the map. The
-        second is returned only if it is higher by at least :data:`GAIN`.
+        second is returned only if it is higher by at least .01.
 
         Args:
             source: name of the model that supplies latents.
@@ -317,7 +317,7 @@ class _Receiver:
             control: kind of the control, such as "shuffled", or ""; only recorded.
 
         Returns:
-            The score of the worst band of rounds.
+            The score in the group of neighbouring starts (band) where it is worst.
         """
         steady = self.steady[episodes]
         missed = _measure_missed(
@@ -331,11 +331,12 @@ class _Receiver:
 
 
 def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
-    """Measure how much a model's run changes when its latents are reset to the initial ones.
+    """Measure how much a model's predictions change when its latents are reset to the initial ones.
 
     Args:
         target: the model.
-        expected: its undisturbed predictions, or carried values.
+        expected: its undisturbed predictions; or the state at the end, if predictions are nearly
+            one-hot.
         budget: the rounds at which latents are reset (starts), and the number of rounds to run on.
 
     Returns:

@@ -180,8 +180,8 @@ def updates(
     untrained: Sequence[Participant],
     budget: Budget,
 ) -> UpdatePart:
-    """Score how well candidate algorithms predict the steps of the model's decoded state, and fit
-    update rules to these steps.
+    """Score how well candidate algorithms predict how the model's decoded state changes over rounds
+    (its steps), and fit update rules to these steps.
 
     Update rules are fitted only to the steps of the last candidate's state.
 

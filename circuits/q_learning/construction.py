@@ -256,11 +256,11 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
     """Return a sentence that says why the circuit cannot be float32, or "" if it can.
 
     Args:
-        variant: "mlp", "softmlp" or "lin".
+        variant: "mlp", "softmlp" or "lin", as for :func:`q_learning`.
         eta: inverse temperature of a softmax-only circuit; None for hard heads.
-        slope: the tie slope: what action a loses of its value is ``slope * a``, so that the first
-            of equal actions wins.
-        bound: M, the bound of ``|Q|``.
+        slope: the tie slope: action a loses ``slope * a`` of its value, so that the first of equal
+            actions wins.
+        bound: M, which no ``|Q|`` exceeds.
     """
     if eta is not None and variant != "softmlp":
         return wire.needs_float64(f"variant {variant!r}", "'softmlp'")
@@ -287,9 +287,9 @@ class _Wiring:
     Attributes:
         basis: basis of the residual stream.
         states, actions: labels of the state tokens and of the action tokens.
-        variant: "mlp", "softmlp" or "lin".
+        variant: "mlp", "softmlp" or "lin", as for :func:`q_learning`.
         alpha, gamma: learning rate and discount.
-        bound: M, the bound of ``|Q|``.
+        bound: M, which no ``|Q|`` exceeds.
         signed: True if Q may be negative.
         tau: tie slope: action a loses ``tau * a`` of its value.
         beta: inverse temperature of a softmax policy; None for a greedy one.

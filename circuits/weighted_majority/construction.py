@@ -92,9 +92,7 @@ def weighted_majority(
     ids = basis["id"]
 
     def soften(head: wire.Head) -> tuple[wire.Head, ...]:
-        """Return the softmax heads that replace a linear head: a pair in variant P, one in variant
-        R.
-        """
+        """Return the softmax heads that replace a linear head: two in variant P, one in variant R."""
         if variant == "P":
             return wire.softmax_pair(head, ids["w"], epsilon, heavy)
         return (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
@@ -137,7 +135,7 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
     """Return a sentence that says why the circuit cannot be float32, or "" if it can.
 
     Args:
-        variant: "R" or "P".
+        variant: "R" or "P", as for :func:`weighted_majority`.
         eta: inverse temperature of a softmax-only circuit; None for hard heads.
         rotation: seed of the rotation of the residual basis; None for no rotation.
     """
@@ -157,7 +155,7 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     Args:
         basis: basis of the residual stream.
         n: number of experts.
-        variant: "R" or "P".
+        variant: "R" or "P", as for :func:`weighted_majority`.
         log_gamma: by how much an expert's log-weight grows when the expert is right.
     """
     ids, buf1, sink, one = basis["id"], basis["buf1"], basis["id"]["w"], basis.one

@@ -65,7 +65,7 @@ def attention(paper: str = "") -> Part:
 
 
 def _describe_heads(heads: Heads) -> str:
-    """Return sentences that list the names of the heads, one sentence per layer."""
+    """Return text with the names of the heads: one sentence per layer."""
     sentences = []
     for layer, of_layer in enumerate(heads):
         names = [f"{address} {text}" for address, text in of_layer.items() if text]
@@ -75,7 +75,7 @@ def _describe_heads(heads: Heads) -> str:
 
 
 def _attend(context: Context) -> AttentionView:
-    """Return a view of the attention in ``N_EPISODES`` episodes and ``N_ROUNDS`` rounds.
+    """Return a view of the attention in up to 3 episodes and 10 rounds.
 
     The round that the report shows in detail is among them, and is shown first.
     """

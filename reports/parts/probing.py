@@ -119,7 +119,7 @@ def _find_widest_site(context: Context) -> str:
 
 
 def _say_roughly(measure: Measure) -> Measure:
-    """Return the measure; if its R2 is below ``ROUGH``, its phrase says "roughly read" in place of
+    """Return the measure; if its R2 is below .98, its phrase says "roughly read" in place of
     "read".
     """
     is_rough = measure.unit == "R2" and measure.number.estimate < ROUGH
@@ -299,8 +299,8 @@ def _score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
 
 
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
-    """Decode a probe's target by a least-squares fit on ``_N_DECODED`` other episodes, which is
-    better than the probe's own fit.
+    """Decode a probe's target by a least-squares fit on 256 other episodes, which is better than
+    the probe's own fit.
 
     Returns:
         The decoded values in the report's episodes, ``[episode, round, output]``.
