@@ -438,6 +438,7 @@ class Circuit(Result):
         (:func:`circuits.heads.softmax_pair`).
 
         It is ``epsilon^2 x^3 / 6`` for a true value x, plus the rounding error of the logits.
+        Epsilon, the factor of the pair's scores, is an argument of the circuit.
 
         Args:
             size: absolute values of x, of any shape.

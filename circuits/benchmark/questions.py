@@ -95,8 +95,10 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
-    """Return the oracle's answer: content edges score highest, then constant, then clean-up, and
-    inert and false edges lowest.
+    """Return the oracle's answer to which edges exist, the upper bound for methods.
+
+    Edges that carry content score highest, then constants, then clean-up. False edges, and true
+    ones whose removal changes nothing (inert), score lowest.
     """
     worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     scores = {edge: worth[kind] for edge, kind in material.truth("edges").items()}

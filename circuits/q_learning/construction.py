@@ -449,7 +449,7 @@ def _make_selection(
         wiring: parameters of the circuit.
         rule: "hard" or "softmax".
         sharpness: inverse temperature.
-        tau: tie slope.
+        tau: tie slope, by which the first of equally good actions wins.
     """
     ids, one, select = wiring.basis["id"], wiring.basis.one, wiring.basis["id"]["Select"]
     gate = 1.0 if rule == "hard" else 100.0

@@ -65,7 +65,7 @@ def _compute_r2(errors: Float[Tensor, "moment output"]) -> float:
     """Compute the R2 of a probe, over all its outputs together.
 
     Args:
-        errors: the sums of squared errors ``[2, output]`` that :func:`_fit_probe` returns.
+        errors: sums of squared errors ``[2, output]``: of the probe, then of predicting the mean.
 
     Returns:
         R2; NaN if no output varies.
