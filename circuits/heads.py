@@ -53,8 +53,8 @@ class Head:
 
     @property
     def n_nonzero(self) -> int:
-        """Number of non-zero entries of W_Q, W_K, W_V and W_O together, if axes are coordinates (no
-        rotation).
+        """Number of non-zero entries of W_Q, W_K, W_V and W_O together, in a basis that is not
+        rotated.
         """
         terms = self.scores + self.moves
         return sum(len(first.coefficients) + len(second.coefficients) for first, second in terms)
@@ -81,8 +81,8 @@ class Neuron:
 
     @property
     def n_nonzero(self) -> int:
-        """Number of the neuron's non-zero weights, including its bias, if axes are coordinates (no
-        rotation).
+        """Number of the neuron's non-zero weights, including its bias, in a basis that is not
+        rotated.
         """
         n_directions = len(self.read.coefficients) + len(self.write.coefficients)
         return n_directions + (self.bias != 0.0)

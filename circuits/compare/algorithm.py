@@ -278,8 +278,12 @@ def explain(
             ``task.sets_for(...)`` returns.
         seed: seed of the bootstrap over episodes.
         families: the candidates; all of the task when None.
-        edits: changes of single inputs, for comparing responses; when None, they are drawn for the
-            episodes to score on of the first set.
+        edits: changes of single inputs, to which the responses of model and algorithm are compared.
+            When None, changes of the first set's episodes to score on are made.
+
+    Returns:
+        The family that explains the model, if there is one, the closest family, and the scores of
+        all.
 
     Raises:
         InputError: sets of another task, or predictions that are no distributions.
@@ -507,8 +511,8 @@ def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> 
 
 @remembered
 def _measure_memoryless(compared: Compared, subject: Any) -> _Divergences:
-    """Return the divergence of a model's predictions from the best memoryless algorithm: what the
-    model gains from its memory.
+    """Return what a model gains from its memory: the divergence of its predictions from the best
+    memoryless algorithm.
 
     The best memoryless algorithm is chosen on other episodes.
 
@@ -517,7 +521,7 @@ def _measure_memoryless(compared: Compared, subject: Any) -> _Divergences:
         subject: the model, an algorithm, or a function that predicts.
 
     Returns:
-        Nats per round, ``[episode]`` by set.
+        Nats per round, ``[episode]`` by set of episodes.
     """
     task = tasks.get(task_of(compared.sets))
     families = [family for family in task.rivals().values() if family.memoryless]
@@ -691,13 +695,13 @@ def _list_not_rejected(
 def _pooled_ratio(
     over: _Divergences, under: _Divergences, seed: int, name: str | None = None
 ) -> Interval:
-    """Return the ratio of two mean divergences with its bootstrap interval; both are resampled by
-    the same episodes.
+    """Return the ratio of two mean divergences, with a bootstrap interval in which both means are
+    taken over the same resampled episodes.
 
-    All sets use one seed, so that their i-th episodes are resampled together.
+    All sets of episodes use one seed, so that their i-th episodes are resampled together.
 
     Args:
-        over, under: divergences ``[episode]`` by set: numerator and denominator.
+        over, under: divergences ``[episode]`` by set of episodes: numerator and denominator.
         seed: seed of the bootstrap.
         name: name of the only set to use; all sets when None.
     """
@@ -718,9 +722,10 @@ class Failure:
     """A round in which the predictions of two models differ most.
 
     Attributes:
-        set: name of the set of episodes (the second batch of its pair in ``task.sets_for``).
-        n_scored: number of episodes of this batch; with this argument, ``task.sets_for`` samples
-            the batch again.
+        set: name of the set of episodes. The round is in the second batch of the pair that
+            ``task.sets_for`` returns under this name.
+        n_scored: number of episodes in this batch: the argument of ``task.sets_for`` that samples
+            the same batch again.
         episode, round: indices of the episode and the round.
         nats: Jensen-Shannon divergence of the two predictions.
         model, reference: the distributions that the model and the reference predict.
@@ -1034,7 +1039,7 @@ def _measure_differences(
 
 
 def _explain_model(compared: Compared) -> AlgorithmPart:
-    """Find the algorithm that explains the compared model."""
+    """Return which algorithm explains the predictions of the compared model."""
     model, edits = compared.model, edits_of(compared, 1)
     seed = compared.budget.seed
     return explain(model.model, model.task, compared.sets, seed=seed, edits=edits)

@@ -484,8 +484,8 @@ def crossed_writer(
 
 @dataclass(frozen=True)
 class _Centred:
-    """The equation of a centred variable: it evaluates the variable's own equation, and subtracts
-    the mean over elements.
+    """The equation of a variable from whose elements their mean is subtracted; it evaluates the
+    variable's original equation first.
     """
 
     equation: Callable[[Values], NDArray[Any]]
@@ -503,8 +503,9 @@ def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
     """Return a copy of the algorithm in which a state variable is centred if adding a constant to
     its elements changes no prediction.
 
-    Log-weights are such a variable: only their differences matter. A machine that stores only these
-    differences still computes the algorithm.
+    Centred means that the mean over elements is subtracted. Log-weights are such a variable: only
+    their differences matter. A machine that stores only these differences still computes the
+    algorithm.
 
     Args:
         algorithm: the algorithm.

@@ -249,7 +249,9 @@ class _Steps:
     penalty: float
 
     def score(self, subject: Participant) -> Interval:
-        """Return the step R2 of a model over the known and test episodes, with its interval."""
+        """Return the step R2 (how well the algorithm predicts state changes) of a model, over the
+        known and test episodes, with its interval.
+        """
         n_known = len(subject.samples.known)
         known = self.missed(subject, slice(n_known))
         test = self.missed(subject, slice(n_known, None))
@@ -257,14 +259,18 @@ class _Steps:
         return scored(missed, varied, subject.samples.whose)
 
     def score_control(self, copy: Participant) -> float:
-        """Return the step R2 of an untrained copy of the model, on the test episodes."""
+        """Return the step R2 (how well the algorithm predicts state changes) of an untrained copy
+        of the model, on the test episodes.
+        """
         test = slice(len(copy.samples.known), None)
         missed, varied = self.missed(copy, test)
         return scored(missed, varied, copy.samples.whose[test]).estimate
 
     def missed(self, subject: Participant, rows: slice) -> Array:
-        """Return the squared error of the algorithm's steps, and the squared size of the decoded
-        steps, ``[2, episode]``.
+        """Return two sums of squares per episode, ``[2, episode]``: the errors of the algorithm's
+        steps, and the sizes of the decoded steps.
+
+        A step is the change of the state over ``horizon`` rounds.
 
         Args:
             subject: the model.
@@ -318,11 +324,11 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
 
 
 def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> float:
-    """Return the R2 of the linear decoder on the test episodes, for the variable that it decodes
-    worst.
+    """Return the R2 of a linear decoder of the state on the test episodes, for the variable that it
+    decodes worst.
 
     Args:
-        writer: the writer, with its decoder.
+        writer: object with the decoder.
         subject: the model.
         algorithm: the algorithm that computes the true values.
     """
@@ -444,12 +450,13 @@ def _fit_family(
     own: StepResult,
     seed: int,
 ) -> tuple[float, FittedUpdate]:
-    """Fit a family's parameters to decoded steps, and score the best update rule on other steps.
+    """Fit the parameters of a family of update rules to steps (changes of the decoded state over a
+    round), and score the best rule on other steps.
 
     Args:
         family: the family of update rules.
-        algorithm: the candidate algorithm; state variables that are centred in it are centred in
-            the family, too.
+        algorithm: the candidate algorithm. If it subtracts the mean over a variable's elements, the
+            rules do so, too.
         fits, scores: decoded steps to fit on, and to score on.
         own: the candidate algorithm's errors on the steps to score on.
         seed: seed of the bootstrap.
@@ -476,10 +483,11 @@ def _fit_extension(
     own: StepResult,
     budget: Budget,
 ) -> tuple[float, FittedUpdate]:
-    """Fit a family that extends ``algorithm``: take the best point of its parameter grid.
+    """Fit a family of update rules that extends ``algorithm``: take the best point of its parameter
+    grid.
 
     The state of the extension may differ from the algorithm's, as with an eligibility trace. A
-    decoder is therefore fitted for each point of the grid.
+    decoder of the state is therefore fitted for each point of the grid.
 
     Args:
         subject: the model.

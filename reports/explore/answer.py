@@ -37,19 +37,19 @@ _Move = tuple[int, Site, float]
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Answer:
-    """The result of a view of the explorer: one episode, run with and without the view's edits.
+    """What the edits of a page change: one episode, run with and without the edits.
 
     Attributes:
         bench: the machine with its episodes and algorithm.
-        view: the view: which episode, round and edits a page shows.
+        view: what the page shows: an episode, a round and edits.
         episodes: the view's episode, with edited inputs.
         before, after: the run without and with the edits.
         read: carried latents that every round reads, with the edits, ``[1, round, latent,
             d_model]``.
-        hooks: hooks of the edits inside the machine, by round.
+        hooks: forward hooks of the edits inside the machine, by round.
         controls: predictions under random changes, ``[control, round, outcome]``; empty without
             edits.
-        followed: number of edits that the algorithm can follow.
+        followed: number of edits that have a counterpart in the algorithm.
         values_before, values_after: the algorithm's variables without and with the edits, ``[1,
             round, ...]`` by key.
         machine: predictions of the machine without and with the edits, ``[round, outcome]`` each.
@@ -165,11 +165,12 @@ class Answer:
 
 
 def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
-    """Run the edits of a view on the machine and on its algorithm, and return both with controls.
+    """Run edits on the machine and on its algorithm, and return both, with random changes as
+    controls.
 
     Args:
         bench: the machine with its episodes.
-        view: the edits, and what is displayed.
+        view: what the page shows: an episode, a round and edits.
         whole: True applies all edits. False applies only edits of inputs and changes of the decoded
             state, as for a reference machine.
     """
@@ -274,12 +275,13 @@ class _WriteHook:
 
 
 def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
-    """Make the hooks of all edits inside the machine: one for each edit and round in which it acts.
+    """Make forward hooks for all edits inside the machine: one for each edit and round in which it
+    acts.
 
     Args:
         bench: the machine with its episodes.
-        view: the view, with the edits.
-        whole: False leaves out edits that are not changes of the decoded state.
+        view: what the page shows: an episode, a round and edits.
+        whole: True makes hooks for all edits; False only for changes of the decoded state.
     """
     writes: list[_WriteHook] = []
     for edit in view.edits:
@@ -342,11 +344,12 @@ def _splice(
 
 
 def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
-    """Run the machine with random changes that are as large as those of the edits.
+    """Run the machine four times with random changes that are as large as those of the edits, as
+    controls.
 
     Args:
         bench: the machine with its episodes.
-        view: the view, for the episode and the seed.
+        view: what the page shows, for the episode and the seed.
         moves: (round, site, norm) of each change that the edits make.
 
     Returns:
@@ -410,11 +413,11 @@ def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
 
 
 def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
-    """Run the algorithm with those of the view's edits that have a counterpart in the algorithm.
+    """Run the algorithm with those edits that have a counterpart in the algorithm.
 
     Args:
         bench: the machine with its episodes and the algorithm.
-        view: the view, with the edits.
+        view: what the page shows: an episode, a round and edits.
         episodes: the view's episode, with edited inputs.
 
     Returns:
@@ -434,7 +437,8 @@ def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Map
 
     Args:
         bench: the machine with its episodes and the algorithm.
-        view: the view; with ``hold`` every round starts from the state of the run without edits.
+        view: what the page shows; with ``hold`` every round starts from the state of the run
+            without edits.
         episodes: the view's episode, with edited inputs.
         edits: edits that also change the algorithm's state.
 

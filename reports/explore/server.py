@@ -83,6 +83,9 @@ class Explorer:
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
         """Run the edits of a view on the machine and on the reference machine.
 
+        Args:
+            view: what the page shows: an episode, a round and edits.
+
         Returns:
             The machine's result, and the reference machine's (None if there is none).
         """
@@ -108,11 +111,13 @@ class Explorer:
         return bench, reference
 
     def opening(self, view: View) -> View:
-        """Return the view with which the page opens.
+        """Return what the page shows first.
 
-        A view that has an edit or a round is returned unchanged. Otherwise an edit in the middle
-        round is added: the change of a single input that changes a prediction most. If none changes
-        a prediction, another episode's latents are patched in.
+        Args:
+            view: what the user asked for. If it has an edit or a round, it is returned unchanged.
+                Otherwise an edit in the middle round is added: the change of a single input that
+                changes a prediction most. If none changes a prediction, another episode's latents
+                are patched in.
         """
         if view.edits or view.round:
             return view
@@ -162,7 +167,9 @@ class Explorer:
         return str(text)
 
     def attention(self, view: View) -> str:
-        """Return the HTML page that shows attention in the view's round; the main page embeds it."""
+        """Return the HTML page that shows attention in the round of a view; the main page embeds
+        it.
+        """
         shown = self.answer(view)[0]
         with self._lock:
             attention = enumerate(page.attention(shown))
@@ -243,13 +250,13 @@ _KEPT = {"data.csv": "text/csv", "figure.svg": "image/svg+xml", "view.py": "text
 
 
 def _write_file(explorer: Explorer, name: str, view: View) -> str:
-    """Return the content of a file that can be downloaded for a view: the data, the code or the
+    """Return the content of a file that a user of the page can download: the data, the code or the
     figure.
 
     Args:
         explorer: the explorer.
         name: name of the file: "data.csv", "view.py" or "figure.svg".
-        view: the view.
+        view: what the page shows: an episode, a round and edits.
     """
     shown, reference = explorer.answer(view)
     if name == "data.csv":
@@ -261,7 +268,8 @@ def _write_file(explorer: Explorer, name: str, view: View) -> str:
 
 
 def _look(query: str, parts: dict[str, str]) -> View:
-    """Return a view whose fields other than edits are changed by a form.
+    """Return a view (what the page shows) in which a form has changed the episode, the round or
+    other fields, but no edits.
 
     Args:
         query: query string of the view.

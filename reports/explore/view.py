@@ -432,8 +432,10 @@ class Edit:
     def _remembered(
         self, bench: Bench, state: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray] | None:
-        """Return the algorithm's state after another machine's state, or the initial one, was
-        copied; None if there is no other machine.
+        """Return the algorithm's state after the edit copied a state: the decoded one of the
+        reference machine, or the initial one.
+
+        Return None if there is no reference machine.
 
         Args:
             bench: the machine with its episodes.
@@ -566,9 +568,13 @@ def _parse_part(name: str, text: str) -> int | bool:
 
 
 def script(bench: Bench, view: View) -> str:
-    """Return Python code that runs the edits of a view, for download.
+    """Return Python code that runs the edits of a page, for download.
 
     The code's variable ``predictions`` is ``[round, outcome]``.
+
+    Args:
+        bench: the machine with its episodes.
+        view: what the page shows: an episode, a round and edits.
     """
     kinds = {edit.kind for edit in view.edits}
     template = environment().get_template("explore.py.j2")

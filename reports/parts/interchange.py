@@ -70,10 +70,11 @@ def _describe_nowhere(context: Context) -> str:
 
 
 def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
-    """Return the measures for the overview: for each outcome (prediction, state), variables with
-    the same verdict are merged into one measure.
+    """Return the measures for the page's overview: one for each outcome (prediction, state) and
+    verdict.
 
-    Its number is that of the variable with the smallest effect.
+    Variables with the same outcome and verdict are merged into one measure, whose number is that of
+    the variable with the smallest effect.
     """
     carried = computed[0]
     claimed = carried.loc[~carried["control"].astype(bool), ["variable", "outcome"]]
@@ -87,8 +88,8 @@ def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
 
 
 def _merge(measures: Sequence[Measure]) -> Measure:
-    """Merge the measures of several variables with the same verdict: the one with the smallest
-    number, in whose claim all variables are named.
+    """Merge the measures of several variables with the same verdict into one, which has their
+    smallest number, and whose claim names all of them.
     """
     weakest = min(measures, key=lambda measure: measure.number.estimate)
     outcome = weakest.key
@@ -110,8 +111,8 @@ def _merge(measures: Sequence[Measure]) -> Measure:
 
 
 def _find_best(rows: pd.DataFrame) -> Measure:
-    """Return the measure of the site where interchanging one variable has the largest effect; its
-    control is the best of all controls.
+    """Return the measure of the site where interchanging one variable has the largest effect, with
+    the strongest of all controls.
 
     Args:
         rows: scores at all sites of the variable, for one outcome.
@@ -283,8 +284,8 @@ def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
 
 
 def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the responses of the model, of the algorithm, and to random directions as curves with
-    bounds, in one table.
+    """Return three curves over doses with bounds, in one table: predictions of the model, of the
+    algorithm, and of the model when it is changed in random directions.
     """
     frames = []
     for key, name in _NAMES.items():

@@ -120,8 +120,8 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
 
 
 def _describe(result: PatchingResult) -> str:
-    """Return the text of a caption that says which share is shown, and in which rounds the model
-    was patched and read.
+    """Return the text of a caption: that shares of the difference are shown, and in which rounds
+    the model was patched and read.
     """
     where = f"round {result.round}"
     if result.read_round != result.round:
