@@ -65,7 +65,8 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
 
     Returns:
         Two tables by name. "measures" has one row per claim (probes, comparison with the
-        reference), and one row "excess": the model's loss above the lowest possible loss.
+        reference), and one row "excess": the model's loss above the lowest possible loss, as of the
+        newest evaluation in training; checkpoints before the next evaluation have the same number.
         "algorithms" has one row per algorithm of the task, at its default parameters: the
         divergence of the model's predictions from the algorithm's in nats per round, with and
         without the model's state.
@@ -145,7 +146,8 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
     loss, probed, near = figure.subplots(1, 3)
     is_excess = measures["key"] == "excess"
     seeds = "seed " + measures["seed"].astype(str)
-    _draw_lines(loss, measures[is_excess].assign(label=seeds), "number")
+    evaluated = measures[is_excess].drop_duplicates(["seed", "number"])
+    _draw_lines(loss, evaluated.assign(label=seeds), "number")
     claims = measures[~is_excess].assign(label=measures["key"])
     _draw_lines(probed, claims, "number", control="control_number")
     is_shown = algorithms["algorithm"].isin(shown)

@@ -354,7 +354,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     if isinstance(model, HookedLatentTransformer):
         model.latent_kept = config.latent_kept(progress.step)
     records = [record for _, record in _read_records(folder / METRICS_FILE)]
-    metrics = pd.DataFrame(records) if records else pd.DataFrame(columns=_METRICS)
+    metrics = pd.DataFrame(records, columns=None if records else _METRICS)
     record_file = folder / RECORD_FILE
     return TrainedRun(
         model=model.eval(),
@@ -364,7 +364,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
         seconds=progress.seconds,
         metrics=metrics[metrics["step"] <= progress.step],
         about=read_json(record_file) if record_file.is_file() else {},
-        evaluation=dict(progress.last_evaluation),
+        evaluation=progress.last_evaluation,
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 import interp
-from circuits.compare.development import _score_algorithms, describe
+from circuits.compare.development import _score_algorithms, describe, draw
 from interp.tasks import experts
 from interp.training.runs import kept, load_run
 from tests.refusals import refuses
@@ -42,6 +42,20 @@ def test_a_learned_model_is_near_bayes_and_needs_its_state() -> None:
     assert 0 < nats["bayes"] < 0.02
     assert nats["bayes"] < nats[["majority_vote", "follow_the_leader", "fixed_vote"]].min() / 5
     assert nats["bayes"] < scores.set_index("algorithm")["without_state"]["bayes"] / 5
+
+
+def test_a_loss_is_drawn_once_for_each_evaluation() -> None:
+    """Checkpoints between two evaluations of a training have the loss of the first; it is no new point."""
+    steps, losses = [1, 2, 3, 4], [0.5, 0.5, 0.5, 0.1]
+    excess = pd.DataFrame(
+        {"key": "excess", "seed": 0, "step": steps, "number": losses, "control_number": 0.0}
+    )
+    measures = pd.concat([excess, excess.assign(key="probe label")], ignore_index=True)
+    algorithms = pd.DataFrame({"algorithm": "bayes", "seed": 0, "step": steps, "nats": 1.0})
+    loss_panel = draw(measures, algorithms, ["bayes"]).axes[0]
+    (line,) = loss_panel.lines
+    assert line.get_xdata().tolist() == [1, 4]
+    assert line.get_ydata().tolist() == [0.5, 0.1]
 
 
 def test_a_claim_holds_from_the_step_after_which_it_is_never_refused() -> None:
