@@ -118,10 +118,11 @@ class Edge:
     """An edge of the circuit's wiring: component ``target`` reads what component ``source`` wrote.
 
     Attributes:
-        source: name of a head or of a group of neurons, or one of :data:`EMBEDDINGS`.
-        target: name of a head or of a group of neurons, or one of :data:`EXITS`.
+        source: name of a head or of a group of neurons; or an embedding: "tokens", "latents",
+            "payloads" or "positions".
+        target: name of a head or of a group of neurons; or an output: "prediction" or "update".
         port: which input of the target reads: "query", "key" or "value" of a head, "residual" of
-            neurons and exits.
+            neurons and outputs.
         carries: what information passes, in words.
         kind: "clean-up" if source or target erases values that are no longer needed; "constant" for
             positions and tags, which are equal in every round; otherwise "content".

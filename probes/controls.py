@@ -482,8 +482,9 @@ class Problem:
 
     @classmethod
     def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
-        """Draw the random targets of the controls; :meth:`with_baselines` adds the scores of
-        controls that read no activation.
+        """Return targets with the random targets of their controls, which are drawn here.
+
+        :meth:`with_baselines` adds the scores of the controls that read no activation.
 
         Args:
             sample: the targets and groups.

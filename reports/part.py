@@ -295,8 +295,10 @@ class Context:
 
 
 def needing(*components: str) -> Callable[[Context], str]:
-    """Return a function for :attr:`Part.lacking`, which says what a machine lacks of some
-    components.
+    """Return a function that says which of some components a machine lacks: from the context of a
+    report to a sentence, or "" if it lacks none.
+
+    It is meant for :attr:`Part.lacking`.
 
     Args:
         *components: the components that a part needs, such as "pattern" (attention patterns).
@@ -309,8 +311,10 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 
 def uncompiled(context: Context) -> str:
-    """Return a sentence for :attr:`Part.lacking` if the model is handwired, but was not compiled
+    """Return a sentence that a part does not apply, if the model is handwired, but was not compiled
     from a circuit; otherwise "".
+
+    It is meant for :attr:`Part.lacking`.
     """
     if context.compiled or not context.model.is_handwired:
         return ""
@@ -322,5 +326,7 @@ wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
 
 
 def learned(context: Context) -> bool:
-    """Return True if the model is learned, for :attr:`Part.applies`."""
+    """Return True if the model is learned, for parts that are only about learned models
+    (:attr:`Part.applies`).
+    """
     return not context.model.is_handwired

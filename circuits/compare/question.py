@@ -386,11 +386,11 @@ class CrossFitted(Decoder):
 
     @classmethod
     def of(cls, fits: list[Decoder], fold: NDArray[np.int64]) -> CrossFitted:
-        """Make the decoder of all episodes from one decoder per fold.
+        """Return one decoder for all episodes, made from one decoder per fold.
 
         Args:
             fits: a decoder for each fold, fitted on the episodes of the other folds.
-            fold: the fold of each episode, ``[episode]``.
+            fold: index of the fold of each episode, ``[episode]``.
         """
         first = fits[0]
         return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))

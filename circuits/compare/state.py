@@ -294,7 +294,7 @@ class _Receiver:
 
     @property
     def test(self) -> slice:
-        """Slice that selects the test episodes, the last ones of the pool."""
+        """Slice that selects the test episodes among the known and test episodes."""
         return slice(len(self.target.samples.known), None)
 
     def judge(
@@ -310,8 +310,8 @@ class _Receiver:
 
         Args:
             names: names of the model that supplies latents, and of this model.
-            mapped: mapped latents for all episodes of the pool, ``[episode, start, latent,
-                d_model]``.
+            mapped: mapped latents for all known and test episodes (the pool), ``[episode, start,
+                latent, d_model]``.
             episodes: slice of the episodes to score.
             supplied: further inputs of the map: () or ("round",); only recorded.
             control: kind of the control, such as "shuffled", or ""; only recorded.
@@ -385,8 +385,8 @@ def _are_choices(distributions: Array) -> bool:
 
 
 def _find_kind(target: Participant) -> Predicted:
-    """Return the kind of what is compared: that of the target's predictions, or "mean" (real
-    numbers) for carried values.
+    """Return the kind of the numbers that stitching compares: that of the target's predictions, or
+    "mean" (real numbers) if its state is compared.
     """
     return "mean" if is_hard(target) else target.task.kind
 
@@ -411,8 +411,13 @@ def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
 
 
 def _read_own(target: Participant, budget: Budget) -> Array:
-    """Return what scores compare with: predictions or state values of the target's undisturbed run,
-    in the form of :func:`_read`.
+    """Return the predictions or states of the target's undisturbed run, in the form of
+    :func:`_read`, with which other runs are compared.
+
+    Args:
+        target: the model.
+        budget: the rounds at which latents are inserted into other runs, and the number of rounds
+            to run on.
     """
     run, horizon = pooled(target), budget.horizon
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
@@ -427,12 +432,14 @@ def _measure_missed(
     budget: Budget,
     episodes: slice | None = None,
 ) -> Array:
-    """Insert latents into a model, and measure how much its run diverges from the undisturbed one.
+    """Insert latents into a model in some rounds (starts), and measure how much its run diverges
+    from the undisturbed one.
 
     Args:
         target: the model.
         latents: latents for these episodes, ``[episode, start, ...]``.
-        expected: its undisturbed predictions or carried values, for the pool.
+        expected: what :func:`_read` returns for its undisturbed run on all known and test episodes
+            (the pool): predictions or states.
         budget: the starts, and the number of rounds to run on.
         episodes: slice of the pool; all when None.
 
@@ -496,7 +503,7 @@ def _map_latents(
         shuffled: True fits the maps to latents of other episodes, as a control.
 
     Returns:
-        Mapped latents ``[episode, start, latent, d_model]`` for the pool.
+        Mapped latents ``[episode, start, latent, d_model]`` for all known and test episodes.
     """
     target_latents = pooled(target).latents
     goal = target_latents.roll(1, 0) if shuffled else target_latents

@@ -141,7 +141,7 @@ class UpdatePart(Result):
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return the step scores of one algorithm.
+        """Return the step scores (how well it predicts changes of the state) of one algorithm.
 
         Args:
             algorithm: key of the algorithm.
@@ -149,7 +149,9 @@ class UpdatePart(Result):
         return [update for update in self.updates if update.algorithm == algorithm]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per step score, then one per fitted update rule."""
+        """Return a table with one row per :class:`StepScore` (how well an algorithm predicts
+        changes of the state), then one per fitted update rule.
+        """
         rows: list[dict[str, Any]] = []
         for score in self.updates:
             row = columns(

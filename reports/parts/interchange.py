@@ -56,8 +56,8 @@ def _compute(context: Context) -> _Tables:
 
 
 def _describe_nowhere(context: Context) -> str:
-    """Return a sentence for :attr:`Part.lacking` if the model's circuit does not say which sites
-    carry a variable; otherwise "".
+    """Return a sentence that the part does not apply, if the model's circuit does not say which
+    sites carry a variable; otherwise "".
     """
     try:
         claimed = not context.compiled or bool(context.circuit.carried)
