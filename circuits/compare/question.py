@@ -636,12 +636,12 @@ class Compared:
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
-        """Algorithms that may describe the model's state, by key: the closest one, then the
-        reference's.
+        """Algorithms that may describe the model's state, by key: the one that is closest to its
+        predictions, then the reference's.
 
         The reference's is the algorithm that the task names for the reference (without a reference,
-        for the model). The closest one is listed only if it is another one and carries a state.
-        State variables are centred if no prediction depends on their sum (:func:`modulo_sum`).
+        for the model). The closest one is left out if it is the same, or carries no state. State
+        variables are centred if no prediction depends on their sum (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model

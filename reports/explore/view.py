@@ -254,11 +254,13 @@ class Edit:
     """One edit of a run, as a user writes it; its text is part of the page's address.
 
     Attributes:
-        kind: "input" (change an input), "move" (change the decoded state), "memory" (copy another
-            machine's state), "patch" (copy an activation of another episode), "zero" or "mean".
+        kind: "input" (change an input), "move" (change the decoded state), "memory" (copy a state
+            into the machine), "patch" (copy an activation of another episode), "zero" (set an
+            activation to 0) or "mean" (set it to its mean over episodes).
         round: index of the round in which it acts.
-        what: what it changes: a corruption, a number of the state, "reference" or "start" for the
-            source of a state, or a site.
+        what: for "input" the key of a corruption; for "move" a number of the state, such as
+            "counts.1"; for "memory" whose state is copied, "reference" or "start" (this machine's
+            initial one); otherwise a site.
         value: its value or options; "-" for none.
         on: True if it also acts in all later rounds.
     """
