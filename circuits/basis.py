@@ -145,7 +145,7 @@ class PositionCode:
 class Basis:
     """The labelled basis of a residual stream: named blocks of named axes, the last block ``pos``.
 
-    Make one with :meth:`of`.
+    :meth:`of` makes one.
 
     Attributes:
         blocks: (name, labels of the axes) of each block, in order.

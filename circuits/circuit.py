@@ -247,13 +247,11 @@ def located(
 
     The column "read" says what is read at the position labels of a row:
 
-        block axes           these axes of a block, at every label; elements are ordered by label
-            first
-        block axes each      the same elements, ordered by axis first
+        block axes           these axes of a block, at every label (ordered by label)
+        block axes each      the same, ordered by axis
         block axes own       the k-th axis at the k-th label
         a word of ``named``  that direction, at every label
-        score head keys      the attention scores of a head, from these labels to these key
-            positions
+        score head keys      attention scores of a head, from the labels to the keys
 
     Args:
         rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by

@@ -110,8 +110,8 @@ class Section:
 
     @property
     def takeaway(self) -> str:
-        """Text under the title of a folded section: the first sentence of its first caption;
-        without captions, of its text.
+        """Text under the title of a folded section: the first sentence of its first caption. If it
+        has no captions, it is the first sentence of its text.
         """
         texts = [
             getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)
