@@ -114,8 +114,8 @@ class StatePart(Result):
 
     @property
     def untrained(self) -> tuple[float, ...]:
-        """For every untrained copy in the model's place, the stitching score of the worse
-        direction.
+        """For every untrained copy in the model's place, how well mapped latents replace a model's
+        own (stitching score), in the worse direction.
         """
         scores: dict[str, list[float]] = {}
         for stitching in self.stitchings:
@@ -380,7 +380,9 @@ def is_hard(target: Participant) -> bool:
 
 
 def _are_choices(distributions: Array) -> bool:
-    """Return True if nearly all distributions ``[..., outcome]`` are nearly one-hot."""
+    """Return True if more than nine tenths of the distributions ``[..., outcome]`` give one outcome
+    a probability above .99.
+    """
     return bool((distributions.max(-1) > _CERTAIN).mean() > _HARD)
 
 
