@@ -255,7 +255,7 @@ def softmax_only(
     """
     if eta is None:
         return tuple(heads)
-    require(bool(math.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
+    require(math.isfinite(eta) and eta > 0, f"eta must be a number > 0 or None, got {eta!r}")
     softened: list[Head] = []
     for head in heads:
         if head.rule == "hard":

@@ -155,7 +155,7 @@ def verify(
             cases.append((size, precision, circuit))
     for _, precision, circuit in cases:
         require_dtype(circuit, precision)
-    require(bool(cases), "no sizes were given; give at least one, or None for the default sizes")
+    require(cases, "no sizes were given; give at least one, or None for the default sizes")
     checks: list[Check] = []
     ran: list[tuple[int, int]] = []
     with bar(f"verifying {name}", len(cases)) as done:

@@ -705,7 +705,7 @@ def _refuse_constant_classes(target: TargetValues) -> None:
     rows = target.values.reshape(-1, n_outputs)
     for output, values in zip(target.outputs, rows.T, strict=True):
         require(
-            bool((values != values[0]).any()),
+            (values != values[0]).any(),
             f"output {output!r} of target {target.key!r} is one class in all {len(rows)} "
             "rounds, so there is nothing to decode; sample more episodes or rounds",
         )

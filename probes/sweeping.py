@@ -369,7 +369,7 @@ def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) ->
         return [(0, n_rounds)]
     spans = [(int(start), int(stop)) for start, stop in windows]
     require(
-        bool(spans),
+        spans,
         "no windows were given; give (first round, round after the last), or None for all rounds",
     )
     for start, stop in spans:
@@ -394,7 +394,7 @@ def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_
             varying.append((start, stop))
     keys = ", ".join(repr(value.key) for value in values)
     require(
-        bool(varying),
+        varying,
         f"in no single round do all of {keys} vary, so there is nothing to decode; sweep other targets",
     )
     return varying
@@ -521,7 +521,7 @@ def _of_cell(
     arrays = [array_of("activations", cache[site.hook][place].flatten(2)) for cache in caches]
     x = filled(arrays[0], problem.sample.targets[0].missing)
     require(
-        bool(np.isfinite(x).all()),
+        np.isfinite(x).all(),
         f"activations at {site} hold NaN or infinite values; a probe needs finite ones (runs of a loop that halts are "
         "probed by probes.probe(model, episodes, sites=[...]), which leaves out those that did not take place)",
     )

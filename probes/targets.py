@@ -181,7 +181,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
             return targets[variable]
         known |= targets
         require(
-            task is None or bool(candidate.algorithms.records()),
+            task is None or candidate.algorithms.records(),
             f"unknown target {key!r}: targets are variables of algorithms, and task {candidate.key!r} registers none; "
             "give its record algorithms=...",
         )
@@ -292,7 +292,7 @@ def compute(
     if targets is None:
         values = [value for value in values if value.varies]
     require(
-        bool(values),
+        values,
         "no variable varies in these episodes, so there is nothing to decode; sample longer ones",
     )
     for value in values:
@@ -321,9 +321,7 @@ def _list_targets(keys: Sequence[str] | None, task: Task) -> list[tuple[Target, 
         task: the task.
     """
     if keys is not None:
-        require(
-            bool(keys), "no targets were given; name at least one, see probes.targets.every(task)"
-        )
+        require(keys, "no targets were given; name at least one, see probes.targets.every(task)")
         return [parse(key, task) for key in dict.fromkeys(keys)]
     listed = []
     for target in every(task):

@@ -135,7 +135,7 @@ class TargetValues:
                 memory.
         """
         is_class = (values == np.floor(values)) & (values >= 0)
-        require(bool(is_class.all()), "classes are numbered 0, 1, ...")
+        require(is_class.all(), "classes are numbered 0, 1, ...")
         n_classes = int(values.max(initial=0)) + 1
         refuse_beyond_machine(
             f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)",
@@ -408,7 +408,7 @@ def as_groups(
     require(len(sizes) >= N_FOLDS, too_few)
     largest = sizes.max()
     require(
-        bool(2 * largest <= n_episodes),
+        2 * largest <= n_episodes,
         f"one group holds {largest} of {n_episodes} episodes; the shuffled control needs at most half in one group",
     )
     return numbers

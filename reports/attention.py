@@ -101,7 +101,7 @@ class AttentionView:
             )
             weights = np.asarray(pattern, dtype=np.float64)
             require(
-                bool(np.isfinite(weights).all()),
+                np.isfinite(weights).all(),
                 f"layer {layer}: the pattern of {self.title!r} holds NaN or infinity; give finite weights",
             )
 
@@ -176,7 +176,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     fit("run", run, Rollout)
     hooks = sorted(name for name in run.cache if name.endswith("attn.hook_pattern"))
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
-    require(bool(hooks), f"the run caches no attention; give {example}")
+    require(hooks, f"the run caches no attention; give {example}")
     cached = list(run.cached_rounds)
     chosen = {cached[i] for i in spread(len(cached), N_ROUNDS)}
     if round is not None:

@@ -1,5 +1,7 @@
 """What the README and docs/results/replaced-or-added.md say of `wma-learned`, by scikit-learn and NumPy alone."""
 
+import copy
+
 import numpy as np
 import pytest
 from sklearn.linear_model import RidgeCV
@@ -9,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 import interp
 from interp.tasks import experts
+from probes import probe
 
 EPISODES = experts.sample(128, 40, 4, seed=5)
 
@@ -77,6 +80,22 @@ def test_nothing_of_the_old_latent_is_kept():
     run = interp.rollout(model, EPISODES.select(slice(4)), names_filter=["hook_update"])
     written = run.cache["hook_update"].flatten(2).numpy()
     assert run.latents[:, 1:].flatten(2).numpy() == pytest.approx(written, abs=1e-6)
+
+
+def test_an_untrained_copy_is_one_of_the_same_recurrence():
+    """The same weights that add to the latent are another model: caches of controls go by the digest."""
+    model = interp.load("wma-learned")
+    annealed = copy.deepcopy(model)
+    annealed.latent_kept = 1.0
+    assert annealed.digest() != model.digest()
+    episodes = EPISODES.select(slice(16))
+    controls = []
+    for asked in (annealed, model):
+        (probed,) = probe(asked, episodes, ["log_weights_centred"], sites="latents", n_untrained=1)
+        controls.append(probed.measure.controls["an untrained copy"].number)
+    added, replaced = controls
+    assert added > 0.9
+    assert replaced < 0.5
 
 
 def test_it_predicts_nearly_as_the_bayes_predictor_does():

@@ -420,7 +420,7 @@ def _choose_methods(
     else:
         bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
         chosen = [*bounds, *(method for method in custom if method not in bounds)]
-    require(bool(chosen), "no method is left; give more methods or questions")
+    require(chosen, "no method is left; give more methods or questions")
     names = [(method.question, method.key) for method in chosen]
     repeated = [key for question, key in names if names.count((question, key)) > 1]
     require(

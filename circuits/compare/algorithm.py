@@ -303,9 +303,7 @@ def explain(
         "the search for an algorithm", *(batch for pair in sets.values() for batch in pair)
     )
     candidates = task.rivals() if families is None else unique(families, "family")
-    require(
-        bool(candidates), "no family of algorithms to ask; give families=None for all of the task's"
-    )
+    require(candidates, "no family of algorithms to ask; give families=None for all of the task's")
     scores = _score_families(subject, task, sets, candidates.values())
     n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
     part = _decide(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))

@@ -122,7 +122,7 @@ def q_learning(
         f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps",
     )
     require(
-        tau is None or bool(np.isfinite(tau) and tau >= 0),
+        tau is None or (np.isfinite(tau) and tau >= 0),
         f"tau must be a number >= 0 or None, got {tau!r}",
     )
     positive = {
@@ -135,7 +135,7 @@ def q_learning(
         is_positive = bool(np.isfinite(value) and value > 0)
         require(is_positive, f"{name} must be a number > 0, got {value!r}")
     require(
-        beta is None or bool(np.isfinite(beta) and beta > 0),
+        beta is None or (np.isfinite(beta) and beta > 0),
         f"beta must be a number > 0 or None, got {beta!r}",
     )
     bound = value_bound(rewards, gamma)

@@ -136,7 +136,7 @@ def behaviour(
     Returns:
         One result per group.
     """
-    require(bool(runs), "no runs to analyse")
+    require(runs, "no runs to analyse")
     for machine in machines:
         task = machine.layout.task
         require(

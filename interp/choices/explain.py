@@ -485,7 +485,7 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
     known = chosen[~np.isnan(chosen)]
     are_outcomes = (known == np.floor(known)) & (known >= 0)
     require(
-        known.size > 0 and bool(are_outcomes.all()),
+        known.size > 0 and are_outcomes.all(),
         "choices must be outcomes 0, 1, ..., or NaN, and not all of them NaN",
     )
     require(
@@ -507,7 +507,7 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
         tasks.of(episodes).rivals() if families is None else unique(families, "family")
     )
     require(
-        bool(chosen_families),
+        chosen_families,
         "no family of algorithms to ask; give families=None for all of the task's",
     )
     return {key: _in_unit(family, episodes) for key, family in chosen_families.items()}

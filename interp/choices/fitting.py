@@ -231,7 +231,7 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
     are_probabilities = np.isfinite(p) & (p >= -1e-6) & (off < 1e-3)
     worst_sum = total.flat[off.argmax()]
     require(
-        bool(are_probabilities.all()),
+        are_probabilities.all(),
         "predictions must be probabilities that sum to 1, got one of "
         f"{p.min():.4g} and a sum of {worst_sum:.6g}",
     )
@@ -573,7 +573,7 @@ def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
         InputError: if ``sets`` is empty, or the episodes belong to several tasks.
     """
     require(
-        bool(sets),
+        sets,
         "no set of episodes to explain; give {name: (episodes to fit on, episodes to score on)}",
     )
     keys = {tasks.of(batch).key for pair in sets.values() for batch in pair}

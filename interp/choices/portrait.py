@@ -56,7 +56,7 @@ def phase_portrait(
     """
     integer("arm", arm, 0, episodes.n_arms - 1)
     integer("n_bins", n_bins, 1)
-    require(bool(sources), "no source to draw; give {name: an algorithm, a machine or a function}")
+    require(sources, "no source to draw; give {name: an algorithm, a machine or a function}")
     require(
         episodes.n_rounds > 1,
         "a round moves the logit of the next one, so episodes need 2 rounds or more",
@@ -76,7 +76,7 @@ def phase_portrait(
                 use = chose & was_paid[:, :-1]
                 for values in _binned(before[use], change[use], n_bins):
                     rows.append({"source": source, "choice": name, "reward": reward, **values})
-    require(bool(rows), "no two rounds that follow each other took place, so nothing moves a logit")
+    require(rows, "no two rounds that follow each other took place, so nothing moves a logit")
     table = pd.DataFrame(rows)
     return Tabulated(
         sentence=_describe_moves(table, names[arm]),

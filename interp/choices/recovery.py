@@ -161,9 +161,7 @@ def recovery(
         found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
         found.confusion(), found.errors(), found.plot()
     """
-    require(
-        bool(players), "no player to simulate; give families, or algorithms at their parameters"
-    )
+    require(players, "no player to simulate; give families, or algorithms at their parameters")
     bounds = dict(within or {})
     drawn = [player for player in players if isinstance(player, Family)]
     names = {searched.name for family in drawn for searched in family.searched}

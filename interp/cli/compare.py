@@ -103,7 +103,7 @@ def _compare_several(
         reference: name of the reference.
         shard: share of the models, such as "2/64"; "" for all.
     """
-    require(bool(reference), "several models need one reference: give its name, or 'none'")
+    require(reference, "several models need one reference: give its name, or 'none'")
     files = {name: f"{_pair(name, reference)}/comparison.json" for name in models}
     settings = dict(compare_one.keywords)
     settings.pop("device")

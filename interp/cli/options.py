@@ -369,7 +369,7 @@ def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
     for pair in pairs:
         name, _, text = (part.strip() for part in pair.partition("="))
         require(
-            bool(name and text),
+            name and text,
             f"{option} takes NAME=VALUE, such as gamma=0.5, got {pair!r}",
         )
         require(name not in settings, f"{option} gives {name!r} twice; give it once")

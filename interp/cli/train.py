@@ -98,7 +98,7 @@ def _train(
     from interp.training import goal
 
     require(
-        bool(seeds) or not shard,
+        seeds or not shard,
         "--shard divides seeds: give --seeds, such as 0:16, or leave it out",
     )
     require(not seeds or seed is None, "give --seed or --seeds, not both")
@@ -230,7 +230,7 @@ def _machine_words(task: str, machine: list[str] | None, units: int | None) -> l
     if words and words[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
         words[0] = f"{words[0]}-{task}"
     if units is not None:
-        require(bool(words), "--units are of a --machine: give gru, say, or leave --units out")
+        require(words, "--units are of a --machine: give gru, say, or leave --units out")
         words.append(f"width={units}")
     return words
 

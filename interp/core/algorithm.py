@@ -276,7 +276,7 @@ class Algorithm:
                     f"{', '.join(known) or 'none'}",
                 )
             known[variable.key] = variable
-        require(bool(known), f"{self.key!r} has no variables; give at least one")
+        require(known, f"{self.key!r} has no variables; give at least one")
         for key in self.state:
             after = NEXT + key
             require(
@@ -811,7 +811,7 @@ class Searched:
         are_numbers = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
         is_ascending = are_numbers and list(self.grid) == sorted(set(self.grid))
         require(
-            bool(self.grid) and is_ascending,
+            self.grid and is_ascending,
             f"the grid of {self.name!r} must be ascending numbers, got {self.grid}",
         )
 

@@ -470,7 +470,7 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     if has_mask:
         mask = arrays.pop("missing")
         are_truth_values = np.isin(mask, (0, 1)) | np.isnan(mask)
-        require(bool(are_truth_values.all()), "missing holds truth values, True or False a round")
+        require(are_truth_values.all(), "missing holds truth values, True or False a round")
         missing |= mask == 1
     for array in arrays.values():
         missing |= np.isnan(array).any(axis=tuple(range(2, array.ndim)))

@@ -280,7 +280,7 @@ def evaluate(
     keep = graph.fitted("keep", keep, 0, 1)
     whole = keep.astype(bool)
     require(
-        bool((whole == keep).all()),
+        (whole == keep).all(),
         "a circuit keeps an edge or cuts it: keep must be 0 or 1, or truth values",
     )
     keep = whole & graph.exists

@@ -404,7 +404,7 @@ def _require_named(task: Task, field: str, value: Any) -> Any:
         value: value of the field.
     """
     require(
-        bool(value),
+        value,
         f"task {task.key!r} names no {field}, which this needs; give its record analysis=Analysis({field}=...)",
     )
     return value

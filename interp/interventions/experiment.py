@@ -525,7 +525,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         require(
-            bool(self.edits) and self.horizon >= 0,
+            self.edits and self.horizon >= 0,
             "an experiment needs an edit and a horizon of 0 or more rounds",
         )
         shape = self.run.tokens.shape[:2]
@@ -724,7 +724,7 @@ def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
                 edited = [t, *(u for u in later if edit.acts_in(u, base.n_rounds))]
                 missing = missing | fed.missing[:, edited].any(1)
         require(
-            not bool(missing.all()),
+            not missing.all(),
             f"no episode has both round {t}, which is edited, and round {read}, which is read; choose others",
         )
         counted.append(~missing)

@@ -267,7 +267,7 @@ def state_difference(
     shared = [key for key in states[0] if key in states[1]]
     names = f"{first.model.name!r} and {second.model.name!r}"
     require(
-        bool(shared),
+        shared,
         f"{names} show no variable of {algorithm.name} in common at round "
         f"{round}; give another algorithm as via=",
     )

@@ -193,7 +193,7 @@ def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> No
         f"{algorithm.name} is an algorithm of {algorithm.task}, not of {task} rounds",
     )
     require(
-        outcome != "state" or bool(algorithm.written),
+        outcome != "state" or algorithm.written,
         f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
     )
 

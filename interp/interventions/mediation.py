@@ -109,14 +109,14 @@ class _Routes:
         resolved = [resolve(site, self.model, self.layout) for site in given]
         mediators = tuple(dict.fromkeys(resolved))
         require(
-            bool(mediators),
+            mediators,
             "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some",
         )
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
             name = str(site)
             require(
-                bool(_leave_out([site], self.causes)),
+                _leave_out([site], self.causes),
                 f"{name!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
             if not self.is_downstream(site):

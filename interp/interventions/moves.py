@@ -160,7 +160,7 @@ class Writer:
             ridge: ridge penalty of the decoder.
         """
         require(
-            bool(algorithm.state),
+            algorithm.state,
             f"{algorithm.name} carries nothing from round to round, so no latent can hold it",
         )
         values = algorithm.run(episodes)

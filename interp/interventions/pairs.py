@@ -139,7 +139,7 @@ def corruption(model: Machine, key: str = "") -> Corruption:
     task = catalog.of(model)
     key = key or task.analysis.default_corruption
     require(
-        bool(key),
+        key,
         f"task {task.key!r} has no default corruption; give its record "
         "analysis=Analysis(corruptions=..., default_corruption=...)",
     )
@@ -192,7 +192,7 @@ def prepare(
     counted = ""
     if not has_rounds.all():
         counted = f"{has_rounds.sum()} of {len(has_rounds)} episodes have rounds {first} to {last}"
-        require(bool(has_rounds.any()), f"{counted}; choose rounds that some episodes have")
+        require(has_rounds.any(), f"{counted}; choose rounds that some episodes have")
         sides = clean.select(has_rounds), corrupted.select(has_rounds)
     runs = [rollout(model, side, n_rounds=last + 1, commit=commit) for side in sides]
     return Pair(

@@ -314,7 +314,7 @@ def sites(
         labels = _find_labels(first, layout, positions)
         for layer, head, label in product(of_layers, of_heads, labels):
             every.append(Site(kind.key, layer, head=head, position=label, kind=kind))
-    require(bool(every), f"no site of {', '.join(names)} is at {positions}")
+    require(every, f"no site of {', '.join(names)} is at {positions}")
     return [resolve(site, model, layout) for site in dict.fromkeys(every)]
 
 

@@ -170,7 +170,7 @@ def _find_memory(algorithm: Algorithm) -> str:
     an algorithm that declares none.
     """
     require(
-        bool(algorithm.memory),
+        algorithm.memory,
         f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
     )
     return algorithm.memory

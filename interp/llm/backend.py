@@ -206,9 +206,7 @@ class Settings:
         return longest if isinstance(longest, int) else None
 
     def __post_init__(self) -> None:
-        require(
-            bool(self.model.strip()), "model must name a model on the server, got an empty name"
-        )
+        require(self.model.strip(), "model must name a model on the server, got an empty name")
         _check_ranges(
             self, temperature=(0, 2), top_p=(0, 1), max_tokens=(1, 10**6), max_reasks=(0, 20)
         )
@@ -264,7 +262,7 @@ class Connection:
             parts.port  # noqa: B018  (reading it checks it)
         wrong = parts.scheme or self.base_url
         require(
-            parts.scheme in ("http", "https") and bool(parts.hostname),
+            parts.scheme in ("http", "https") and parts.hostname,
             f"base_url must be an address such as http://127.0.0.1:8000/v1, got {wrong!r}",
         )
         require(
@@ -308,7 +306,7 @@ class Connection:
             )
         key = os.environ.get(name, "").strip()
         require(
-            bool(key),
+            key,
             f"the environment variable {name} is not set; put the key for {self.base_url} there",
         )
         return key

@@ -103,7 +103,7 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
             runs += _read_file(file, regime, rows)
     refused = [f": {row['why']}" for row in rows if row["status"] == "set aside"]
     require(
-        bool(runs),
+        runs,
         f"{str(path)!r} holds no trace (*.jsonl of `interp llm run`) and no result.json of another runner that can be "
         f"read{''.join(refused[:1])}",
     )

@@ -84,7 +84,7 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
         "would be drawn at random, or not used; fetch the model again",
     )
     require(
-        bool(getattr(tokenizer, "chat_template", None)),
+        getattr(tokenizer, "chat_template", None),
         f"{name!r} has no chat template, so it is no chat model; choose one that was tuned to follow instructions",
     )
     return model, tokenizer

@@ -82,7 +82,7 @@ def instances(
     Returns:
         A list of the instances: those of the first regime, then those of the next one.
     """
-    require(bool(regimes), "name at least one regime")
+    require(regimes, "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
     # An episode of two experts takes a millisecond.
     refuse_endless("n_instances", n_instances, 1e-3 * len(regimes))
@@ -201,7 +201,7 @@ def plan(
     for instance in sorted(episodes, key=lambda instance: instance.index):
         for condition in dict.fromkeys(conditions):
             jobs.append(Job(condition, instance, prompts[condition.scheme], settings))
-    require(bool(jobs), "nothing to do: name at least one condition and one instance")
+    require(jobs, "nothing to do: name at least one condition and one instance")
     return jobs
 
 

@@ -135,7 +135,7 @@ def run(
         InputError: if the user must change something (docs/method/traces.md). What was recorded is
             safe, and the same call resumes.
     """
-    require(bool(jobs), "nothing to run: the plan is empty")
+    require(jobs, "nothing to run: the plan is empty")
     settings = jobs[0].settings
     require(
         all(job.settings == settings for job in jobs),

@@ -138,7 +138,7 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
             f"{str(known.path)!r} and {str(run.path)!r} are both instance {run.index} of {regime!r} but differ; "
             "score them apart",
         )
-    require(bool(by_index), f"no run of regime {regime!r}")
+    require(by_index, f"no run of regime {regime!r}")
     chosen = [by_index[index] for index in sorted(by_index)]
     require(
         len({run.advice.shape for run in chosen}) == 1,

@@ -367,9 +367,9 @@ def load_prompts(folder: str | Path) -> dict[str, Prompt]:
         ):
             text = path.read_bytes().decode("utf-8")  # read_text would turn \r\n into \n
         require(
-            bool(text.strip()),
+            text.strip(),
             f"the prompt {str(path)!r} is empty; write the system prompt into it",
         )
         prompts[scheme] = Prompt(text, f"file {path.name}")
-    require(bool(prompts), f"the prompt folder {str(folder)!r} holds none of {names}")
+    require(prompts, f"the prompt folder {str(folder)!r} holds none of {names}")
     return prompts

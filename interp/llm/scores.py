@@ -112,7 +112,7 @@ def score(
         Tables with the regret, accuracy and further numbers of every group of runs and every other
         predictor, with 95 % intervals.
     """
-    require(bool(runs), "no runs to score")
+    require(runs, "no runs to score")
     finals: list[dict[str, Any]] = []
     curves: list[pd.DataFrame] = []
     for (model, condition, regime), members in grouped(runs).items():
@@ -409,7 +409,7 @@ class NoteTable:
 @checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
     """Check the tallies in every note of ``runs``, and return a table of all notes."""
-    require(bool(runs), "no runs to analyse")
+    require(runs, "no runs to analyse")
     rows: list[dict[str, object]] = []
     for run in runs:
         correct = (run.advice == run.labels[:, None]).cumsum(axis=0)

@@ -240,7 +240,7 @@ def _find_cells(module: nn.Module, core: str) -> nn.Module:
     is_cell = isinstance(part, nn.RNNCellBase)
     known = ", ".join(name for name in parts if name)
     require(
-        is_cell or (part is not None and bool(gates(part))),
+        is_cell or (part is not None and gates(part)),
         f"core {core!r} must name an nn.RNNCell, nn.GRUCell, nn.LSTMCell, or an nn.RNN, nn.GRU or nn.LSTM of one "
         f"direction without projections, got {type(part).__name__}; the module has {known}",
     )

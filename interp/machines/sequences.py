@@ -241,7 +241,7 @@ class _Cached:
         self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(first)}
         shapes = _list_shapes(first)
         require(
-            bool(self.paths),
+            self.paths,
             f"{kind} gives back no cache that holds its state (it keeps it in its modules); adapt it with interp.adapt",
         )
         require(
@@ -616,7 +616,7 @@ def thoughts(
         options: further options of ``interp.adapt``.
     """
     require(
-        bool(uses) and {*uses} <= {"thought", "cache"},
+        uses and {*uses} <= {"thought", "cache"},
         f"uses says which of 'thought', 'cache' a round reads, got {list(uses)}",
     )
     require(

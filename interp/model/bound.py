@@ -124,7 +124,7 @@ class BoundRounds:
         index = tokens[:, 0]
         are_rows = (tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)
         require(
-            bool(are_rows.all()),
+            are_rows.all(),
             f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens",
         )
         return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
@@ -204,7 +204,7 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
     >>> tuple(logits.shape), tuple(cache["pattern", 0].shape)
     ((4, 13, 2), (4, 4, 13, 13))
     """
-    require(bool(runs), "bind needs at least one rollout")
+    require(runs, "bind needs at least one rollout")
     layout = runs[0].layout
     require(
         all(run.layout == layout for run in runs),

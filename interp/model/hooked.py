@@ -112,7 +112,7 @@ class HookedMachine(HookedRootModule):
             if names is not None:
                 selected = list(filter(names, selected))
             require(
-                bool(selected),
+                selected,
                 "the hook filter selects none of the model's hook points; see model.hook_dict",
             )
             return selected

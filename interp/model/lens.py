@@ -101,7 +101,7 @@ class LensSurface(HookedMachine):
         those of :func:`interp.rollout`, for one round those of TransformerLens.
         """
         require(
-            bool(args) or "tokens" in options,
+            args or "tokens" in options,
             "give tokens and latents: run_with_cache(tokens, latents, values)",
         )
         output, cache = super().run_with_cache(*args, names_filter=names_filter, **options)

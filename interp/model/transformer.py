@@ -137,7 +137,7 @@ class HookedLatentTransformer(LensSurface):
         self.hook_embed = HookPoint()
         self.hook_pos_embed = HookPoint()
         self.hook_update = HookPoint()
-        self.latent_kept = 1.0 if config.latent_update == "add" else 0.0
+        self.latent_kept = float(config.latent_update == "add")
         """Factor of the old latent when an update is written: 1 adds, 0 replaces; may be annealed."""
         self.setup()
 
@@ -482,8 +482,13 @@ class HookedLatentTransformer(LensSurface):
     origin = property(attrgetter("config.origin"))
 
     def said(self) -> str:
-        """Return the configuration as JSON, which the digest includes besides the weights."""
-        return json.dumps(self.config.to_dict(), sort_keys=True)
+        """Return the text that the digest includes besides the weights: the configuration as JSON,
+        and the factor of the old latent where training anneals it.
+        """
+        text = json.dumps(self.config.to_dict(), sort_keys=True)
+        if self.latent_kept != float(self.config.latent_update == "add"):
+            text += f", latent_kept {self.latent_kept}"
+        return text
 
     def precision(self) -> dict[str, Any]:
         """Return a dictionary with the weights' "dtype", and "rounding", the largest relative error

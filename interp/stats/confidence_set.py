@@ -68,7 +68,7 @@ def model_confidence_set(
     require(n_units >= 2, f"losses must be of at least 2 units, got {n_units}")
     require(n_models >= 1, "losses must be of at least 1 model, got none")
     require(
-        bool(np.isfinite(table).all()),
+        np.isfinite(table).all(),
         "losses must be finite; leave out a model with an infinite loss: it is rejected",
     )
     require(0 < level < 1, f"level must be between 0 and 1, got {level}")

@@ -377,7 +377,7 @@ class _Part:
         is_accuracy = score == "accuracy"
         require(n == len(possible), f"losses are of {n} episodes and references of {len(possible)}")
         if is_accuracy:
-            require(bool((lost <= possible).all()), "an episode has more misses than steps")
+            require((lost <= possible).all(), "an episode has more misses than steps")
         factor = _inflation(n, n_folds, effective(possible)) if width is None else width
         loss = float(lost.sum())
         reference = float(possible.sum())

@@ -577,7 +577,7 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
         what: what the user should pass instead, in words.
     """
     items = list(values)
-    require(bool(items), f"{name} is empty; give {what}")
+    require(items, f"{name} is empty; give {what}")
     return items
 
 

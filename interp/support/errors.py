@@ -52,8 +52,10 @@ def require_known(kind: str, name: object, valid: Collection[str], limit: int = 
         raise unknown_name(kind, name, valid, limit)
 
 
-def require(condition: bool, message: str) -> None:
-    """Raise :class:`InputError` with ``message`` unless ``condition`` holds."""
+def require(condition: object, message: str) -> None:
+    """Raise :class:`InputError` with ``message`` unless ``condition`` is true or, as a collection,
+    not empty.
+    """
     if not condition:
         raise InputError(message)
 

@@ -183,7 +183,7 @@ def _share_of_job(shard: str) -> str:
         if index.isdigit():
             n_shares = n_given or os.environ.get(n_name, "")
             require(
-                bool(n_shares),
+                n_shares,
                 f"{index_name} is {index}, and nothing says of how many jobs; give --shard auto/N, such as auto/64",
             )
             return f"{index}/{n_shares}"

@@ -36,7 +36,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
     """
     ends = set(as_names(named.get(role)))
     require(
-        bool(ends),
+        ends,
         f"{table.file} holds chats: name the key of the {role} with {role}= (--{role}), after which a round "
         "ends, and the keys of the rest",
     )
@@ -59,9 +59,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
             without_round.append(str(beside.get("id", f"line {line}")))
     keys = " or ".join(map(repr, sorted(ends)))
     remedy = f"name the key of the {role} with {role}= (--{role})"
-    require(
-        bool(rows), f"no message of {table.file} is a JSON object with the key {keys}; {remedy}"
-    )
+    require(rows, f"no message of {table.file} is a JSON object with the key {keys}; {remedy}")
     remarks = table.remarks
     if without_round:
         names = ", ".join(without_round[:5])

@@ -103,9 +103,7 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
         content = _read_bytes(path)
         text, used = _decode(path, content, encoding)
         lines = _number_lines(text)
-        require(
-            bool(lines), f"{str(path)!r} is empty; give a table with a header and a row a trial"
-        )
+        require(lines, f"{str(path)!r} is empty; give a table with a header and a row a trial")
         is_json = lines[0][1].lstrip().startswith(("{", "["))
         cells = _parse_json(path, text) if is_json else _parse_columns(path, lines)
         remarks: tuple[str, ...] = ()

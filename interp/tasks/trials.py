@@ -619,7 +619,7 @@ class TrialTable:
             needed: description of what a trial needs to count, such as "a choice", for the warning.
         """
         played = [session for session in sessions if counted[session[1]].any()]
-        require(bool(played), f"no row of {self.table.file} has {needed}")
+        require(played, f"no row of {self.table.file} has {needed}")
         n_absent = len(sessions) - len(played)
         if n_absent:
             warnings.warn(

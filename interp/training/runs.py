@@ -234,7 +234,7 @@ def kept(folder: str | Path) -> dict[int, Path]:
     for path in sorted(places.glob("*.safetensors")):
         by_step[_read_header(path)["progress"]["step"]] = path
     require(
-        bool(by_step),
+        by_step,
         f"no states were kept in {str(folder)!r}; train with --keep-every 100, say",
     )
     return dict(sorted(by_step.items()))

@@ -315,7 +315,7 @@ class Edit:
         for part in parts:
             name, _, text = part.partition("=")
             require(
-                bool(text) and name not in options,
+                text and name not in options,
                 f"{part!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once",
             )
             require_known(f"option of {self.what!r}", name, known)

@@ -235,7 +235,7 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
             results[key, site] = result
         refusal = result
     require(
-        bool(results) or not items,
+        results or not items,
         f"no site could be aligned; of the last: {refusal}",
     )
     if question == "where":

@@ -191,7 +191,7 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     are_shares = bool((array >= -_ROUNDING_OF_SHARES).all())
     sums_missed = np.abs(array.sum(axis=-1) - 1)
     require(
-        are_shares and bool((sums_missed < _ROUNDING_OF_SUMS).all()),
+        are_shares and (sums_missed < _ROUNDING_OF_SUMS).all(),
         "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first",
     )
     choices = np.eye(n_actions)[array.argmax(axis=-1)]

@@ -136,7 +136,7 @@ def evaluate(
         "reward_rates" holds the mean reward per round by regime, agent and first round of a window.
     """
     require(
-        bool(horizons) and min(horizons) >= 1,
+        horizons and min(horizons) >= 1,
         f"horizons must be numbers of rounds >= 1, got {list(horizons)}",
     )
     sizes = representative_sizes(model)

@@ -83,7 +83,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
         f"eta must be one number or one per episode ({n_episodes}), got shape {rates.shape}",
     )
     is_rate = np.isfinite(rates) & (rates >= 0)
-    require(bool(is_rate.all()), f"eta must be finite and >= 0, got {eta!r}")
+    require(is_rate.all(), f"eta must be finite and >= 0, got {eta!r}")
     is_right = episodes.correct & episodes.counted[..., None]
     sums = (is_right * rates.reshape(-1, 1, 1)).cumsum(axis=1)
     return np.pad(sums, ((0, 0), (1, 0), (0, 0)))

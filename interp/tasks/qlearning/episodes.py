@@ -139,14 +139,14 @@ class MDPEpisodes(BaseEpisodes):
         wrong = np.abs(after - expected).max(initial=0)
         tolerance = _TABLE_TOLERANCE * (1 + np.abs(self.q_tables).max(initial=0))
         require(
-            bool(wrong <= tolerance),
+            wrong <= tolerance,
             f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
             f"to {wrong:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
         )
         values = self.next_values_after
         short_of = values.max(-1) - bellman.entries_at(values, self.greedy)
         require(
-            bool((short_of <= tolerance)[self.counted].all()),
+            (short_of <= tolerance)[self.counted].all(),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
             "build the episodes with MDPEpisodes.from_transitions",
         )

@@ -97,7 +97,7 @@ class MDPs:
             )
         chances = rewards[bernoulli]
         require(
-            bool(((chances >= 0) & (chances <= 1)).all()),
+            ((chances >= 0) & (chances <= 1)).all(),
             "Bernoulli rewards are probabilities of success and must lie in [0, 1]",
         )
         freeze(

@@ -71,7 +71,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         )
         first, second = np.moveaxis(self.candidates, -1, 0)
         require(
-            bool((first != second).all()),
+            (first != second).all(),
             "the candidates of an episode must differ; at least one episode has the same node twice",
         )
         super().__post_init__()

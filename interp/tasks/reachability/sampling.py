@@ -529,7 +529,7 @@ def _give_up(
     """
     came = [depth for depth, number in wanted.items() if number == 0]
     require(
-        bool(came),
+        came,
         f"{'too few' if has_some else 'no'} {record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have a "
         f"target of depth {' or '.join(map(str, wanted))}; take more nodes and edges, or smaller depths",
     )
